@@ -1,9 +1,8 @@
-"""Measures the Python module beside its peers, in one run: `cargo xtask bench python`.
+"""Measures the Python module and its peers in the same run: `cargo xtask bench python`.
 
     bench.py [host] [gpu] [stages] [--only TEXT]
 
-`stages` is no comparison: it says where the time of a first opening on a GPU goes.
-"""
+`stages` compares nothing. It shows how the time of a first opening on a GPU is divided. """
 
 from __future__ import annotations
 

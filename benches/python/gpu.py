@@ -20,7 +20,8 @@ from harness import DEADLINE, Other, Row, median, microseconds, other
 
 DEVICE = "cuda:0"
 MIB = 1 << 20
-# 300 tensors, 13.7 GiB.
+# The test data of most rows: 300 tensors with 13.7 GiB in total. `EACH` is the size of one tensor
+# in MiB.
 COUNT, EACH = 300, 46.76
 held: list[Any] = []
 
@@ -31,13 +32,13 @@ def prepare() -> None:
     import crosshandle.torch  # noqa: F401
 
     torch.zeros(1, device="cuda")
-    # The context on the host has the tables of long bundles.
+    # The host context stores the tables of long bundles.
     crosshandle.default_context(DEVICE), crosshandle.default_context()
     torch.cuda.synchronize()
 
 
 def open_tree(data: bytes, keep: bool) -> float:
-    """Until all are tensors."""
+    """Returns the time until all objects are tensors."""
 
     def opened() -> None:
         tree = crosshandle.open(data)
@@ -51,7 +52,7 @@ def open_tree(data: bytes, keep: bool) -> float:
 
 
 def open_arrays(data: bytes, keep: bool) -> float:
-    """Until all are arrays of this package."""
+    """Returns the time until all objects are arrays of this package."""
 
     def opened() -> None:
         tree = crosshandle.open(data)
@@ -95,7 +96,7 @@ def echo_ours(ask: bytes, answer: bytes, first: int, count: int) -> None:
     for number in range(first, first + count):
         asked.wait_on(stream, number)
         answered.signal(stream)
-        # Not further ahead than the other one.
+        # This process must not run further ahead than its peer does.
         answered.wait_value(number, DEADLINE)
 
 
@@ -118,7 +119,7 @@ def echo_torch_once() -> None:
 
 
 class LegacyHandle(ctypes.Structure):
-    """`CUipcMemHandle`."""
+    """The C structure `CUipcMemHandle`."""
 
     _fields_ = [("bytes", ctypes.c_char * 64)]
 
@@ -133,7 +134,7 @@ def check(code: int) -> None:
 
 
 def raw_share(tensors: list[Any]) -> tuple[float, list[bytes]]:
-    """The driver's legacy handles of the allocations beneath, and the time that took."""
+    """Returns the driver's legacy handles of the tensors' allocations, and the time that took."""
     cuda = driver()
     began = time.perf_counter_ns()
     handles = []
@@ -226,7 +227,7 @@ def tensor_of_64_mib() -> Iterator[Row]:
             process.call("tree", bytes(bundle), False)
         process.call("pickled", bytes(ForkingPickler.dumps([warm])), False)
         for _ in range(9):
-            # Each in an allocation of its own.
+            # Each tensor has its own allocation.
             tensor = torch.empty(64 << 18, device="cuda")
             torch.cuda.synchronize()
             began = time.perf_counter_ns()
@@ -320,7 +321,7 @@ def queue_of_torch() -> Iterator[Row]:
 
 
 def attach(process: Other) -> None:
-    """Has the other process open something of each context."""
+    """Makes the other process open one object of each context."""
     import torch
 
     small = [crosshandle.default_context(DEVICE).empty(8), crosshandle.empty(8)]
@@ -329,7 +330,7 @@ def attach(process: Other) -> None:
 
 
 def parts(tensors: list[Any]) -> None:
-    """Prints where the time of sharing goes."""
+    """Prints how the time of sharing is divided."""
     from crosshandle import _crosshandle as rust
 
     began = time.perf_counter_ns()
@@ -443,7 +444,7 @@ def tree_in_our_pool() -> Iterator[Row]:
 
 
 def in_expandable_segments() -> Iterator[Row]:
-    """In a process of its own, since torch reads the setting once."""
+    """Measures in a separate process, because torch reads the setting only once."""
     setting = "expandable_segments:True"
     if setting not in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""):
         environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}

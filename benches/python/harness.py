@@ -1,4 +1,5 @@
-"""What the benchmarks have in common: another process that does what it is asked, and a table."""
+"""The common parts of the benchmarks: a second process that runs functions on request, and a
+table."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-# Seconds after which the other process is taken to hang.
+# Time after which the other process is treated as hung, in seconds.
 DEADLINE = 120.0
 
 
 def microseconds(function: Callable[[], Any]) -> float:
-    """The time of one call."""
+    """Returns the duration of one call, in microseconds."""
     began = time.perf_counter_ns()
     function()
     return (time.perf_counter_ns() - began) / 1e3
 
 
 def median(function: Callable[[], Any], rounds: int, warm: int = 0) -> float:
-    """The median time of calls, in microseconds."""
+    """Returns the median duration of calls, in microseconds."""
     for _ in range(warm):
         function()
     return statistics.median(microseconds(function) for _ in range(rounds))
@@ -64,7 +65,8 @@ class Other:
 
 @contextmanager
 def other(functions: dict[str, Callable[..., Any]], context: Any = None, shared: Any = None) -> Iterator[Other]:
-    """Starts a process that calls these functions by their names, with `shared` first if there is something."""
+    """Starts a process that calls these functions by name. Each function receives `shared` first,
+    if it is given."""
     context = context or multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, functions, shared), daemon=True)
@@ -81,7 +83,7 @@ def other(functions: dict[str, Callable[..., Any]], context: Any = None, shared:
 
 @dataclass
 class Row:
-    """What was measured, beside its peer in the same run. Times are in microseconds."""
+    """A measurement, with that of its peer in the same run. Times are in microseconds."""
 
     what: str
     ours: float
@@ -96,7 +98,7 @@ class Row:
 
 
 def shown(time: float) -> str:
-    """A time with its unit."""
+    """Formats a time in microseconds with its unit."""
     if time >= 1e6:
         return f"{time / 1e6:.3g} s"
     if time >= 1e3:

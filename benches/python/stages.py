@@ -1,9 +1,9 @@
-"""Where the time of a first opening goes on a CUDA device, stage by stage. Needs torch.
+"""Shows how the time of a first opening on a CUDA device is divided into stages. Needs torch.
 
-Before each opening nothing happens for a while, as in the rows that are measured: what runs rarely finds its caches cold and
-the other process asleep. Each stage is the median of several openings, in microseconds; beside them stands what the driver
-alone takes in the same conditions, and what the two processes take to talk to each other.
-"""
+Before each opening both processes are idle for a while, as in the measured rows. Therefore caches
+are cold and the other process sleeps. Each stage is the median of several openings, in
+microseconds. For comparison, the table also contains the driver's own time in the same conditions,
+and the time of a message between the two processes. """
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ import gpu
 from crosshandle import _crosshandle as rust
 from harness import DEADLINE, Row, other
 
-# Elements of 64 MiB of float32.
+# Number of float32 elements in 64 MiB.
 ELEMENTS = 64 << 18
 ROUNDS = 15
-# Seconds before each opening.
+# Idle time before each opening, in seconds.
 REST = 0.05
 held: list[Any] = []
 
 
 class Watch:
-    """Takes the times between the steps of something that is done over and over."""
+    """Measures the times between the steps of a repeated operation."""
 
     def __init__(self) -> None:
         self._times: dict[str, list[float]] = {}
@@ -47,7 +47,7 @@ class Watch:
         self._times.setdefault(stage, []).append((ended - began) / 1e3)
 
     def medians(self) -> dict[str, float]:
-        """Without the first two rounds, which connect and load."""
+        """Returns the medians without the first two rounds, which connect and load libraries."""
         return {stage: statistics.median(times[2:] or times) for stage, times in self._times.items()}
 
 
@@ -63,7 +63,7 @@ def medians() -> dict[str, float]:
 
 
 def raw_legacy(handle: bytes) -> None:
-    """The driver's part of opening memory of torch's own allocator."""
+    """Measures the driver's part of opening memory of torch's own allocator."""
     cuda = gpu.driver()
     start, about, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t()
     watch.start()
@@ -137,7 +137,7 @@ def opening() -> Iterator[Row]:
             own = crosshandle.share(apart.empty(ELEMENTS, "float32"))
             time.sleep(REST)
             process.call("open", "memory with a descriptor", bytes(own), True)
-            # Just before, so that both processes are awake.
+            # Both processes are awake, because this sharing comes directly before the opening.
             awake = crosshandle.share(apart.empty(ELEMENTS, "float32"))
             process.call("open", "memory with a descriptor, both awake", bytes(awake), True)
 
@@ -151,7 +151,7 @@ def opening() -> Iterator[Row]:
 
 
 def share_steps(device: Any, tensor: Any) -> None:
-    """What `crosshandle.torch.register` has a sender do."""
+    """Runs the steps of a sender after `crosshandle.torch.register`."""
     import torch
 
     watch.start()
@@ -173,7 +173,7 @@ def share_steps(device: Any, tensor: Any) -> None:
 
 
 def take(queues: Any, count: int) -> None:
-    """Takes tensors out of a queue, and answers with the times of its steps."""
+    """Takes tensors from a queue, and replies with the times of the steps."""
     import crosshandle.torch as ours
 
     queue, back = queues

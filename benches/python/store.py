@@ -1,8 +1,8 @@
 """Measures a holder and its store: `store.py [--device cuda:0] [--gib 16] [--big-gib 54] [--dir DIR] [--only TEXT]`.
 
-Each figure is printed with what it is to reach and its peer in the same run. Without a GPU, `--device host` measures
-small models on the host. The command, the module and its own second processes are started by this program, which ends with
-exit code 1 if anything was wrong.
+Each result is printed with its target and with its peer in the same run. Without a GPU,
+`--device host` measures small models on the host. The program starts the command, the module and
+its own second processes. It ends with exit code 1 if any check failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def gigabytes(count: float, seconds: float) -> str:
 
 
 def speed(line: str) -> float:
-    """The figure in a line about a load."""
+    """Returns the speed in a line about a load."""
     return float(line.split("included: ")[1].split()[0])
 
 
@@ -41,11 +41,11 @@ def milliseconds(times: list[float]) -> str:
     return f"median {statistics.median(times) * 1e3:.2f} ms, greatest {max(times) * 1e3:.2f} ms of {len(times)}"
 
 
-# Second processes: they are this file, and get orders by a pipe.
+# The second processes run this file too, and receive their orders through a pipe.
 
 
 class Engine:
-    """A process that opens models as an engine does."""
+    """A process that opens models as an inference engine does."""
 
     def __init__(self, device: str):
         import multiprocessing
@@ -101,7 +101,7 @@ class Orders:
         return True
 
     def open_once(self, name: str, place: str | None = None) -> float:
-        """Opens, and finds every tensor. Returns the seconds."""
+        """Opens a model and looks up every tensor. Returns the seconds."""
         begin = time.monotonic()
         model = self.store.open(name, framework="crosshandle", place=place)
         addresses = [model._tensors[key][2] for key in model.keys()]
@@ -111,7 +111,7 @@ class Orders:
         return took
 
     def places(self, name: str) -> str:
-        """The addresses, in units of half a TiB, at which the model can be mapped."""
+        """Returns the addresses, in units of half a TiB, at which the model can be mapped."""
         good = []
         for unit in range(1, 256):
             address = (unit << 39) + (77 << 21)
@@ -132,7 +132,7 @@ class Orders:
         del self.held[name]
 
     def mapped_at(self, name: str) -> float:
-        """Opens, and returns the moment at which all was mapped."""
+        """Opens a model, and returns the time at which everything was mapped."""
         self.open_once(name)
         return time.monotonic()
 
@@ -155,7 +155,7 @@ class Orders:
         return time.monotonic() - begin, self.held[name].address
 
 
-# Files.
+# Creating model files.
 
 
 def layout(count: int, each: int, file: int = 0) -> bytes:
@@ -172,7 +172,7 @@ def layout(count: int, each: int, file: int = 0) -> bytes:
 
 
 def write_files(directory: Path, nbytes: int) -> list[Path]:
-    """Four files of safetensors, of random bytes that repeat with a stamp."""
+    """Writes four safetensors files. Their bytes are a repeated random block with a stamp."""
     count, per_file = 32, nbytes // 4
     each = per_file // count // 4096 * 4096
     block = os.urandom(min(each, 16 << 20))
@@ -195,7 +195,8 @@ def write_files(directory: Path, nbytes: int) -> list[Path]:
 
 
 def write_sparse(path: Path, nbytes: int, count: int) -> None:
-    """One file of many tensors that takes no room: its bytes are a hole."""
+    """Writes one file with many tensors. The file uses no disk space, because its bytes are a
+    hole."""
     each = nbytes // count // 4096 * 4096
     head = layout(count, each)
     with open(path, "wb") as out:
@@ -225,7 +226,7 @@ class Run:
         self.directories.append(place)
         return place
 
-    # The figures, in order.
+    # The measurements, in the order of the output.
 
     def loading(self) -> Iterator[str]:
         from crosshandle import store
@@ -239,7 +240,7 @@ class Run:
         yield from self._safetensors(total)
         for threads in (1, 4, 8, 16, 16):
             yield self._load(total, threads=threads) + "  (to reach: 35)"
-        # What was best so far; `--only tuning` looks for better ones.
+        # These are the fastest settings so far. `--only tuning` searches for faster ones.
         for threads, staging in ((16, 2 << 20), (16, 4 << 20), (16, 8 << 20), (24, 4 << 20), (32, 2 << 20)):
             lines = [self._load(total, threads=threads, staging_bytes=staging) for _ in range(3)]
             yield max(lines, key=speed) + ", the best of 3"
@@ -250,7 +251,7 @@ class Run:
             yield f"hash on demand: {gigabytes(total, time.monotonic() - begin)}  (to reach: 54 GB in 5 s)"
 
     def _load(self, total: int, **options: Any) -> str:
-        """Loads once, and says how long its parts took."""
+        """Loads a model once, and returns a line with the times of the parts."""
         from crosshandle import store
 
         begin = time.monotonic()
@@ -262,7 +263,8 @@ class Run:
         return f"load, {said}, all included: {gigabytes(total, took)} ({parts})"
 
     def tuning(self) -> Iterator[str]:
-        """Loads with several sizes of buffers and numbers of threads: not a figure, but how to get a better one."""
+        """Loads with several buffer sizes and numbers of threads, to find faster settings. It has
+        no target."""
         from crosshandle import store
 
         if not self.files:
@@ -276,7 +278,7 @@ class Run:
         store.rm("loaded")
 
     def _raw(self, total: int) -> Iterator[str]:
-        """Reads into pinned memory, and copies to the GPU: nothing else."""
+        """Measures the raw technique, which reads into pinned memory and copies to the GPU."""
         if not self.is_gpu:
             return
         import torch
@@ -343,7 +345,7 @@ class Run:
             torch.cuda.empty_cache()
 
     def disk(self) -> Iterator[str]:
-        """Reads past the page cache, from a disk."""
+        """Reads from a disk without the page cache."""
         from crosshandle import store
 
         nbytes = min(self.nbytes, 8 << 30)
@@ -402,7 +404,7 @@ class Run:
         first.kill()
 
     def engines(self) -> Iterator[str]:
-        """An engine is killed, and the next one maps its weights."""
+        """Kills an engine, and measures how the next engine maps its weights."""
         times = []
         for _ in range(5):
             old, new = Engine(self.device), Engine(self.device)
@@ -446,7 +448,7 @@ class Run:
         engine.kill()
 
     def copying(self) -> Iterator[str]:
-        """Publishes tensors that are on the GPU already."""
+        """Publishes tensors that are already on the GPU."""
         if not self.is_gpu:
             return
         import torch
@@ -464,7 +466,7 @@ class Run:
         store.rm("copied")
 
     def updating(self) -> Iterator[str]:
-        """One writer and four readers, on one device."""
+        """Updates a model with one writer and four readers on one device."""
         from crosshandle import store
 
         readers = [Engine(self.device) for _ in range(4)]
@@ -524,7 +526,8 @@ class Run:
             reader.kill()
 
     def places(self) -> Iterator[str]:
-        """Which addresses the driver gives when it is asked for them: not a figure, but what readers can agree on."""
+        """Lists the addresses that the driver grants on request, on which readers can agree. It has
+        no target."""
         if not self.is_gpu:
             return
         import torch

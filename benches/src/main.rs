@@ -1,14 +1,13 @@
-//! Benchmarks of crosshandle beside the raw techniques it is built on.
+//! Benchmarks of Crosshandle, compared with the raw techniques that it is built on.
 //!
 //! Each row of the table is measured in fresh child processes of this binary. The library (*ours*)
-//! and the raw technique alternate in the same processes, so that the machine's noise hits both
-//! alike. `docs/performance.md` explains the rows and the method.
+//! and the raw technique alternate in the same processes, so that the machine's noise affects both
+//! equally. `docs/performance.md` explains the rows and the method.
 
 mod cuda;
 mod harness;
 mod host;
 mod kernels;
-mod level_zero;
 mod raw;
 mod report;
 mod suites;
@@ -23,7 +22,7 @@ use crate::harness::measure::measure;
 use crate::harness::plan::Plan;
 use crate::harness::scenario::Scenario;
 
-/// Benchmarks of crosshandle beside the raw techniques it is built on.
+/// Benchmarks of Crosshandle, compared with the raw techniques that it is built on.
 #[derive(Parser)]
 #[command(version)]
 struct Cli {
@@ -35,16 +34,14 @@ struct Cli {
 enum Command {
     /// Memory and events of the host backend
     Host(SuiteArgs),
-    /// Kernels of the host backend, beside the OpenCL runtime that runs them
+    /// Kernels of the host backend, compared with the OpenCL runtime that runs them
     Kernels(SuiteArgs),
     /// Memory and events of the CUDA backend
     Cuda(SuiteArgs),
-    /// Memory and events of the Level Zero backend, as `cargo xtask bench` starts it: over a
-    /// simulated driver
-    LevelZero(SuiteArgs),
-    /// The Unified Runtime adapter: what loader and adapter add to the library's calls
+    /// The Unified Runtime adapter: the cost that the loader and the adapter add to the library's
+    /// calls
     Ur(SuiteArgs),
-    /// One process of a measurement; started by the benchmark itself
+    /// One process of a measurement, which the benchmark itself starts
     #[command(hide = true)]
     Child(ChildArgs),
 }
@@ -57,16 +54,17 @@ struct SuiteArgs {
     /// Print the rows as a Markdown table
     #[arg(long)]
     markdown: bool,
-    /// Exit with 1 and name on the last line every row that misses its target
+    /// Exit with code 1 if a row misses its target, and print the names of such rows on the last
+    /// line
     #[arg(long)]
     check: bool,
-    /// Shorter runs: to try things out, not to quote figures from
+    /// Shorter runs for trying things out, whose results must not be quoted
     #[arg(long)]
     quick: bool,
     /// Measure only the scenarios whose name contains this text
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
-    /// List the scenarios and their rows, and measure nothing
+    /// List the scenarios and their rows without measuring
     #[arg(long)]
     list: bool,
 }
@@ -74,7 +72,7 @@ struct SuiteArgs {
 #[derive(Args)]
 struct ChildArgs {
     scenario: String,
-    /// 0 for the leader, 1 and up for the followers
+    /// 0 for the leader, 1 or more for the followers
     rank: usize,
     /// The plan, as JSON
     plan: String,
@@ -97,13 +95,6 @@ fn main() -> ExitCode {
             }
             bench(cuda::SCENARIOS, &args, cuda::machine)
         }
-        Command::LevelZero(args) => {
-            if let (false, Some(reason)) = (args.list, level_zero::unavailable()) {
-                eprintln!("nothing to measure: {reason}");
-                return ExitCode::SUCCESS;
-            }
-            bench(level_zero::SCENARIOS, &args, level_zero::machine)
-        }
         Command::Ur(args) => bench(ur::SCENARIOS, &args, || None),
         Command::Child(args) => {
             harness::child::run(suites::find, &args.scenario, args.rank, &args.plan)
@@ -111,7 +102,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures a suite and prints its rows. `gpus` returns the names of the GPUs that were measured.
+/// Measures a suite and prints its rows. `gpus` returns the names of the measured GPUs.
 fn bench(
     scenarios: &[&'static Scenario],
     args: &SuiteArgs,

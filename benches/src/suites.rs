@@ -1,13 +1,12 @@
 //! All scenarios of all suites.
 
 use crate::harness::scenario::Scenario;
-use crate::{cuda, host, kernels, level_zero, ur};
+use crate::{cuda, host, kernels, ur};
 
 static SUITES: &[&[&Scenario]] = &[
     host::SCENARIOS,
     kernels::SCENARIOS,
     cuda::SCENARIOS,
-    level_zero::SCENARIOS,
     ur::SCENARIOS,
 ];
 

@@ -1,7 +1,7 @@
-//! How the driver is linked.
+//! Build script that sets the linker options of the driver.
 
 fn main() {
-    // It has threads, so it must not be unloaded under them.
+    // The driver starts threads, so the loader must never unload its code.
     println!("cargo::rustc-cdylib-link-arg=-Wl,-z,nodelete");
     println!("cargo::rerun-if-changed=build.rs");
 }

@@ -1,11 +1,20 @@
-//! The event protocol on a slot of any words: operations of several processes, some of which are killed
-//! at any step, and of their devices, while a hostile process writes to the slot between any two steps.
+//! Runs the event protocol on a slot that contains any words. Several processes and their devices
+//! operate on the slot, and some processes are killed at any step. A hostile process writes to the
+//! slot between any two steps.
 //!
-//! The library's own files run here on a platform that counts steps. What must hold, whatever is written:
-//! nothing panics; every operation ends within a number of steps; a wait with a deadline ends by then;
-//! waiters of another event, and its orphans, get what is theirs; the slot beside stays as it is. On
-//! an event that nobody has tampered with, also: nothing unfinished counts as finished, nothing
-//! that was completed counts as failed, and numbers never go back.
+//! The library's own files run here on a platform that counts steps. These rules hold whatever the
+//! hostile process writes:
+//!
+//! - Nothing panics.
+//! - Every operation ends within a number of steps, and a wait with a deadline ends at its
+//!   deadline.
+//! - Waiters of another event and that event's orphans are served.
+//! - The neighbouring slot stays unchanged.
+//!
+//! For an event that no process tampers with, these rules hold as well:
+//!
+//! - No pending signal is reported as complete, and no completed signal as failed.
+//! - Signal numbers never decrease.
 
 #![no_main]
 
@@ -27,13 +36,13 @@ use libfuzzer_sys::fuzz_target;
 use processes::World;
 use writes::{Writes, fill, snapshot};
 
-/// Most operations of one input.
+/// Maximum number of operations of one input.
 const OPERATIONS: usize = 48;
 
 thread_local! {
-    /// The event under test, another event, and the slot beside.
+    /// The event under test, another event, and the neighbouring slot.
     static SLOTS: &'static [Slot; 3] = Box::leak(Box::new([Slot::new(), Slot::new(), Slot::new()]));
-    /// The words of the slot beside.
+    /// The words of the neighbouring slot at the start.
     static BESIDE: [u64; Slot::FIELDS] = SLOTS.with(|[_, _, beside]| snapshot(beside));
 }
 
@@ -56,8 +65,8 @@ fuzz_target!(|data: &[u8]| {
         world.step(&mut input);
     }
     world.end();
-    // Now and then, because it takes as long as the rest.
+    // Checked only for some inputs, because it takes as long as the rest.
     if data.len().is_multiple_of(16) {
-        BESIDE.with(|before| assert_eq!(snapshot(beside), *before, "the slot beside was written"));
+        BESIDE.with(|before| assert_eq!(snapshot(beside), *before, "the neighbouring slot was written"));
     }
 });

@@ -1,7 +1,8 @@
-//! Messages of an importer to the broker of a real exporter: any bytes, and requests with the numbers of
-//! handles, right and altered. Nothing is given but what the shown key opens.
+//! Sends an importer's messages to the broker of a real exporter. Messages are any bytes, or
+//! requests with the numbers of handles, correct or altered. The broker must send only what the
+//! shown key opens.
 //!
-//! The messages go through sockets and the broker's own code, without the thread between.
+//! The messages pass through sockets and the broker's own code, without the broker's thread.
 
 #![no_main]
 
@@ -14,11 +15,13 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Messages in a dialogue.
+/// Number of messages in a dialogue.
 const MESSAGES: usize = 16;
-/// Requests that a connection may send before it is attached: the next one is its end.
+/// Number of requests that a connection may send before it is attached. The broker closes it at the
+/// next one.
 const UNATTACHED_REQUESTS: u32 = 8;
-/// Objects of the exporter before those that are tried, so that some lie in another chunk.
+/// Number of objects that the exporter creates before the tested ones, so that some tested objects
+/// are in another chunk.
 const OTHERS: usize = 1020;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,7 +31,7 @@ enum Kind {
     Freed,
 }
 
-/// An object of the exporter, and what a handle to it shows.
+/// An object of the exporter, and the credential in its handle.
 #[derive(Clone, Copy)]
 struct Object {
     kind: Kind,
@@ -36,7 +39,7 @@ struct Object {
     context: u32,
 }
 
-/// The exporter: two contexts, with objects that stay.
+/// The exporter, with two contexts whose objects stay alive.
 struct Exporter {
     objects: Vec<Object>,
     _kept: Vec<Box<dyn Any>>,
@@ -57,7 +60,7 @@ fn exporter() -> crosshandle::Result<Exporter> {
         for number in 0..if pooling { OTHERS } else { 0 } {
             let event = context.create_event()?;
             event.handle()?;
-            // A hole now and then, so that records are free.
+            // Some events are dropped, so that some records are free.
             if number % 100 != 0 {
                 exporter._kept.push(Box::new(event));
             }
@@ -124,7 +127,7 @@ fn dialogue(exporter: &Exporter, mut data: &[u8]) {
             let (bytes, rest) = data.split_at(len);
             data = rest;
             if request(bytes) == Some(encode(Question::Describe, NOTHING, serial_of(bytes))) {
-                // Answered later.
+                // The reply comes later.
                 return;
             }
             let may_be_understood = bytes.len() == encode(Question::Describe, NOTHING, 1).len();
@@ -143,7 +146,7 @@ fn dialogue(exporter: &Exporter, mut data: &[u8]) {
         let other = objects[usize::from(*with) % objects.len()];
         let (question, shown) = (ask(*form, object, other), alter(object, other, *change));
         if question == Question::Describe {
-            // Answered later, or not at all.
+            // The reply comes later, or never.
             return;
         }
         let message = encode(question, shown, serial);
@@ -167,7 +170,7 @@ fn dialogue(exporter: &Exporter, mut data: &[u8]) {
     }
 }
 
-/// Returns the number that a request gives itself.
+/// Returns the serial number in a request.
 fn serial_of(bytes: &[u8]) -> u32 {
     let at = bytes.get(44..48).and_then(|bytes| bytes.try_into().ok());
     at.map_or(0, u32::from_le_bytes)
@@ -197,7 +200,7 @@ fn ask(form: u8, object: Object, other: Object) -> Question {
     }
 }
 
-/// Returns what a handle shows, or what one might guess from it and another.
+/// Returns a handle's credential, or one that an attacker might guess from it and another handle.
 fn alter(object: Object, other: Object, change: u8) -> Shown {
     let mut shown = object.shown;
     match change {
@@ -218,16 +221,16 @@ fn alter(object: Object, other: Object, change: u8) -> Shown {
     shown
 }
 
-/// What the importer has got so far.
+/// What the importer has received so far.
 #[derive(Default)]
 struct Importer {
-    /// The context that it is attached to.
+    /// The context to which the importer is attached.
     context: Option<u32>,
     has_second_chunk: bool,
 }
 
 impl Importer {
-    /// Checks that an answer gives what the credential opens, and nothing else.
+    /// Checks that a reply contains what the credential opens, and nothing else.
     fn check(
         &mut self,
         question: Question,
@@ -287,7 +290,7 @@ impl Importer {
     }
 }
 
-/// Takes the broker's answer.
+/// Receives the broker's reply.
 fn receive(connection: &Dialogue) -> (Vec<u8>, Vec<OwnedFd>) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

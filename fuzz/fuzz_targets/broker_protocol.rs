@@ -1,11 +1,11 @@
-//! Reads any bytes, as they are and with a valid header, as a request and as a reply of the broker.
+//! Decodes any bytes as a request and as a reply of the broker, unchanged and with a valid header.
 
 #![no_main]
 
 use crosshandle::fuzzing::{reply, request};
 use libfuzzer_sys::fuzz_target;
 
-/// The header of every message: magic number and version.
+/// The header of every message, with magic number and version.
 const HEADER: [u8; 6] = *b"XHBR\x09\0";
 
 fuzz_target!(|data: &[u8]| {
@@ -17,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Checks that an accepted message is canonical: encoding it again gives the same bytes.
+/// Checks that an accepted message is canonical, so that encoding it again gives the same bytes.
 fn check(message: &[u8]) {
     let (as_request, as_reply) = (request(message), reply(message));
     assert!(

@@ -1,5 +1,5 @@
-//! Reads any bytes as a bundle, as they are and with a valid start and sums, and with the rest of the
-//! input as a table in shared memory.
+//! Decodes any bytes as a bundle, unchanged and with a valid start and checksums. The rest of the
+//! input is a table in shared memory.
 
 #![no_main]
 
@@ -14,7 +14,7 @@ fuzz_target!(|data: &[u8]| {
     assert_ne!(judge(&bytes), Err(BundleError::Damaged));
 });
 
-/// Reads bytes; those that are a bundle are the only ones of it.
+/// Decodes bytes, and checks that encoding an accepted bundle again gives the same bytes.
 fn judge(bytes: &[u8]) -> Result<(), BundleError> {
     match Bundle::decode(bytes)? {
         Unpacked::Whole(bundle) => {
@@ -22,7 +22,7 @@ fn judge(bytes: &[u8]) -> Result<(), BundleError> {
             for array in &bundle.arrays {
                 assert_eq!(array.layout.check(array.handle.len()), Ok(()));
             }
-            // The same bundle with its table elsewhere.
+            // Encodes the bundle again with its table in shared memory.
             let table = bundle.encode_table().expect("it was just read");
             let memory = bundle.arrays.iter().map(|array| array.handle);
             if let Some(memory) = memory.max_by_key(|memory| memory.len())
@@ -45,8 +45,8 @@ fn judge(bytes: &[u8]) -> Result<(), BundleError> {
     Ok(())
 }
 
-/// Returns the bytes with the start of a bundle and right sums: a fuzzer does not find a CRC by itself.
-/// Whatever begins as a handle does gets its tag too.
+/// Returns the bytes with the start of a bundle and correct checksums, because a fuzzer cannot find
+/// a CRC by itself. Bytes that begin like a handle also receive a correct tag.
 fn mended(data: &[u8]) -> Vec<u8> {
     let mut bytes = [b"xhb3", data].concat();
     let mut at = 0;

@@ -1,7 +1,9 @@
-//! What a hostile exporter sends as catalog, ledger and event arena, and what a hostile importer writes
-//! to its ledger: descriptors of any kind, size and seals, and files of any contents.
+//! Reads the files of hostile peers. A hostile exporter sends the catalog, the ledger and the event
+//! arena, and a hostile importer writes to its ledger. Descriptors have any kind, size and seals,
+//! and files have any contents.
 //!
-//! The descriptors are made for each input, which is slow; the contents are written to files that stay.
+//! The descriptors are created for each input, which is slow. The contents are written to files
+//! that stay open.
 
 #![no_main]
 
@@ -15,18 +17,19 @@ use rustix::io::pwrite;
 use rustix::pipe::pipe;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Chunks of a context.
+/// Number of chunks of a context.
 const CHUNKS: usize = 6;
-/// Chunks whose contents are tried: the first one has a header, and the others are alike.
+/// Number of chunks whose contents are tested. The first one has a header, and all others are
+/// alike.
 const TRIED: usize = 2;
-/// The first record of each of these chunks, and the first one behind them.
+/// The first record of each tested chunk, and the first record after them.
 const FIRST: [u32; TRIED + 1] = [0, 1 << 10, 1 << 12];
-/// Most sleepers that a ledger tells of.
+/// Maximum number of sleepers that a ledger lists.
 const SLEEPERS: usize = 126;
-/// Where a chunk's catalog begins with the word that says what it is.
+/// The word at the start of a chunk's catalog that identifies the file.
 const MAGIC: &[u8; 8] = b"XHCATLG3";
 
-/// The files of one chunk, which the hostile side writes, and what the honest side sees of them.
+/// The files of one chunk. The hostile side writes them, and the honest side maps them.
 struct Files {
     catalog: OwnedFd,
     ledger: OwnedFd,
@@ -57,7 +60,7 @@ const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 fn memory(len: u64, seals: SealFlags) -> OwnedFd {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = memfd_create("fuzz", flags).expect("memory");
-    // As far as the system's limits allow.
+    // The system's limits may refuse the size.
     let _ = ftruncate(&file, len);
     fcntl_add_seals(&file, seals).expect("sealed");
     file
@@ -79,7 +82,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Opens a descriptor as each kind of file, which only the right one is.
+/// Opens a descriptor as each kind of file. Only the correct kind may succeed.
 fn descriptor(data: &[u8]) {
     let Some(([kind, seals, shape, rest @ ..], bytes)) = data.split_first_chunk::<12>() else {
         return;
@@ -145,7 +148,7 @@ fn descriptor(data: &[u8]) {
     }
 }
 
-/// Writes parts of the files of one chunk, and uses what they say.
+/// Writes to the files of one chunk, and reads them as the honest side does.
 fn contents(files: &Files, chunk: usize, mut data: &[u8]) {
     let mut written = Vec::new();
     while let Some(([which, offset @ .., len, act], rest)) = data.split_first_chunk::<6>() {
@@ -161,7 +164,7 @@ fn contents(files: &Files, chunk: usize, mut data: &[u8]) {
         written.push((file, at, bytes.len()));
         read(files, chunk, *act, (which / 2, offset as u32));
     }
-    // The next input finds what this one found.
+    // Clears the written bytes, so that the next input starts from the same contents.
     for (file, at, len) in written {
         write(file, at, &[0; 256][..len]);
     }
@@ -231,7 +234,8 @@ fn read(files: &Files, chunk: usize, act: u8, (small, large): (u8, u32)) {
     }
 }
 
-/// Checks a text that a peer may have chosen, of at most so many bytes: replaced ones take three.
+/// Checks a text that a peer may have chosen, of at most `most` bytes. Each replaced byte becomes
+/// three bytes.
 fn check_text(text: &str, most: usize) {
     assert!(text.len() <= 3 * most, "{text:?}");
     assert!(!text.chars().any(char::is_control), "{text:?}");

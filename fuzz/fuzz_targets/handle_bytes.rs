@@ -1,4 +1,4 @@
-//! Parses any bytes, as they are and with a valid tag, with every handle type.
+//! Parses any bytes with every handle type, unchanged and with a valid tag.
 
 #![no_main]
 
@@ -10,7 +10,7 @@ fuzz_target!(|data: &[u8]| {
     let _ = parse_bytes(data);
     if let Some(bytes) = retagged(data) {
         assert_ne!(parse_bytes(&bytes), Err(HandleError::Corrupt));
-        // One flipped bit, chosen by the tag in the input, must be noticed.
+        // Every type must detect one flipped bit, which the tag in the input chooses.
         let mut damaged = bytes;
         let bit = usize::from(data[data.len() - 1]) * 4 + usize::from(data[data.len() - 2] % 4);
         damaged[bit / 8 % damaged.len()] ^= 1 << (bit % 8);

@@ -1,4 +1,4 @@
-//! Parses any text, and texts made from bytes with a valid tag, with every handle type.
+//! Parses any text with every handle type, and texts that are made from bytes with a valid tag.
 
 #![no_main]
 
@@ -13,7 +13,7 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(text) = std::str::from_utf8(data) {
         let _ = parse_text(text);
     }
-    // The text of a handle with a valid tag, and one edit of it.
+    // Makes the text of a handle with a valid tag, and edits it once.
     let Some((contents, [prefix, at, edit, character])) = data.split_last_chunk() else {
         return;
     };

@@ -1,10 +1,11 @@
-//! Reads any bytes as what the other host sends over a link: a greeting, and frames with their lengths.
+//! Decodes any bytes as messages of the other host over a link: a greeting, and frames with their
+//! lengths.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-// The link itself uses more of it.
+// The link itself uses more of the module.
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/crosshandle-link/src/control/message/mod.rs"]
 mod message;
@@ -20,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(hello.encode(), *bytes);
     }
     check(data);
-    // As frames one after the other.
+    // Decodes the bytes as successive frames.
     let mut rest = data;
     while let Ok(Some(len)) = Message::frame_len(rest) {
         let Some((frame, behind)) = rest.split_at_checked(len) else {
@@ -31,7 +32,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// Checks that an accepted message is canonical: encoding it again gives the same bytes.
+/// Checks that an accepted message is canonical, so that encoding it again gives the same bytes.
 fn check(frame: &[u8]) {
     if let Ok(message) = Message::decode(frame) {
         let encoded = message.encode();

@@ -1,12 +1,12 @@
-//! Checks that the fuzz targets for handles share.
+//! Checks that several fuzz targets for handles use.
 
 use crosshandle::handle::{
     AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
     PhysicalMemoryHandle, TEXT_LENGTH,
 };
 
-/// Returns the bytes with a valid tag; `None` if they do not have the size of a handle. A fuzzer
-/// does not find a CRC by itself, and without one it never reaches the checks behind it.
+/// Returns the bytes with a valid tag, or `None` if they do not have the size of a handle. A fuzzer
+/// cannot find a CRC by itself, and without a valid tag it would never reach the later checks.
 pub fn retagged(bytes: &[u8]) -> Option<[u8; HANDLE_SIZE]> {
     let mut bytes: [u8; HANDLE_SIZE] = bytes.try_into().ok()?;
     let (contents, tag) = bytes.split_at_mut(HANDLE_SIZE - 4);
@@ -39,7 +39,7 @@ pub fn parse_bytes(bytes: &[u8]) -> Result<AnyHandle, HandleError> {
     any
 }
 
-/// Reads the text with each type, and checks that the types agree.
+/// Parses the text with each type, and checks that the types agree.
 pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
     let any = text.parse::<AnyHandle>();
     agree(
@@ -75,7 +75,7 @@ pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
     any
 }
 
-/// Checks that a handle type accepts what `AnyHandle` accepts of its kind, and that both refuse other
+/// Checks that a handle type accepts what `AnyHandle` accepts of its kind. Both must refuse other
 /// input for the same reason, unless the kind is the reason.
 fn agree(
     any: &Result<AnyHandle, HandleError>,
@@ -95,7 +95,7 @@ fn agree(
     }
 }
 
-/// Checks what must hold for every value of a handle type.
+/// Checks the rules for every value of a handle type.
 fn check_accepted(handle: &AnyHandle) {
     assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(*handle));
     let text = handle.to_string();

@@ -1,4 +1,5 @@
-//! Runs the benchmarks. They are a package of their own, so that no other program builds their dependencies.
+//! Runs the benchmarks. They are a separate package, so that no other program builds their
+//! dependencies.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,9 +8,10 @@ use std::path::PathBuf;
 use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
-use crate::{Result, debian, wheel};
+use crate::{Result, wheel};
 
-/// Replaces this process by the benchmark program, which so gets the terminal and Ctrl-C.
+/// Replaces this process by the benchmark program, which then owns the terminal and receives
+/// Ctrl-C.
 pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
     if args.first().is_some_and(|suite| suite == "python") {
         let error = wheel::bench(workspace)?.args(&args[1..]).exec();
@@ -31,44 +33,22 @@ pub(crate) fn run(workspace: &Workspace, args: &[OsString]) -> Result<()> {
         let libraries = environment.library_dir();
         command
             .env("UR_ADAPTERS_FORCE_LOAD", adapter)
-            // The loader finds its own libraries by this.
+            // The loader finds its own libraries through this variable.
             .env("LD_LIBRARY_PATH", &libraries)
             .env("UR_RUNTIME_LIB_DIR", libraries);
     }
     if args.first().is_some_and(|suite| suite == "kernels") {
-        // With the OpenCL runtime beside the others.
+        // The OpenCL runtime is in the same directory as the other libraries.
         let libraries = Environment::ensure(workspace)?.library_dir();
         command
             .env("CROSSHANDLE_OPENCL", libraries.join("libintelocl.so"))
             .env("LD_LIBRARY_PATH", libraries);
     }
-    if args.first().is_some_and(|suite| suite == "level-zero") {
-        let driver = built(workspace, "level-zero-sim", "libze_sim.so")?;
-        command
-            .env("LD_LIBRARY_PATH", loader(workspace)?)
-            .env("ZE_ENABLE_ALT_DRIVERS", driver)
-            .env("CROSSHANDLE_SIM_AT_ONCE", "1")
-            // The duration of every command that is not short.
-            .env("CROSSHANDLE_SIM_COMMAND_DELAY_US", "2000");
-    }
     let error = command.args(args).exec();
     Err(format!("cannot run cargo: {error}"))
 }
 
-/// Returns the directory of Level Zero's newest stock loader that this machine can load.
-fn loader(workspace: &Workspace) -> Result<PathBuf> {
-    let mut reasons = Vec::new();
-    for package in [&debian::LOADER, &debian::OLD_LOADER] {
-        let directory = debian::library_dir(&package.ensure(workspace)?);
-        match debian::loads(&directory.join("libze_loader.so.1")) {
-            Ok(()) => return Ok(directory),
-            Err(reason) => reasons.push(format!("{package}: {reason}")),
-        }
-    }
-    Err(reasons.join("; "))
-}
-
-/// Builds a library with the profile that is measured. Returns its path.
+/// Builds a library with the profile that is measured, and returns its path.
 fn built(workspace: &Workspace, package: &str, file: &str) -> Result<PathBuf> {
     let build = workspace.cargo(&[
         "build",

@@ -1,5 +1,5 @@
-//! Programs in C and C++ that run on the Unified Runtime adapters. The system's compilers build them
-//! against the stock runtime, each once.
+//! Builds C and C++ programs that run on the Unified Runtime adapters. The system's compilers build
+//! them against the stock runtime.
 
 use std::env;
 use std::ffi::OsString;
@@ -13,7 +13,7 @@ use crate::python::Environment;
 use crate::step::Step;
 use crate::workspace::Workspace;
 
-/// The directory of the sources.
+/// The directory that contains the sources.
 pub(crate) const SOURCES: &str = "crates/ur-adapter/clients";
 /// Headers that several programs include.
 const HEADERS: [&str; 7] = [
@@ -25,7 +25,7 @@ const HEADERS: [&str; 7] = [
     "include/ur.h",
     "include/ze.h",
 ];
-/// Programs in C, for the stock loader.
+/// C programs for the stock loader.
 pub(crate) const FOR_LOADER: [&str; 19] = [
     "bindless",
     "command_buffers",
@@ -47,7 +47,7 @@ pub(crate) const FOR_LOADER: [&str; 19] = [
     "physical_memory",
     "sub_devices",
 ];
-/// Programs in C++, for the stock SYCL runtime, which has a loader of its own.
+/// C++ programs for the stock SYCL runtime, which has its own loader.
 pub(crate) const FOR_SYCL: [&str; 6] = [
     "sycl_bindless",
     "sycl_commands",
@@ -56,13 +56,13 @@ pub(crate) const FOR_SYCL: [&str; 6] = [
     "sycl_native",
     "sycl_sharing",
 ];
-/// The programs that CUDA cannot run: those that use Level Zero itself, and one that brings kernels in SPIR-V.
+/// Programs that CUDA cannot run. Some use Level Zero directly, and one brings SPIR-V kernels.
 pub(crate) const NOT_FOR_CUDA: [&str; 3] =
     ["native_level_zero", "sycl_graph_kernels", "sycl_native"];
 /// The program in the README.
 const EXAMPLE: &str = "crates/ur-adapter-host/examples/ipc.cpp";
 
-/// Compiled programs; each has the name of its source without the ending.
+/// Compiled programs. Each has the name of its source without the extension.
 pub(crate) struct Clients {
     /// The directory of the programs.
     pub(crate) directory: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Clients {
     pub(crate) names: Vec<String>,
 }
 
-/// Compiles the programs that changed since they were last compiled.
+/// Compiles the programs that have changed since the last compilation.
 pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clients> {
     let sources = workspace.root.join(SOURCES);
     let directory = workspace.target.join("ur-clients");
@@ -96,7 +96,7 @@ pub(crate) fn build(workspace: &Workspace, runtime: &Environment) -> Result<Clie
         let mut hasher = headers.clone();
         (format!("{command:?}"), text).hash(&mut hasher);
         let hash = format!("{:016x}", hasher.finish());
-        // Written last, so that a program with a stamp is whole.
+        // The stamp is written last, so a program with a stamp is complete.
         let stamp = program.with_extension("stamp");
         if fs::read_to_string(&stamp).is_ok_and(|found| found == hash) && program.is_file() {
             names.push(name.into_owned());
@@ -122,7 +122,7 @@ fn compile(source: &Path, is_sycl: bool, runtime: &Environment) -> Command {
     command.args(["-O1", "-g", "-Wall", "-Wextra", "-pthread"]);
     command.arg("-isystem").arg(runtime.include()).arg(source);
     command.arg("-L").arg(runtime.library_dir());
-    // The directory in which the library finds its own libraries.
+    // The linker finds the library's own dependencies in this directory.
     let mut rpath_link = OsString::from("-Wl,-rpath-link,");
     rpath_link.push(runtime.library_dir());
     command.arg(rpath_link);

@@ -1,9 +1,10 @@
-//! Fetches packages of the Debian archive and unpacks them into the target directory: Level Zero's
-//! stock loader and its headers, and a program that makes containers, at fixed versions.
+//! Fetches packages of the Debian archive at fixed versions, and unpacks them into the target
+//! directory. They are Level Zero's stock loaders and headers, and a program that creates
+//! containers.
 //!
-//! Nothing is installed. The machine's own apt knows where the archive is and how to reach it; its
-//! downloads are checked against the sums below. So any release of Debian serves, also on a machine that
-//! has no lists of packages yet.
+//! Nothing is installed. The machine's own apt knows where the archive is and how to reach it.
+//! Downloads are checked against the checksums below. Therefore any release of Debian works, even
+//! on a machine without package lists.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,17 +16,17 @@ use crate::Result;
 use crate::step::Step;
 use crate::workspace::Workspace;
 
-/// The file of a package in the archive.
+/// A package file in the archive.
 pub(crate) struct Package {
     name: &'static str,
     version: &'static str,
-    /// The directory of its source package in the pool.
+    /// The directory of the source package in the archive's pool.
     pool: &'static str,
     sha256: &'static str,
 }
 
-/// The stock loader of Debian 12. It knows Level Zero 1.4, so it is the oldest that a driver has to
-/// serve. Any glibc since 2.34 runs it.
+/// The stock loader of Debian 12. It supports Level Zero 1.4, and is the oldest loader that a
+/// driver must support. It runs with glibc 2.34 or newer.
 pub(crate) const OLD_LOADER: Package = Package {
     name: "libze1",
     version: "1.8.12-1",
@@ -41,8 +42,8 @@ pub(crate) const LOADER: Package = Package {
     sha256: "a901ee6a081bfd1037b6e91fa46bb1f3e37dfd6503946032fb6866956106feb7",
 };
 
-/// The headers of Level Zero 1.17. The archive keeps them only until a newer version comes; the
-/// declarations generated from them are committed, so that nothing else needs them.
+/// The headers of Level Zero 1.17. The archive removes them when a newer version appears. The
+/// generated declarations are committed, so only their generation needs the headers.
 pub(crate) const HEADERS: Package = Package {
     name: "libze-dev",
     version: "1.32.0-1",
@@ -50,8 +51,8 @@ pub(crate) const HEADERS: Package = Package {
     sha256: "46683fdb7a9c619941a5e665b424e8dca69d9870e4f49424a73ddc18653f1111",
 };
 
-/// Makes containers without rights, where the kernel lets users have namespaces. Debian 12's, which
-/// any glibc since 2.34 runs.
+/// A program that creates containers without privileges, if the kernel allows user namespaces. It
+/// is Debian 12's package, which runs with glibc 2.34 or newer.
 pub(crate) const BUBBLEWRAP: Package = Package {
     name: "bubblewrap",
     version: "0.8.0-2+deb12u1",
@@ -59,12 +60,12 @@ pub(crate) const BUBBLEWRAP: Package = Package {
     sha256: "3cc9134a3286ad01a323dcd924ba123eb634cefaeec82d774257e06308aeaadb",
 };
 
-/// Part of apt, off the usual path.
+/// A helper program of apt, which is not in `PATH`.
 const HELPER: &str = "/usr/lib/apt/apt-helper";
 
 impl Package {
-    /// The directory that it is unpacked in, filled where that has not happened yet. What this
-    /// needs that a machine may lack is part of the error.
+    /// Returns the directory with the unpacked package, and fetches the package if necessary. If
+    /// the machine lacks a needed program, the error names it.
     pub(crate) fn ensure(&self, workspace: &Workspace) -> Result<PathBuf> {
         if !cfg!(target_arch = "x86_64") {
             return Err(format!("{} is published for x86-64 alone", self.name));
@@ -77,7 +78,7 @@ impl Package {
         let cannot =
             |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());
         fs::create_dir_all(&parent).map_err(|error| cannot("create", &parent, error))?;
-        // Closing the file unlocks it, however this process ends.
+        // Closing the file unlocks it, even if this process is killed.
         let lock = File::create(directory.with_added_extension("lock"))
             .and_then(|file| file.lock().map(|()| file))
             .map_err(|error| cannot("lock", &directory, error))?;
@@ -139,16 +140,16 @@ impl fmt::Display for Package {
     }
 }
 
-/// Checks that this machine's libraries are new enough for another library or a program.
+/// Checks that this machine's libraries are new enough for a library or program.
 ///
 /// # Errors
-/// The missing libraries or versions.
+/// Returns the missing libraries or versions.
 pub(crate) fn loads(library: &Path) -> Result<()> {
     let output = Command::new("ldd")
         .arg(library)
         .output()
         .map_err(|error| format!("cannot run ldd: {error}"))?;
-    // Missing versions are errors, missing libraries are lines of the list.
+    // `ldd` reports missing versions as errors, and missing libraries as lines of its list.
     let text = [output.stderr, output.stdout].concat();
     let text = String::from_utf8_lossy(&text);
     match text.lines().find(|line| line.contains("not found")) {
@@ -167,9 +168,9 @@ pub(crate) fn library_dir(package: &Path) -> PathBuf {
     package.join("usr/lib/x86_64-linux-gnu")
 }
 
-/// Returns the archives of Debian that apt would look into.
+/// Returns the Debian archives that apt uses.
 fn mirrors() -> Result<Vec<String>> {
-    // Says what it would do, and needs neither rights nor lists for that.
+    // This command only prints what it would do, so it needs neither privileges nor package lists.
     let output = Command::new("apt-get")
         .args(["update", "--print-uris"])
         .output()

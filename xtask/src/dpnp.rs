@@ -1,6 +1,6 @@
-//! oneMKL's SYCL libraries beneath dpnp, and the tests that dpnp brings along, over the host's adapter or over
-//! the stock OpenCL adapter: `cargo xtask dpnp-tests`, after those of this project's that need dpnp. They take
-//! minutes, and packages of their own, so that they are no part of `cargo xtask test`.
+//! Runs dpnp's own tests, and this project's tests that need dpnp: `cargo xtask dpnp-tests`. dpnp
+//! uses oneMKL's SYCL libraries, over the host's adapter or the stock OpenCL adapter. The tests
+//! take minutes and need additional packages, so they are not part of `cargo xtask test`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,16 +12,17 @@ use crate::{Result, wheel};
 
 /// The directory of the programs that are run.
 const CLIENTS: &str = "crates/ur-adapter/clients/python";
-/// Longest time of a sample of one test in a hundred, which takes 4 minutes on two cores and took 11 where others
-/// computed. With half of it busy machines are late, with double a test that hangs is found later.
+/// Time limit of a sample of one test in a hundred. The sample takes 4 minutes on two idle cores,
+/// and took 11 minutes on busy ones.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
-/// The part of all tests that [`LIMIT`] is for: larger ones have proportionally more time.
+/// One test in this many is run in the sample that [`LIMIT`] is for. Larger samples have
+/// proportionally more time.
 const PART: u32 = 100;
 
-/// Runs the Python package's tests with dpnp, and each `every`-th one of dpnp's own.
+/// Runs the Python package's tests with dpnp, and one in `every` of dpnp's own tests.
 ///
 /// # Errors
-/// A test failed that is not known to fail over the stock adapter too.
+/// Fails if a test fails that is not known to fail over the stock adapter too.
 pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> {
     let environment = Environment::for_dpnp(workspace)?;
     if !stock {
@@ -61,7 +62,7 @@ pub(crate) fn run(workspace: &Workspace, every: u32, stock: bool) -> Result<()> 
     Ok(())
 }
 
-/// Builds the host's adapter and returns its path.
+/// Builds the host's adapter, and returns its path.
 fn adapter(workspace: &Workspace) -> Result<PathBuf> {
     let build = workspace.cargo(&[
         "build",
@@ -75,12 +76,12 @@ fn adapter(workspace: &Workspace) -> Result<PathBuf> {
         .join("debug/libur_adapter_crosshandle_host.so"))
 }
 
-/// Returns the last line, which counts the results.
+/// Returns the last line, which contains the counts of the results.
 fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(finished.output()?.lines().last().map(str::to_owned))
 }
 
-/// Returns the line that counts the tests.
+/// Returns the line with the counts of the tests.
 fn counts(finished: &Finished) -> Result<Option<String>> {
     let output = finished.output()?;
     let line = output.lines().rev().find(|line| line.ends_with(" skipped"));

@@ -1,19 +1,21 @@
 //! Runs fuzz targets on the stable toolchain: libFuzzer with coverage, without sanitizers.
 //!
-//! `cargo fuzz` would need a nightly compiler for its sanitizers only; the coverage that
-//! guides the search comes from an LLVM pass that stable compilers have too.
+//! `cargo fuzz` would need a nightly compiler only for its sanitizers. The coverage that guides the
+//! search comes from an LLVM pass, which stable compilers have too.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::Result;
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// Coverage counters and traced comparisons on every edge, and the checks of a debug build.
+/// Flags for coverage counters and traced comparisons on every edge, and for the checks of a debug
+/// build.
 const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -25,14 +27,16 @@ const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cdebug-assertions=on \
     -Coverflow-checks=on";
 
-/// Seconds that one input may take before it counts as a hang.
+/// Number of targets that run at the same time.
+const SEARCHERS: usize = 2;
+/// Time after which an input is treated as a hang, in seconds.
 const INPUT_SECONDS: u64 = 10;
 
 pub(crate) fn manifest(workspace: &Workspace) -> PathBuf {
     workspace.root.join("fuzz").join("Cargo.toml")
 }
 
-/// Returns the names of the targets, sorted; empty if there are none.
+/// Returns the sorted names of the targets, which may be none.
 pub(crate) fn targets(workspace: &Workspace) -> Result<Vec<String>> {
     let directory = workspace.root.join("fuzz").join("fuzz_targets");
     if !directory.is_dir() {
@@ -58,7 +62,7 @@ pub(crate) fn list(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// Looks for a failing input for `seconds`, with libFuzzer's own output.
+/// Searches for a failing input for `seconds`, and shows libFuzzer's own output.
 pub(crate) fn run(workspace: &Workspace, name: &str, seconds: u64) -> Result<()> {
     let target = Target::build_one(workspace, name)?;
     finish(name, target.search(seconds)?)
@@ -87,53 +91,52 @@ fn finish(name: &str, mut command: Command) -> Result<()> {
     }
 }
 
-/// Builds every target and runs each for `seconds`, as steps of the test command. A target whose
-/// program and seeds are those that passed before is not run again. Returns the names of those.
+/// Builds every target and runs each for `seconds`, as steps of the test command. A target is
+/// skipped if its program and seeds are those that passed before. Returns the names of the skipped
+/// targets.
 pub(crate) fn check(workspace: &Workspace, seconds: u64) -> Result<Vec<String>> {
     let names = targets(workspace)?;
     if names.is_empty() {
         return Ok(names);
     }
     let triple = workspace.host_triple()?;
-    let lints = cargo(workspace, &triple, &["clippy"], &["--", "-D", "warnings"]);
-    Step::new(workspace, "fuzz targets: lints", lints).run()?;
     let build = cargo(workspace, &triple, &["build"], &[]);
     Step::new(workspace, "fuzz targets: build", build).run()?;
 
-    let mut unchanged = Vec::new();
-    for name in names {
-        let target = Target {
-            workspace,
-            name,
-            triple: triple.clone(),
-        };
-        let stamp = workspace
-            .target
-            .join("xtask")
-            .join(format!("fuzz-{}.passed", target.name));
-        let print = format!("{:016x} {seconds}", target.fingerprint()?);
-        if fs::read_to_string(&stamp).is_ok_and(|passed| passed == print) {
-            unchanged.push(target.name);
-            continue;
+    let unchanged = Mutex::new(Vec::new());
+    let waiting = Mutex::new(names.into_iter());
+    // A search uses one processor.
+    let searcher = || -> Result<()> {
+        loop {
+            let name = lock(&waiting).next();
+            let Some(name) = name else {
+                return Ok(());
+            };
+            let target = Target {
+                workspace,
+                name,
+                triple: triple.clone(),
+            };
+            if !target.check(seconds)? {
+                lock(&unchanged).push(target.name);
+            }
         }
-        let step = Step::new(
-            workspace,
-            format!("fuzz {}", target.name),
-            target.search(seconds)?,
-        );
-        step.limit(Duration::from_secs(seconds + 3 * INPUT_SECONDS + 30))
-            .repeat(format!(
-                "cargo xtask fuzz {} --input FILE, with the file that it names above",
-                target.name
-            ))
-            .run_noting(|finished| searched(&finished.output()?).map(Some))?;
-        fs::write(&stamp, print)
-            .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
-    }
-    Ok(unchanged)
+    };
+    std::thread::scope(|scope| {
+        let searchers = [(); SEARCHERS].map(|()| scope.spawn(searcher));
+        searchers.into_iter().try_for_each(|searcher| {
+            let ended = searcher.join();
+            ended.map_err(|_| "a search panicked".to_owned())?
+        })
+    })?;
+    Ok(std::mem::take(&mut lock(&unchanged)))
 }
 
-/// Checks that coverage guided libFuzzer and that it ran the target. Returns how often.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Checks that coverage guided libFuzzer and that it ran the target. Returns the number of runs.
 fn searched(output: &str) -> Result<String> {
     if !output.contains("inline 8-bit counters") {
         return Err("the program has no coverage counters, so nothing guided the search".into());
@@ -158,11 +161,13 @@ fn cargo(workspace: &Workspace, triple: &str, task: &[&str], rest: &[&str]) -> C
         "--manifest-path",
     ]);
     command.arg(manifest(workspace)).args(rest);
-    // Naming the target keeps the flags away from build scripts and procedural macros.
+    // With an explicit target, cargo does not apply the flags to build scripts and procedural
+    // macros.
     command
         .env("RUSTFLAGS", RUSTFLAGS)
         .env_remove("CARGO_ENCODED_RUSTFLAGS");
-    // Apart from the workspace's, so that neither build waits for the other's lock.
+    // The target directory differs from the workspace's, so that neither build waits for the
+    // other's lock.
     command.env("CARGO_TARGET_DIR", workspace.target.join("fuzz"));
     command
 }
@@ -198,6 +203,28 @@ impl<'a> Target<'a> {
         })
     }
 
+    /// Runs the target for `seconds`, unless its program and seeds are those that passed before.
+    /// Returns whether it ran.
+    fn check(&self, seconds: u64) -> Result<bool> {
+        let file = format!("fuzz-{}.passed", self.name);
+        let stamp = self.workspace.target.join("xtask").join(file);
+        let print = format!("{:016x} {seconds}", self.fingerprint()?);
+        if fs::read_to_string(&stamp).is_ok_and(|passed| passed == print) {
+            return Ok(false);
+        }
+        let name = format!("fuzz {}", self.name);
+        Step::new(self.workspace, name, self.search(seconds)?)
+            .limit(Duration::from_secs(seconds + 3 * INPUT_SECONDS + 30))
+            .repeat(format!(
+                "cargo xtask fuzz {} --input FILE, with the file that it names above",
+                self.name
+            ))
+            .run_noting(|finished| searched(&finished.output()?).map(Some))?;
+        fs::write(&stamp, print)
+            .map_err(|error| format!("cannot write {}: {error}", stamp.display()))?;
+        Ok(true)
+    }
+
     fn program(&self) -> PathBuf {
         self.workspace
             .target
@@ -207,7 +234,7 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// Returns the directory of the inputs that come with the project.
+    /// Returns the directory of the committed seeds.
     fn seeds(&self) -> PathBuf {
         self.workspace
             .root
@@ -216,7 +243,8 @@ impl<'a> Target<'a> {
             .join(&self.name)
     }
 
-    /// Returns a command of the program with the limits of one input, and the directory for failing ones.
+    /// Returns a command that runs the program with the limits of one input and the directory for
+    /// failing inputs.
     fn command(&self) -> Result<Command> {
         let artifacts = self.made(&["fuzz", "artifacts", &self.name])?;
         let mut command = Command::new(self.program());
@@ -227,8 +255,8 @@ impl<'a> Target<'a> {
         Ok(command)
     }
 
-    /// The program, looking for new inputs: those found go to the target directory, so that
-    /// a run does not change the checkout.
+    /// Returns a command that searches for new inputs. It stores found inputs in the target
+    /// directory, so a run does not change the checkout.
     fn search(&self, seconds: u64) -> Result<Command> {
         let found = self.made(&["fuzz", "corpus", &self.name])?;
         let mut command = self.command()?;

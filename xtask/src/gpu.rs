@@ -1,4 +1,5 @@
-//! Packs everything that a machine with GPUs needs into one directory. Such a machine needs no Rust.
+//! Packs everything that a machine with GPUs needs into one directory. The machine needs no Rust
+//! toolchain.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -13,7 +14,7 @@ use crate::{Result, clients, ucx, wheel};
 
 /// The script that runs everything on the machine with GPUs.
 const SCRIPT: &str = include_str!("gpu/run.sh");
-/// The profile of the packed programs: optimised, without information for debuggers.
+/// The profile of the packed programs, which optimises and omits debug information.
 const PROFILE: &str = "packed";
 /// Programs of the workspace, with their names in the pack.
 const PROGRAMS: [(&str, &str); 5] = [
@@ -24,8 +25,8 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("crosshandle-link-peer", "crosshandle-link-peer"),
 ];
 
-/// Tests that need a GPU: the package, the arguments that choose the tests, and the program's name in
-/// the pack.
+/// Tests that need a GPU, each with its package, the arguments that select the tests, and the
+/// program's name in the pack.
 const TESTS: [(&str, &[&str], &str); 6] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
@@ -36,7 +37,7 @@ const TESTS: [(&str, &[&str], &str); 6] = [
         &["--test", "two_hosts"],
         "crosshandle-two-hosts",
     ),
-    // A benchmark, which is built as a test is.
+    // This is a benchmark, which is built in the same way as a test.
     (
         "crosshandle-link",
         &["--bench", "gpus"],
@@ -44,7 +45,7 @@ const TESTS: [(&str, &[&str], &str); 6] = [
     ),
 ];
 
-/// The Unified Runtime adapter, and its package.
+/// The Unified Runtime adapter and its package.
 const ADAPTER: (&str, &str) = (
     "crosshandle-ur-adapter-cuda",
     "libur_adapter_crosshandle_cuda.so",
@@ -58,31 +59,32 @@ const RUNTIME: [&str; 6] = [
     "libirng.so",
     "libsvml.so",
 ];
-/// Versions of Python that the machine may have; dpctl is packed for each.
+/// Python versions that the machine may have. dpctl is packed for each of them.
 const PYTHONS: [&str; 3] = ["3.11", "3.12", "3.13"];
-/// The example that shares arrays of torch and CuPy: its package, its library, and where its programs
-/// in Python are.
+/// The example that shares arrays of torch and CuPy: its package, its library, and the directory of
+/// its Python programs.
 const INTEROP: (&str, &str, &str) = (
     "crosshandle",
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
-/// One side of NIXL, for the benchmark of links.
+/// The NIXL program for the benchmark of links.
 const NIXL_PEER: &str = "crates/crosshandle-link/benches/nixl_peer.py";
-/// The example of a holder, and its reader in Python.
+/// The example of a holder, with its reader in Python.
 const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
-/// The programs that clients run on GPUs.
+/// The kernels that the clients run on GPUs.
 const KERNELS: [&str; 2] = [
     "crates/crosshandle/src/hal/cuda/kernels.ptx",
     "crates/crosshandle/src/hal/cuda/images.ptx",
 ];
-/// Compresses files, named after the archive: with links followed, and without directories.
+/// A Python program that compresses files into an archive. It follows links, and omits directory
+/// names.
 const ARCHIVE: &str = "import os, sys, tarfile
 with tarfile.open(sys.argv[1], 'w:xz', dereference=True) as archive:
     for path in sys.argv[2:]:
         archive.add(path, os.path.basename(path))";
 
-/// Builds `target/gpu`.
+/// Builds the pack in `target/gpu`.
 pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     let packages = [
         "crosshandle-conformance",
@@ -95,7 +97,7 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     build(workspace, "--lib", &[package])?;
     let built = workspace.target.join(PROFILE);
     let directory = workspace.target.join("gpu");
-    // Files of an earlier version must not be taken for this one's.
+    // Files of an earlier version must not be mixed with this version's.
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).map_err(|error| cannot("create", &directory, &error))?;
     for (program, name) in PROGRAMS {
@@ -201,7 +203,7 @@ fn pack_interop(workspace: &Workspace, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Packs the example of a holder, which needs nothing but the command.
+/// Packs the example of a holder, which only needs the command.
 fn pack_holder(workspace: &Workspace, directory: &Path) -> Result<()> {
     let target = directory.join("holder");
     fs::create_dir_all(&target).map_err(|error| cannot("create", &target, &error))?;
@@ -211,7 +213,7 @@ fn pack_holder(workspace: &Workspace, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the program with the chosen tests of a package.
+/// Builds the program with the selected tests of a package, and returns its path.
 fn tests(workspace: &Workspace, package: &str, chosen: &[&str]) -> Result<PathBuf> {
     let args = [
         "test",
@@ -233,7 +235,8 @@ fn tests(workspace: &Workspace, package: &str, chosen: &[&str]) -> Result<PathBu
     if !output.status.success() {
         return Err("the tests don't build".into());
     }
-    // Each artifact is a line, with the path of its program or null. Programs that tests start are built, too.
+    // Each line describes an artifact, with the path of its program or null. Programs that the
+    // tests start are built too.
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter(|line| line.contains(r#""test":true},"features""#))
@@ -248,7 +251,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     copied.map(drop)
 }
 
-/// Returns the bytes of all files in a directory.
+/// Returns the total size of the files in a directory, in bytes.
 fn size_of(directory: &Path) -> Result<u64> {
     let entries = fs::read_dir(directory).map_err(|error| cannot("read", directory, &error))?;
     let mut total = 0;

@@ -1,14 +1,15 @@
-//! The project's own tasks, run as `cargo xtask <task>`.
+//! The project's own tasks, which run as `cargo xtask <task>`.
 //!
 //! | task | does |
 //! |---|---|
-//! | `test` | runs every check; the test runner comes last |
+//! | `test` | runs every check, with the test runner last |
 //! | `layers` | checks the structure of the code: layers, cycles, words, paths in documents |
-//! | `bench` | runs the benchmarks, each beside the raw technique |
+//! | `prose` | checks the English of comments and pages |
+//! | `bench` | runs the benchmarks, each compared with the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
-//! | `soak` | kills and stops processes at random moments, beside attackers, for some minutes |
-//! | `planted` | puts mended bugs back, one at a time, and prints what finds each |
-//! | `dpnp-tests` | runs a sample of the tests that dpnp brings along, over the host's Unified Runtime adapter |
+//! | `soak` | kills and stops processes at random moments during attacks, for some minutes |
+//! | `planted` | puts fixed bugs back, one at a time, and prints what finds each |
+//! | `dpnp-tests` | runs a sample of dpnp's own tests over the host's Unified Runtime adapter |
 //! | `bindings` | generates the declarations of C interfaces from the stock headers |
 //! | `wheel` | builds the Python wheel, with the command and the adapters, in `target/wheels` |
 //! | `gpu-pack` | packs everything that a machine with GPUs needs into `target/gpu` |
@@ -22,6 +23,7 @@ mod fuzz;
 mod gpu;
 mod layers;
 mod process;
+mod prose;
 mod python;
 mod soak;
 mod step;
@@ -40,7 +42,7 @@ use clap::{Parser, Subcommand};
 
 use crate::workspace::Workspace;
 
-/// A result whose error is a text for the person who runs the task.
+/// A result whose error is a text for the user of the task.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// The project's own tasks.
@@ -53,33 +55,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing, tests.
+    /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
+    /// tests.
     Test,
     /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
     /// constants, retired words, and the paths that documents name.
     Layers {
-        /// Print the imports between layers, and the library's figures, as well.
+        /// Also print the imports between layers, and statistics of the library.
         #[arg(long)]
         graph: bool,
         /// Check this checkout instead.
         #[arg(long, value_name = "DIRECTORY")]
         root: Option<PathBuf>,
     },
-    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`, `bench cuda`,
-    /// `bench level-zero`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
+    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer
+    /// form.
+    Prose,
+    /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
+    /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
-        /// Passed to the benchmark program as they are; `host --help` lists them.
+        /// Arguments for the benchmark program, which `host --help` lists.
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         args: Vec<OsString>,
     },
-    /// Run a fuzz target; without one, list them.
+    /// Run a fuzz target, or list the targets if none is named.
     Fuzz {
         /// The name of a file in `fuzz/fuzz_targets`, without `.rs`.
         target: Option<String>,
-        /// Seconds to look for new inputs.
+        /// Duration of the search for new inputs, in seconds.
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
         seconds: u64,
-        /// Run this one input instead, to reproduce a crash.
+        /// Run only this input, to reproduce a crash.
         #[arg(
             long,
             value_name = "FILE",
@@ -88,39 +94,40 @@ enum Task {
         )]
         input: Option<PathBuf>,
     },
-    /// Kill and stop processes at random moments, beside attackers, and see that nothing breaks or grows.
+    /// Kill and stop processes at random moments during attacks, and check that nothing breaks or
+    /// grows.
     Soak {
-        /// Length of the soak.
+        /// Duration of the soak, in minutes.
         #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(1..))]
         minutes: u64,
         /// Device of all contexts.
         #[arg(long, default_value = "host")]
         device: String,
     },
-    /// Put mended bugs back, one at a time, and print what finds each and how soon.
+    /// Put fixed bugs back, one at a time, and print what finds each bug and how soon.
     Planted {
-        /// A part of the bugs' names.
+        /// Run only bugs whose names contain this text.
         #[arg(default_value = "")]
         filter: String,
     },
-    /// Run a sample of the tests that dpnp brings along, over the host's Unified Runtime adapter.
+    /// Run a sample of dpnp's own tests over the host's Unified Runtime adapter.
     DpnpTests {
-        /// Run each so-and-so-many-th test; 1 runs all.
+        /// Run one test in this many (1 runs all).
         #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
         every: u32,
-        /// Run them over the stock OpenCL adapter instead, to compare with.
+        /// Run the tests over the stock OpenCL adapter instead, for comparison.
         #[arg(long)]
         stock: bool,
     },
     /// Generate the declarations in `crates/*-sys` again.
     Bindings {
-        /// Change nothing, and compare the committed files with what would be generated.
+        /// Change nothing, and compare the committed files with the generated ones.
         #[arg(long)]
         check: bool,
     },
     /// Build the Python wheel in `target/wheels`: the module, the command and the adapters.
     Wheel {
-        /// Build it without optimisation instead, and run its tests.
+        /// Build the wheel without optimisation, and run its tests.
         #[arg(long)]
         test: bool,
     },
@@ -147,6 +154,7 @@ fn main() -> ExitCode {
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => soak::planted(&workspace, &filter),
+        Task::Prose => prose::check(&workspace),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),

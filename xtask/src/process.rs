@@ -1,4 +1,4 @@
-//! Waits for a child with a deadline, and ends it with all its descendants.
+//! Waits for a child with a deadline, and kills it with all its descendants.
 
 use std::collections::HashMap;
 use std::fs;
@@ -37,13 +37,13 @@ fn reap(child: &mut Child) -> Result<ExitStatus> {
         .map_err(|error| format!("cannot wait for a child process: {error}"))
 }
 
-/// Ends `child` and its descendants. All are stopped before the first is killed: a running
-/// parent would start others, and the children of a dead one are out of sight.
+/// Kills `child` and its descendants. All of them are stopped first, because a running parent could
+/// start more children, and the children of a dead parent can no longer be found.
 fn kill_tree(child: &Child) {
-    // Not reaped yet, so its number cannot have become another process's.
+    // The child was not reaped yet, so its number cannot belong to another process.
     let mut stopped = vec![Pid::from_child(child)];
     let mut next = 0;
-    // Failures are processes that have ended meanwhile.
+    // A failure means that the process has ended in the meantime.
     while let Some(pid) = stopped.get(next).copied() {
         let _ = kill_process(pid, Signal::STOP);
         next += 1;
@@ -71,7 +71,7 @@ fn descendants(root: Pid) -> Vec<Pid> {
         let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else {
             continue;
         };
-        // "pid (name) state parent …", where the name may hold anything.
+        // The format is "pid (name) state parent …", and the name may contain any characters.
         let mut fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');
         let dead = matches!(fields.next(), Some("Z" | "X"));
         let parent = fields
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_late_child_is_killed_with_what_it_started() {
-        // The grandchild is started by a child, so that it is found only by descending.
+        // A child starts the grandchild, so only a search through the descendants finds it.
         let script = "sh -c 'sleep 600 & echo $!; wait'; exit 0";
         let mut child = Command::new("sh")
             .args(["-c", script])

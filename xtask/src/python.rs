@@ -1,10 +1,13 @@
-//! The Python environments: one with the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an
-//! OpenCL runtime, and the libclang that bindgen needs) at the versions of `requirements.txt`, one with dpnp as well
-//! (`requirements-dpnp.txt`), one that builds and tests the wheel, at those of `requirements-wheel.txt`, and one that
-//! checks its types by pyright (`requirements-pyright.txt`).
+//! The Python environments:
 //!
-//! Each is created once, in the target directory, and found again by its name: a hash of the
-//! requirements and of the interpreter. The packages take about a gigabyte and half of one.
+//! - the stock Unified Runtime (headers, loader, SYCL runtime, dpctl, an OpenCL runtime, and the
+//!   libclang that bindgen needs), at the versions of `requirements.txt`
+//! - the same with dpnp (`requirements-dpnp.txt`)
+//! - the packages that build and test the wheel (`requirements-wheel.txt`)
+//! - pyright, which checks the types (`requirements-pyright.txt`)
+//!
+//! Each environment is created once, in the target directory. Its name contains a hash of the
+//! requirements and of the interpreter. The packages take about 1.5 GB.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -20,7 +23,7 @@ use crate::workspace::Workspace;
 /// The packages to install, each with its version and hashes.
 const REQUIREMENTS: &str = include_str!("../requirements.txt");
 
-/// A package with its version and hashes, as it is required.
+/// Returns the requirement of a package, with its version and hashes.
 pub(crate) fn requirement(package: &str) -> Result<String> {
     let is_it = |line: &&str| {
         line.split_once("==")
@@ -28,7 +31,7 @@ pub(crate) fn requirement(package: &str) -> Result<String> {
     };
     let mut lines = REQUIREMENTS.lines().skip_while(|line| !is_it(line));
     let mut found = String::new();
-    // A line goes on after a backslash.
+    // A backslash at the end of a line continues it.
     for line in &mut lines {
         found.push_str(line);
         found.push('\n');
@@ -45,11 +48,11 @@ pub(crate) fn requirement(package: &str) -> Result<String> {
 /// The oldest interpreter that every package supports.
 const OLDEST: (u32, u32) = (3, 11);
 
-/// Prints the interpreter's version and installation; fails where `venv` cannot work.
+/// Prints the interpreter's version and installation. It fails if `venv` cannot work.
 const PROBE: &str = "import ensurepip, sys, venv; \
     print(*sys.version_info[:2], sys.version, sys.base_prefix)";
 
-/// Variables of a person's own that would lead packages out of the environment.
+/// The user's environment variables that would install packages outside the environment.
 const FOREIGN: [&str; 6] = [
     "PIP_PREFIX",
     "PIP_ROOT",
@@ -65,7 +68,7 @@ const WHEEL_REQUIREMENTS: &str = include_str!("../requirements-wheel.txt");
 /// The packages that check types by pyright.
 const PYRIGHT_REQUIREMENTS: &str = include_str!("../requirements-pyright.txt");
 
-/// The packages that run dpnp's tests: those of [`REQUIREMENTS`], and more.
+/// The packages for dpnp's tests: those of [`REQUIREMENTS`], and more.
 const DPNP_REQUIREMENTS: &str = concat!(
     include_str!("../requirements.txt"),
     include_str!("../requirements-dpnp.txt")
@@ -74,15 +77,15 @@ const DPNP_REQUIREMENTS: &str = concat!(
 /// A complete environment.
 pub(crate) struct Environment {
     directory: PathBuf,
-    /// The packages that it has.
+    /// The packages in the environment.
     requirements: &'static str,
 }
 
 impl Environment {
-    /// Returns the environment. Creates it if it does not exist yet, which downloads some 930 MB.
+    /// Returns the environment. If it does not exist yet, creates it, which downloads about 930 MB.
     ///
-    /// Files of an interrupted creation are removed first. Of several concurrent callers one creates the
-    /// environment and the others wait.
+    /// Files of an interrupted creation are removed first. If several processes call this at once,
+    /// one of them creates the environment and the others wait.
     pub(crate) fn ensure(workspace: &Workspace) -> Result<Self> {
         if !cfg!(target_arch = "x86_64") {
             return Err("the stock Unified Runtime is published for x86_64 alone".into());
@@ -90,13 +93,14 @@ impl Environment {
         Self::with(workspace, REQUIREMENTS)
     }
 
-    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure) does.
+    /// Returns the environment that builds the wheel and tests it, as [`ensure`](Self::ensure)
+    /// does.
     pub(crate) fn for_wheel(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, WHEEL_REQUIREMENTS)
     }
 
-    /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It takes some 900 MB
-    /// more.
+    /// Returns the environment that runs dpnp's tests, as [`ensure`](Self::ensure) does. It needs
+    /// about 900 MB more.
     pub(crate) fn for_dpnp(workspace: &Workspace) -> Result<Self> {
         Self::with(workspace, DPNP_REQUIREMENTS)
     }
@@ -123,7 +127,7 @@ impl Environment {
         let cannot =
             |what: &str, error| format!("cannot {what} {}: {error}", environment.display());
         fs::create_dir_all(&workspace.target).map_err(|error| cannot("create", error))?;
-        // Closing the file unlocks it, however this process ends.
+        // Closing the file unlocks it, even if this process is killed.
         let lock = File::create(workspace.target.join(format!("{name}.lock")))
             .map_err(|error| cannot("lock", error))?;
         if lock.try_lock().is_err() {
@@ -141,12 +145,12 @@ impl Environment {
         Ok(environment)
     }
 
-    /// Returns the path of the interpreter, which finds the packages by itself.
+    /// Returns the path of the interpreter, which finds the packages without further settings.
     pub(crate) fn python(&self) -> PathBuf {
         self.directory.join("bin").join("python")
     }
 
-    /// Returns a command of the environment's pip that asks no questions.
+    /// Returns a command that runs the environment's pip without prompts.
     pub(crate) fn pip(&self) -> Command {
         let mut pip = command(&self.python());
         pip.args([
@@ -159,18 +163,18 @@ impl Environment {
         pip
     }
 
-    /// Returns the directory of `unified-runtime/ur_api.h` and `sycl/sycl.hpp`.
+    /// Returns the directory that contains `unified-runtime/ur_api.h` and `sycl/sycl.hpp`.
     pub(crate) fn include(&self) -> PathBuf {
         self.directory.join("include")
     }
 
-    /// Returns the directory of `libur_loader.so.0` and `libsycl.so.9` and of the libraries that they load. A
-    /// program finds them with this directory in `LD_LIBRARY_PATH`.
+    /// Returns the directory that contains `libur_loader.so.0`, `libsycl.so.9` and the libraries
+    /// that they load. A program finds them if `LD_LIBRARY_PATH` contains this directory.
     pub(crate) fn library_dir(&self) -> PathBuf {
         self.directory.join("lib")
     }
 
-    /// Returns the OpenCL runtime for the CPU.
+    /// Returns the path of the OpenCL runtime for the CPU.
     pub(crate) fn opencl(&self) -> PathBuf {
         self.library_dir().join("libintelocl.so")
     }
@@ -188,7 +192,7 @@ impl Environment {
             .ok_or_else(|| format!("there is no libclang.so in {}", self.display()))
     }
 
-    /// Creates the environment with all packages, and without the stamp.
+    /// Creates the environment with all packages, but without the stamp.
     fn create(&self, workspace: &Workspace, interpreter: &Interpreter) -> Result<()> {
         let mut venv = command(&interpreter.program);
         venv.args(["-m", "venv"]).arg(&self.directory);
@@ -214,13 +218,14 @@ impl Environment {
         Step::new(workspace, "python packages", install).run()
     }
 
-    /// The stamp, written last, so that an environment with a stamp is whole.
+    /// Returns the path of the stamp. It is written last, so an environment with a stamp is
+    /// complete.
     fn stamp(&self) -> PathBuf {
         self.directory.join("complete")
     }
 
     fn complete(&self) -> bool {
-        // The interpreter is a link out of the environment, and may have gone.
+        // The interpreter is a link to a file outside the environment, which may have been removed.
         self.python().exists()
             && fs::read_to_string(self.stamp()).is_ok_and(|text| text == self.requirements)
     }
@@ -230,15 +235,15 @@ impl Environment {
     }
 }
 
-/// The Python that environments are made with.
+/// The Python interpreter that creates environments.
 struct Interpreter {
     program: PathBuf,
-    /// The interpreter's version and path: an environment works with no other.
+    /// The interpreter's version and path. An environment works only with this interpreter.
     identity: String,
 }
 
 impl Interpreter {
-    /// Returns the interpreter that `PYTHON` names, else `python3`.
+    /// Returns the interpreter that `PYTHON` names, or `python3` otherwise.
     fn find() -> Result<Self> {
         let named = std::env::var_os("PYTHON").filter(|name| !name.is_empty());
         let program = PathBuf::from(named.unwrap_or_else(|| OsString::from("python3")));
@@ -273,7 +278,7 @@ fn version(identity: &str) -> Option<(u32, u32)> {
     Some((words.next()??, words.next()??))
 }
 
-/// Returns a command that finds no packages of a person's own.
+/// Returns a command that does not find the user's own packages.
 pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     for name in FOREIGN {

@@ -1,5 +1,5 @@
-//! Faults in a workload's processes: the fixed sample of every check, the soak, and the bugs that they
-//! and the tests must find.
+//! Faults in the processes of a workload: the fixed sample of every check, the soak, and the
+//! planted bugs that they and the tests must find.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,23 +11,30 @@ use crate::step::{Finished, Step, say, seconds};
 use crate::workspace::Workspace;
 use crate::{Result, process, tools};
 
-/// The harness's programs.
+/// The programs of the fault harness.
 const PROGRAMS: [&str; 3] = ["conformance", "crosshandle-peer", "crosshandle"];
-/// Environment variable that names the bug which a build with `planted-bugs` has.
+/// Environment variable that selects the bug in a build with `planted-bugs`.
 const PLANTED_BUG: &str = "CROSSHANDLE_PLANTED_BUG";
-/// Cases of the sample on Level Zero.
+/// Number of cases that a sample runs at a time. They mostly wait, so it may exceed the number of
+/// processors.
+const JOBS: &str = "6";
+/// Number of cases in the sample on Level Zero.
 const LEVEL_ZERO_CASES: &str = "80";
-/// Minutes after which it ends, however many are left.
+/// Time after which the sample on Level Zero ends, in minutes, even if cases remain.
 const LEVEL_ZERO_MINUTES: &str = "1";
-/// Longest time of a check that is to find a planted bug.
+/// Approximate number of attacks in a whole siege of a holder.
+const SIEGE_ATTACKS: u64 = 60;
+/// Longest time of each of them, in milliseconds.
+const MAX_ATTACK_MILLIS: u64 = 5_000;
+/// Time limit of a check that must find a planted bug.
 const CHECK_LIMIT: Duration = Duration::from_secs(200);
 
-/// Builds the harness with a feature, beside what else is built, and keeps its programs in a directory
-/// of their own: other builds replace them.
+/// Builds the harness with a feature, and copies its programs to a separate directory, because
+/// other builds replace them.
 fn build(workspace: &Workspace, feature: &str) -> Result<()> {
     let feature = format!("crosshandle-conformance/{feature}");
     let mut command = workspace.cargo(&["build", "--locked", "--bins", "--features", &feature]);
-    // Together, so that the command announces its stores, too.
+    // Both packages are built together, so that the feature also applies to the command.
     command.args(["--package", "crosshandle-conformance"]);
     command.args(["--package", "crosshandle-cli"]);
     Step::new(workspace, "build the fault harness", command).run()?;
@@ -36,7 +43,7 @@ fn build(workspace: &Workspace, feature: &str) -> Result<()> {
         PROGRAMS.iter().try_for_each(|program| {
             let built = workspace.target.join("debug").join(program);
             let kept = directory.join(program);
-            // The old one may be running.
+            // A process may still run the old program.
             let _ = fs::remove_file(&kept);
             fs::copy(built, kept).map(drop)
         })
@@ -54,18 +61,20 @@ fn harness(workspace: &Workspace, words: &[&str]) -> Command {
     command
 }
 
-/// Plays the fixed sample of faults at every step on the host.
+/// Runs the fixed sample of faults at every step on the host.
 pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     build(workspace, "fault-steps")?;
-    let command = harness(workspace, &["faults", "--sample", "--jobs", "2"]);
+    let command = harness(workspace, &["faults", "--sample", "--jobs", JOBS]);
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
-    let words = ["faults", "--programs", "--sample", "--jobs", "2"];
+    let words = ["faults", "--programs", "--sample", "--jobs", JOBS];
     let command = harness(workspace, &words);
-    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
+    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)?;
+    let command = harness(workspace, &["holders", "--sample"]);
+    Step::new(workspace, "holders under siege", command).run_noting(last_line)
 }
 
-/// Plays a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
-/// `loader`. Comes after [`sample`], which builds the harness.
+/// Runs a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
+/// `loader`. [`sample`] must run first, because it builds the harness.
 pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Result<()> {
     let build = workspace.cargo(&["build", "--locked", "--package", "level-zero-sim"]);
     Step::new(workspace, "build the simulated driver", build).run()?;
@@ -74,7 +83,7 @@ pub(crate) fn sample_on_level_zero(workspace: &Workspace, loader: &Path) -> Resu
         "faults",
         "--sample",
         "--jobs",
-        "2",
+        JOBS,
         "--device",
         "level_zero:0",
     ];
@@ -91,29 +100,37 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(output.lines().next_back().map(str::to_owned))
 }
 
-/// Replaces this process by a soak of so many minutes.
+/// Besieges a holder for at most a third of this many minutes. Then replaces this process by a soak
+/// of this many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
     build(workspace, "fault-steps")?;
+    let length = (minutes * 60_000 / 3 / SIEGE_ATTACKS).clamp(300, MAX_ATTACK_MILLIS);
+    let siege = harness(workspace, &["holders", "--millis", &length.to_string()]).status();
+    match siege {
+        Ok(status) if status.success() => {}
+        Ok(status) => return Err(format!("holders under siege: {status}")),
+        Err(error) => return Err(format!("cannot besiege a holder: {error}")),
+    }
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];
     let error = harness(workspace, &words).args(["--jobs", "2"]).exec();
     Err(format!("cannot run the soak: {error}"))
 }
 
-/// What finds a planted bug.
+/// The check that finds a planted bug.
 #[derive(Clone, Copy)]
 enum Finder {
-    /// `conformance faults`, by itself.
+    /// The program `conformance faults`.
     Faults,
     /// A case of the suite.
     Case(&'static str),
     /// A test of the library.
     Test(&'static str),
-    /// Nothing here: the bug cannot be put back by a switch, and this says what shows it.
+    /// No check here. The bug cannot be put back by a switch, and the text says what detects it.
     Elsewhere(&'static str),
 }
 
-/// The bugs that a build with `planted-bugs` has on demand, what they do, and what finds each.
+/// The bugs of a build with `planted-bugs`, with their effect and with what finds each.
 const BUGS: &[(&str, &str, Finder)] = &[
     (
         "lost-wake-up",
@@ -171,7 +188,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-9",
-        "the overflow user is somebody",
+        "the overflow user is treated as a known user",
         Finder::Test("users_who_are_not_mapped_are_nobody"),
     ),
     (
@@ -181,7 +198,7 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
     (
         "finding-11",
-        "links in directories of everybody are followed",
+        "links in directories that everyone may write to are followed",
         Finder::Test("links_of_others_are_refused"),
     ),
     (
@@ -211,8 +228,8 @@ const BUGS: &[(&str, &str, Finder)] = &[
     ),
 ];
 
-/// Plants one bug after the other, and prints what finds each, and how soon. `filter`: a part of the
-/// bugs' names.
+/// Plants one bug after the other, and prints what finds each and how soon. Only bugs whose names
+/// contain `filter` are planted.
 pub(crate) fn planted(workspace: &Workspace, filter: &str) -> Result<()> {
     build(workspace, "planted-bugs")?;
     let runner = tools::NEXTEST.get(workspace)?;
@@ -262,7 +279,7 @@ pub(crate) fn planted(workspace: &Workspace, filter: &str) -> Result<()> {
     }
 }
 
-/// Returns whether a check passes with a bug. One that is late does not.
+/// Returns whether a check passes with a bug. A late check does not pass.
 fn passes(mut command: Command, bug: &str) -> Result<bool> {
     command.env(PLANTED_BUG, bug).stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());

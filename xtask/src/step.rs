@@ -1,4 +1,4 @@
-//! One check. It prints a line when it starts, a line when it ends, and its output only when it fails.
+//! A check. It prints a line at its start and at its end, and its output only if it fails.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::workspace::Workspace;
 use crate::{Result, process};
 
-/// Bytes of a failed step's output that are shown; the log file keeps all of it.
+/// Maximum number of bytes shown of a failed step's output. The log file contains all of it.
 const SHOWN_BYTES: u64 = 256 * 1024;
 
 /// A command that must succeed within its limit.
@@ -23,9 +23,9 @@ pub(crate) struct Step<'a> {
 
 /// A step that has ended.
 pub(crate) struct Finished {
-    /// The failure; `None` if the command exited with status 0 in time.
+    /// The failure, or `None` if the command exited with status 0 in time.
     problem: Option<String>,
-    /// The file with everything that the step printed, on either stream.
+    /// The file with everything that the step printed on either stream.
     log: PathBuf,
     duration: Duration,
 }
@@ -47,7 +47,7 @@ impl<'a> Step<'a> {
         self
     }
 
-    /// Names the command that repeats the step, if it differs from the command that the step runs.
+    /// Sets the command that repeats the step, if it differs from the command that the step runs.
     pub(crate) fn repeat(mut self, command: impl Into<String>) -> Self {
         self.repeat = Some(command.into());
         self
@@ -56,7 +56,7 @@ impl<'a> Step<'a> {
     /// Runs the step.
     ///
     /// # Errors
-    /// The step failed or was late; its output has been printed.
+    /// Fails if the step fails or is late. Its output has then been printed.
     pub(crate) fn run(self) -> Result<()> {
         self.run_noting(|_| Ok(None)).map(drop)
     }
@@ -80,8 +80,8 @@ impl<'a> Step<'a> {
         Ok(())
     }
 
-    /// Runs a step that may be skipped. Returns the reason, with the last line that the step printed,
-    /// if it does not succeed.
+    /// Runs a step that may be skipped. If it does not succeed, returns the reason with the last
+    /// line that the step printed.
     pub(crate) fn run_optional(mut self) -> Result<Option<String>> {
         say(&format!("start  {}", self.name));
         let finished = self.execute()?;
@@ -137,7 +137,8 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// Prints the output of a failed step. Returns what failed and how to repeat it.
+    /// Prints the output of a failed step. Returns a text with the failure and the command that
+    /// repeats the step.
     fn explain(&self, finished: &Finished, what: &str) -> String {
         say(&format!(
             "FAILED {} ({})",
@@ -149,7 +150,7 @@ impl<'a> Step<'a> {
         format!("{}: {what}\n  repeat it with: {repeat}", self.name)
     }
 
-    /// Returns the command as a person would type it: cargo by its name, tools by their path.
+    /// Returns the command as a user would type it, with cargo by its name and tools by their path.
     fn typed(&self) -> String {
         let typed = shell(&self.command);
         let root = format!("{}/", self.workspace.root.display());
@@ -169,13 +170,13 @@ impl Finished {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Returns the end of the step's output, enough for a person.
+    /// Returns the end of the step's output for display.
     fn end_of_output(&self) -> String {
         tail(&self.log)
     }
 }
 
-/// Returns `command` with a shell's quotes.
+/// Formats `command` with shell quoting.
 fn shell(command: &Command) -> String {
     let quoted = |text: &std::ffi::OsStr| {
         let text = text.to_string_lossy();
@@ -209,12 +210,12 @@ fn tail(log: &Path) -> String {
     read().unwrap_or_else(|error| format!("[cannot read {}: {error}]", log.display()))
 }
 
-/// Prints a line. A closed standard output doesn't stop the checks.
+/// Prints a line. A closed standard output does not stop the checks.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }
 
-/// Prints what was not checked, each with its reason.
+/// Prints the checks that were skipped, each with its reason.
 pub(crate) fn report_skipped(reasons: Vec<String>) {
     if reasons.is_empty() {
         say("skipped: nothing");

@@ -8,8 +8,8 @@ use crate::step::Step;
 use crate::workspace::Workspace;
 use crate::{Result, fuzz, tools};
 
-/// Checks the dependencies of the workspace and of the fuzz targets against `deny.toml`. Returns the
-/// reason if a part could not be checked.
+/// Checks the dependencies of the workspace and of the fuzz targets against `deny.toml`. Returns
+/// the reason if a part could not be checked.
 pub(crate) fn check(workspace: &Workspace) -> Result<Option<String>> {
     let program = tools::DENY.get(workspace)?;
     let mut manifests = vec![("workspace", workspace.root.join("Cargo.toml"))];

@@ -1,4 +1,5 @@
-//! Runs every check, cheapest first. The test runner comes last, so that its summary ends the output.
+//! Runs every check, the cheapest first. The test runner comes last, so that its summary ends the
+//! output.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use crate::{Result, clients, debian, fuzz, layers, soak, supply_chain, tools, uc
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
-/// Seconds that each fuzz target runs.
+/// Duration of each fuzz target, in seconds.
 const FUZZ_SECONDS: u64 = 20;
 
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
@@ -80,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         None => Vec::new(),
     };
     let runner = tools::NEXTEST.get(workspace)?;
-    // A run of its own, so that all others show the library as it is by default.
+    // This is a separate run, so that all other runs test the library with its default features.
     let mut counted = Command::new(&runner);
     workspace.prepare(&mut counted);
     counted.args(["nextest", "run", "--locked", "--package", "crosshandle"]);
@@ -101,15 +102,15 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
     variables.extend(containers);
-    // Without UCX the names are empty.
+    // If UCX is missing, the names are empty.
     variables.extend(ucx.into_iter().filter(|(name, _)| !name.is_empty()));
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
-        // Without spaces: the arguments are split at spaces.
+        // The expression contains no spaces, because the arguments are split at spaces.
         all.push_str(" -E not(test(/^hal::cuda::tests::|::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
-    // Each test and the run as a whole have their time limits in .config/nextest.toml.
+    // `.config/nextest.toml` contains the time limits of each test and of the whole run.
     let status = tests
         .status()
         .map_err(|error| format!("cannot run cargo nextest: {error}"))?;
@@ -126,7 +127,8 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     ))
 }
 
-/// Returns the variables by which tests find the stock runtime and the programs that run on it.
+/// Returns the variables through which tests find the stock runtime and the programs that run on
+/// it.
 fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 5]> {
     Ok([
         ("CROSSHANDLE_OPENCL", runtime.opencl()),
@@ -140,8 +142,8 @@ fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static 
     ])
 }
 
-/// Returns the variables by which tests find Level Zero's stock loaders and headers. Without one of
-/// them, the tests that need it are skipped and say so.
+/// Returns the variables through which tests find Level Zero's stock loaders and headers. If one of
+/// them is missing, the tests that need it are skipped and say so.
 fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
     let mut variables = Vec::new();
     let mut loaders = Vec::new();
@@ -157,7 +159,7 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
             )),
         }
     }
-    // Empty if there is no loader, or if a path contains a colon.
+    // The value is empty if there is no loader, or if a path contains a colon.
     let joined = std::env::join_paths(loaders).unwrap_or_default();
     variables.push((LOADERS, joined.into()));
     match debian::HEADERS.ensure(workspace) {
@@ -167,7 +169,8 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
     variables
 }
 
-/// Returns the directory of the newest of Level Zero's stock loaders, out of what [`level_zero`] returns.
+/// Returns the directory of the newest of Level Zero's stock loaders. `variables` is the result of
+/// [`level_zero`].
 fn newest_loader(variables: &[(&'static str, PathBuf)]) -> Option<PathBuf> {
     let joined = variables.iter().find(|(name, _)| *name == LOADERS);
     let loaders = joined.map(|(_, joined)| std::env::split_paths(joined));
@@ -175,8 +178,8 @@ fn newest_loader(variables: &[(&'static str, PathBuf)]) -> Option<PathBuf> {
     newest.filter(|loader| !loader.as_os_str().is_empty())
 }
 
-/// Returns the variable by which tests find a program that makes containers, where `PATH` has none.
-/// Without one, the tests that need it are skipped and say so.
+/// Returns the variable through which tests find a program that creates containers, if `PATH` has
+/// none. Without such a program, the tests that need it are skipped and say so.
 fn containers(workspace: &Workspace, skipped: &mut Vec<String>) -> Option<(&'static str, PathBuf)> {
     let name = "bwrap";
     let paths = std::env::var_os("PATH").unwrap_or_default();
@@ -211,7 +214,7 @@ fn format(workspace: &Workspace, fuzzed: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks the library without its optional backends, with each one alone, and with metrics.
+/// Checks the library without its optional backends, with each backend alone, and with metrics.
 fn features(workspace: &Workspace) -> Result<()> {
     let metrics = ["--package", "crosshandle", "--features", "metrics"];
     let mut args = vec!["clippy", "--locked", "--all-targets"];
@@ -250,8 +253,8 @@ fn documentation(workspace: &Workspace) -> Result<()> {
         .run()
 }
 
-/// Checks that all programs are there before anything is built. Parts of the toolchain are not
-/// fetched, because the machine's owner chooses the toolchain.
+/// Checks that all programs exist before anything is built. Parts of the toolchain are not fetched,
+/// because the machine's owner chooses the toolchain.
 fn prerequisites(workspace: &Workspace) -> Result<()> {
     let compiler = |variable: &str, default: &str| {
         let named = std::env::var_os(variable).filter(|name| !name.is_empty());

@@ -1,4 +1,4 @@
-//! The tools that cargo does not bring along, at fixed versions.
+//! Tools that are not part of the Rust toolchain, at fixed versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,11 +13,11 @@ pub(crate) struct Tool {
     package: &'static str,
     /// The program that the package installs.
     name: &'static str,
-    /// The version to install. Newer patch versions of the same series serve as well.
+    /// The version to install. Newer patch versions of the same series are accepted too.
     version: Version,
-    /// Only exactly this version serves, built here, because its output is committed.
+    /// Whether exactly this version is required and built here, because its output is committed.
     exact: bool,
-    /// Further arguments for building it.
+    /// Additional arguments for `cargo install`.
     install: &'static [&'static str],
 }
 
@@ -28,7 +28,7 @@ pub(crate) const NEXTEST: Tool = Tool {
     name: "cargo-nextest",
     version: (0, 9, 143),
     exact: false,
-    // Leaves out the part that updates the program itself.
+    // This leaves out the tool's self-update.
     install: &["--no-default-features", "--features", "default-no-update"],
 };
 pub(crate) const DENY: Tool = Tool {
@@ -47,7 +47,7 @@ pub(crate) const BINDGEN: Tool = Tool {
 };
 
 impl Tool {
-    /// Returns the program: from `PATH`, else from the target directory, else built into there.
+    /// Returns the program from `PATH` or from the target directory. Otherwise builds it there.
     pub(crate) fn get(&self, workspace: &Workspace) -> Result<PathBuf> {
         let on_path = PathBuf::from(self.name);
         if !self.exact && self.serves(&on_path) {
@@ -76,7 +76,7 @@ impl Tool {
 
     fn serves(&self, program: &Path) -> bool {
         let mut command = Command::new(program);
-        // A runner answers to its subcommand's name first.
+        // A test runner first receives its subcommand's name.
         if self.name == NEXTEST.name {
             command.arg("nextest");
         }
@@ -96,15 +96,18 @@ impl Tool {
         let build = root.join("build");
         let package = format!("{}@{}", self.package, self.wanted());
         let mut command = workspace.cargo(&["install", "--locked", "--force", &package, "--root"]);
+        // Optimising the tools takes longer than it would ever save.
         command
             .arg(root)
+            .arg("--debug")
             .args(self.install)
+            .env("CARGO_PROFILE_DEV_DEBUG", "0")
             .env("CARGO_TARGET_DIR", &build);
         let minutes = Duration::from_secs(45 * 60);
         Step::new(workspace, format!("build {package}"), command)
             .limit(minutes)
             .run()?;
-        // Half a gigabyte that is not read again.
+        // The build directory has half a gigabyte that is not used again.
         std::fs::remove_dir_all(&build)
             .map_err(|error| format!("cannot remove {}: {error}", build.display()))
     }

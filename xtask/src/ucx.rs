@@ -1,5 +1,5 @@
-//! UCX, for the tests of links, and NIXL, for their benchmark on GPUs: out of their packages in Python's index, at
-//! fixed versions, without what is not needed.
+//! Fetches UCX for the tests of links, and NIXL for their benchmark on GPUs. Both come from the
+//! Python package index, at fixed versions, without the files that are not needed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -10,18 +10,19 @@ use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// A package of which some files are needed.
+/// A package of which only some files are needed.
 struct Package {
     name: &'static str,
     version: &'static str,
     sha256: &'static str,
-    /// The interpreter that the wheel is for; `None`: any.
+    /// The Python version that the wheel is for, or `None` if it is for any.
     python: Option<&'static str>,
-    /// Matches the beginnings of the names of the files that are needed.
+    /// A regular expression for the beginnings of the needed files' names.
     needed: &'static str,
 }
 
-/// The headers, and the libraries and transports of the machine, once under each library's name: 18 of 120 MB.
+/// UCX: the headers, the libraries and the transports for this machine, each library once (18 of
+/// 120 MB).
 const UCX: Package = Package {
     name: "libucx-cu12",
     version: "1.22.0",
@@ -30,7 +31,7 @@ const UCX: Package = Package {
     needed: r"libucx/include/|libucx/lib/(ucx/)?(?!.*perftest)[^/]*\.so\.0$|libucx_cu12\.libs/libcudart",
 };
 
-/// What its use of UCX needs: 44 of 238 MB.
+/// NIXL: only the files that its use of UCX needs (44 of 238 MB).
 const NIXL: Package = Package {
     name: "nixl-cu13",
     version: "1.5.1",
@@ -41,7 +42,7 @@ const NIXL: Package = Package {
         |lib(uc[mpst]-|absl|grpc|gpr|etcd|protobuf|re2|upb|utf8|address_sorting))",
 };
 
-/// Unpacks the files of a wheel whose names match.
+/// A Python program that unpacks the files of a wheel whose names match.
 const UNPACK: &str = "\
 import re, sys, zipfile
 wheel, into, needed = sys.argv[1:]
@@ -51,7 +52,7 @@ for name in zipfile.ZipFile(wheel).namelist():
         zipfile.ZipFile(wheel).extract(name, into)
 ";
 
-/// Compresses what is in a directory, but for what an expression matches.
+/// A Python program that compresses a directory, without files whose names match an expression.
 const ARCHIVE: &str = "\
 import os, re, sys, tarfile
 archive, directory, unneeded = sys.argv[1:]
@@ -61,10 +62,10 @@ with tarfile.open(archive, 'w:xz') as archive:
         archive.add(os.path.join(directory, name), name, filter=keep)
 ";
 
-/// Returns the variables by which tests find UCX and its headers. Fetches UCX if it is not there.
+/// Returns the variables through which tests find UCX and its headers. Fetches UCX if necessary.
 ///
 /// # Errors
-/// Why there is none.
+/// Returns the reason why UCX is not available.
 pub(crate) fn variables(workspace: &Workspace) -> Result<[(&'static str, PathBuf); 2]> {
     let package = fetch(workspace, &UCX)?.join("libucx");
     Ok([
@@ -73,7 +74,7 @@ pub(crate) fn variables(workspace: &Workspace) -> Result<[(&'static str, PathBuf
     ])
 }
 
-/// Packs UCX, and NIXL if it can be had, for a machine with GPUs: `ucx.tar.xz` and `nixl.tar.xz`.
+/// Packs UCX, and NIXL if it is available, for a machine with GPUs: `ucx.tar.xz` and `nixl.tar.xz`.
 pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     archive(
         workspace,
@@ -97,7 +98,7 @@ fn archive(workspace: &Workspace, from: &Path, to: &Path) -> Result<()> {
     Step::new(workspace, format!("{name}, compressed"), archive).run()
 }
 
-/// Returns the directory with the needed files of a package. Fetches them if they are not there.
+/// Returns the directory with the needed files of a package. Fetches them if necessary.
 fn fetch(workspace: &Workspace, package: &Package) -> Result<PathBuf> {
     let Package {
         name,
@@ -113,7 +114,7 @@ fn fetch(workspace: &Workspace, package: &Package) -> Result<PathBuf> {
     let cannot =
         |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());
     fs::create_dir_all(&tools).map_err(|error| cannot("create", &tools, error))?;
-    // Closing the file unlocks it, however this process ends.
+    // Closing the file unlocks it, even if this process is killed.
     let lock = File::create(directory.with_added_extension("lock"))
         .and_then(|file| file.lock().map(|()| file))
         .map_err(|error| cannot("lock", &directory, error))?;

@@ -1,4 +1,4 @@
-//! The checkout and its build directory, and calls of cargo in them.
+//! The checkout, its build directory, and cargo commands in it.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::Result;
 pub(crate) struct Workspace {
     /// The directory of the root `Cargo.toml`.
     pub(crate) root: PathBuf,
-    /// Cargo's target directory, absolute.
+    /// Cargo's target directory, as an absolute path.
     pub(crate) target: PathBuf,
 }
 
@@ -28,7 +28,8 @@ impl Workspace {
         Ok(Self { root, target })
     }
 
-    /// Returns a cargo command in the root of the checkout, building into the target directory.
+    /// Returns a cargo command that runs in the root of the checkout and builds into the target
+    /// directory.
     pub(crate) fn cargo(&self, args: &[&str]) -> Command {
         let program = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(program);
@@ -37,8 +38,8 @@ impl Workspace {
         command
     }
 
-    /// Gives `command` the directory and the environment that a cargo started from a shell
-    /// would have: `cargo run` adds variables that describe this package alone.
+    /// Gives `command` the directory and the environment of a cargo that was started from a shell.
+    /// `cargo run` adds variables that describe only this package.
     pub(crate) fn prepare(&self, command: &mut Command) {
         command.current_dir(&self.root);
         for (name, _) in env::vars_os() {
@@ -50,7 +51,7 @@ impl Workspace {
         command.env("CARGO_TARGET_DIR", &self.target);
     }
 
-    /// Returns the triple that the installed compiler builds for by default.
+    /// Returns the target triple that the installed compiler builds for by default.
     pub(crate) fn host_triple(&self) -> Result<String> {
         let rustc = env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
         let output = Command::new(rustc)
@@ -73,7 +74,8 @@ fn target_directory(root: &Path) -> Result<PathBuf> {
         return std::path::absolute(directory)
             .map_err(|error| format!("cannot resolve CARGO_TARGET_DIR: {error}"));
     }
-    // A configuration file may have moved it: cargo marks the directory that it made.
+    // A configuration file may have moved the directory. Cargo marks each target directory that it
+    // creates.
     let marked = env::current_exe().ok().and_then(|program| {
         let mut above = program.ancestors().skip(1);
         above

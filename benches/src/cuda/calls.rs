@@ -1,4 +1,4 @@
-//! The cost of single calls of the driver, which explains other rows.
+//! Costs of single driver calls, which explain other rows.
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-/// Describes a row that shows the cost of a call of the driver.
+/// Describes a row that shows the cost of a driver call.
 const fn call(id: &'static str, what: &'static str) -> RowSpec {
     row(id, what, "the call itself", Target::None)
 }
@@ -60,7 +60,8 @@ const fn call(id: &'static str, what: &'static str) -> RowSpec {
 const MARKER: &str = "cuda-calls.nothing";
 const IS_IDLE: &str = "cuda-calls.is-idle";
 
-/// Lengths that are registered, as the first wait for an event of another process does.
+/// Sizes of registered memory. The first wait for another process's event registers memory like
+/// this.
 const REGISTER: [(usize, &str); 3] = [
     (4 << 10, "cuda-calls.register-4KiB"),
     (64 << 10, "cuda-calls.register-64KiB"),
@@ -71,7 +72,7 @@ const CALLS_PER_BATCH: usize = 32;
 const COPIES: usize = 16;
 const COPY_BYTES: usize = 64 << 20;
 
-/// Offset on the page of the word that the host writes and streams wait for, in bytes.
+/// Offset on the page of the word that the host writes and that streams wait for, in bytes.
 const RELEASE_OFFSET: usize = 0;
 /// Offset on the page of the word that streams write, in bytes.
 const WRITTEN_OFFSET: usize = 256;

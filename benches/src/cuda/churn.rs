@@ -1,4 +1,4 @@
-//! Growth of the exporter and the GPU with a thousand importers, one after the other.
+//! Growth of the exporter's and the GPU's resource use while a thousand importers come and go.
 
 use std::os::fd::AsFd;
 use std::thread;
@@ -73,7 +73,7 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Importers before growth is measured.
+/// Number of importers before growth is measured.
 const WARM_UP_ROUNDS: usize = 100;
 
 fn rounds(participant: &Participant) -> usize {
@@ -135,7 +135,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
         };
         recorder.push(DESCRIPTORS, side, both(|held| held.descriptors));
         recorder.push(MAPPINGS, side, both(|held| held.mappings));
-        // Both processes see the same GPU, so one's figure is enough.
+        // Both processes use the same GPU, so one measurement is enough.
         recorder.push(MEMORY, side, leader.free as f64 - leader_now.free as f64);
     }
     link.send(b"end")?;

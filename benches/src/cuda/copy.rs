@@ -16,15 +16,15 @@ use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
 pub(super) const COPY_BYTES: usize = 1 << 30;
-/// Copies between two readings of the clock. Each copies between other allocations, since the
-/// address of memory changes the speed by one in a hundred.
+/// Number of copies between two clock readings. Each copy uses other allocations, because the
+/// address of memory changes the speed by about one percent.
 pub(super) const COPIES: usize = 4;
 /// First word of the exported memory.
 const TOKEN: u64 = 0x7_0000_0007;
 
-/// GPUs of the two processes, and the rows.
+/// The GPUs of the two processes, and the rows.
 struct Arrangement {
-    /// The exporter's GPU. The importer, which copies, uses GPU 0.
+    /// The exporter's GPU. The importer runs the copies and uses GPU 0.
     gpu: usize,
     rows: &'static [RowSpec],
     /// Row of copies from imported memory.
@@ -33,7 +33,7 @@ struct Arrangement {
     push: &'static str,
     /// Row of the time of all copies from imported memory, with a wait that sleeps.
     finish: Option<&'static str>,
-    /// Number of times that each byte of a copy passes the memory of one GPU.
+    /// How often each byte of a copy crosses the memory interface of one GPU.
     passes: f64,
 }
 
@@ -241,8 +241,8 @@ fn ends<'a, T>(is_push: bool, local: &'a T, other: &'a T) -> (&'a T, &'a T) {
     }
 }
 
-/// Submits all copies and spins until they are done. A sleeping thread would wake late, by a part of
-/// the time that it has slept.
+/// Submits all copies and spins until they are complete. A sleeping thread would wake late, and
+/// later the longer it slept.
 pub(super) fn copy(queue: &Queue, command: impl Fn(usize) -> Result<Command>) -> Result<()> {
     for index in 0..COPIES {
         queue.submit(command(index)?)?;

@@ -35,7 +35,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
             "cuStreamWaitValue64",
             CLOSE,
         ),
-        // The stream waits for another event meanwhile.
+        // The stream still waits for another event at that time.
         row(
             BEHIND,
             "submit a wait behind that for another event",
@@ -53,10 +53,10 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-/// Operations that are submitted before the stream is emptied: few enough that no queue of the
-/// driver fills up.
+/// Number of operations that are submitted before the stream is emptied. It is small enough that no
+/// queue of the driver becomes full.
 const OPERATIONS_PER_BATCH: usize = 32;
-/// Batches of a side that are not recorded, in each round.
+/// Number of batches per side and round that are not recorded.
 const WARM_UP_BATCHES: usize = 2;
 
 /// Offset on the page of the word for which streams wait, in bytes.

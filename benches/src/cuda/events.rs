@@ -1,4 +1,4 @@
-//! Opening events of another process.
+//! The time to open events of another process.
 
 use std::time::{Duration, Instant};
 
@@ -38,11 +38,11 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// Events of the library in a round.
+/// Number of the library's events in a round.
 const EVENTS: usize = 1000;
-/// Events of the driver in a round; opening one takes a hundred times as long.
+/// Number of the driver's events in a round. Opening one takes about a hundred times as long.
 const NATIVE_EVENTS: usize = 16;
-/// Rounds that are not recorded: they map the arena.
+/// Number of rounds that are not recorded. They map the arena.
 const WARM_UP_ROUNDS: usize = 2;
 
 fn rounds(participant: &Participant) -> usize {

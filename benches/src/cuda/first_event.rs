@@ -1,4 +1,4 @@
-//! Opening the first event of each of several processes.
+//! The time to open the first event of each of several processes.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The replay of a graph of many small commands.
+//! The time to replay a graph of many small commands.
 
 use std::time::Duration;
 
@@ -39,10 +39,11 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: no_follower,
 };
 
-/// Commands of the graph, and the bytes that each copies.
+/// Number of commands in the graph. `LENGTH` is the number of bytes that each command copies.
 const COMMANDS: usize = 100;
 const LENGTH: usize = 64;
-/// Runs that are submitted before the stream is emptied: few enough that no queue of the driver fills up.
+/// Number of runs that are submitted before the stream is emptied. It is small enough that no queue
+/// of the driver becomes full.
 const RUNS_PER_BATCH: usize = 8;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {

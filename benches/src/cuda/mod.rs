@@ -1,4 +1,4 @@
-//! The CUDA backend: memory and events of GPUs, beside the driver's own calls.
+//! The CUDA backend's memory and events, compared with the driver's own calls.
 
 mod calls;
 mod churn;
@@ -45,7 +45,7 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &calls::SCENARIO,
 ];
 
-/// Returns the reason for which this machine cannot measure the CUDA backend, if there is one.
+/// Returns the reason why this machine cannot measure the CUDA backend, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let all = BackendStatus::all();
     let cuda = all
@@ -57,7 +57,7 @@ pub(crate) fn unavailable() -> Option<String> {
     }
 }
 
-/// Returns the names of the GPUs and their driver's version, for the foot of the table.
+/// Returns the names of the GPUs and the driver's version, which are printed below the table.
 pub(crate) fn machine() -> Option<String> {
     let count = Gpu::count().ok()?;
     let name = Gpu::open(0).and_then(|gpu| gpu.name()).ok()?;

@@ -1,4 +1,4 @@
-//! Opening device memory of another process.
+//! The time to open device memory of another process.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::report::row::{RowSpec, Target};
 
 pub(super) const MEMORY_BYTES: usize = 64 << 20;
 
-/// GPUs of the two processes, and the rows.
+/// The GPUs of the two processes, and the rows.
 struct Arrangement {
     /// The importer's GPU. The exporter uses GPU 0.
     gpu: usize,
@@ -139,17 +139,17 @@ pub(crate) static TWO_GPUS: Scenario = Scenario {
     follower: |participant| run_follower(participant, &TWO),
 };
 
-/// Allocations that are not recorded: the first one finds no connection.
+/// Number of allocations that are not recorded. The first one also connects.
 const WARM_UP_ALLOCATIONS: usize = 2;
-/// Openings of memory that is open already, for each allocation.
+/// How often memory that is already open is opened again, for each allocation.
 const REPEATED_OPENS: usize = 100;
-/// Number under which the raw exporter offers the memory that is timed.
+/// Number under which the raw exporter offers the memory that is measured.
 const MEASURED: u64 = 0;
 /// Number under which the raw exporter offers the memory that wakes its thread.
 ///
-/// Each side opens such memory right before the memory that is timed, and keeps it open meanwhile:
-/// the exporter's threads have slept, and the first mapping of another GPU's memory takes a
-/// millisecond.
+/// Each side opens such memory directly before the measured memory, and keeps it open during the
+/// measurement. Otherwise the exporter's threads would sleep, and the first mapping of another
+/// GPU's memory takes a millisecond.
 const WARMING: u64 = 1;
 const WARMING_BYTES: usize = 2 << 20;
 
@@ -157,7 +157,7 @@ fn objects(participant: &Participant) -> usize {
     WARM_UP_ALLOCATIONS + participant.plan.pick(41, 15)
 }
 
-/// Returns the first eight bytes of allocation `index`: a number of four bytes, twice.
+/// Returns the first eight bytes of allocation `index`, which contain a four-byte number twice.
 fn token(index: usize) -> u64 {
     let word = index as u64 + 1;
     word << 32 | word

@@ -1,4 +1,4 @@
-//! Calls of the library that are measured, in the form that scenarios need.
+//! The measured calls of the library, in the form that scenarios need.
 
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::{

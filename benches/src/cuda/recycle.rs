@@ -1,4 +1,4 @@
-//! Allocating and freeing device memory that is never exported.
+//! The time to allocate and free device memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const SIZES: [(usize, &str); 4] = [
     (16 << 20, "cuda-recycle.16MiB"),
     (64 << 20, "cuda-recycle.64MiB"),
 ];
-/// Length and row that compare with the driver's own pool.
+/// Length and row of the comparison with the driver's own pool.
 const POOL_SIZE: (usize, &str) = (1 << 20, "cuda-recycle.pool-1MiB");
 
 const RAW: &str = "cuMemAlloc, cuMemFree";

@@ -17,7 +17,8 @@ pub(crate) enum ChildResult {
     Done(Outcome),
     Failed {
         reason: String,
-        /// True if the process failed because another process has gone, which has the cause.
+        /// Whether the process failed because another process, which has the actual error, has
+        /// ended.
         hung_up: bool,
     },
 }
@@ -25,11 +26,13 @@ pub(crate) enum ChildResult {
 /// Finds a scenario by its name.
 type FindScenario = fn(&str) -> Option<&'static Scenario>;
 
-/// Runs the process of one rank in a scenario. Standard input is the link to the parent process.
+/// Runs the process with this rank in a scenario. Its standard input is the link to the parent
+/// process.
 pub(crate) fn run(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> ExitCode {
     match measure_and_report(find, scenario, rank, plan) {
         Ok(()) => ExitCode::SUCCESS,
-        // The parent process has gone, or a user started this one: only standard error is left.
+        // The parent process has ended, or a user started this one, so only standard error can
+        // report the error.
         Err(error) => {
             eprintln!("error: {scenario}, process {rank}: {error:#}");
             ExitCode::FAILURE
@@ -38,7 +41,7 @@ pub(crate) fn run(find: FindScenario, scenario: &str, rank: usize, plan: &str) -
 }
 
 fn measure_and_report(find: FindScenario, scenario: &str, rank: usize, plan: &str) -> Result<()> {
-    // A process that spins would not notice that the parent process was interrupted.
+    // A process that spins would not notice the end of the parent process.
     set_parent_process_death_signal(Some(Signal::KILL))
         .context("cannot ask to be ended with the benchmark")?;
     let control = Link::from(

@@ -7,7 +7,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// Returns the CPUs that this process may run on, one of each physical core.
 ///
-/// Two hardware threads of one core would measure the core's sharing rather than the technique.
+/// Two hardware threads of one core would share its resources and so distort the results.
 pub(crate) fn one_per_core() -> Result<Vec<usize>> {
     let allowed = sched_getaffinity(None).context("cannot read this process's CPU affinity")?;
     let cpus: Vec<usize> = (0..CpuSet::MAX_CPU)
@@ -17,8 +17,8 @@ pub(crate) fn one_per_core() -> Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Returns the lowest allowed CPU that shares a core with `cpu`, or `cpu` itself if the kernel does
-/// not tell.
+/// Returns the lowest allowed CPU that shares a core with `cpu`. Returns `cpu` if the kernel does
+/// not report it.
 fn first_allowed_thread(cpu: usize, allowed: &CpuSet) -> usize {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     fs::read_to_string(path)
@@ -31,7 +31,7 @@ fn first_allowed_thread(cpu: usize, allowed: &CpuSet) -> usize {
         .unwrap_or(cpu)
 }
 
-/// Parses the kernel's list format: `0-3,8`.
+/// Parses a list in the kernel's format, for example `0-3,8`.
 fn parse_list(list: &str) -> Vec<usize> {
     list.trim()
         .split(',')

@@ -1,4 +1,4 @@
-//! Starts the child processes of a scenario, collects their results, and kills late ones.
+//! Starts the child processes of a scenario, collects their results, and kills late processes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -44,7 +44,8 @@ pub(crate) fn run(scenario: &Scenario, plan: &Plan) -> Result<Outcome> {
 
 fn start(scenario: &str, rank: usize, plan: &str) -> Result<ChildProcess> {
     let (parents_end, childs_end) = Link::pair()?;
-    // `/proc/self/exe` leads to this process's binary even if its file was replaced meanwhile.
+    // `/proc/self/exe` refers to this process's binary even if its file was replaced in the
+    // meantime.
     let process = Command::new("/proc/self/exe")
         .arg0("crosshandle-bench")
         .args(["child", scenario, &rank.to_string(), plan])
@@ -59,8 +60,8 @@ fn start(scenario: &str, rank: usize, plan: &str) -> Result<ChildProcess> {
     })
 }
 
-/// A process that a scenario's leader starts itself, because it is to be killed before the end. It runs
-/// the follower's part, and is killed when this is dropped, if not before.
+/// A process that a scenario's leader starts itself, because it is killed before the end. It runs
+/// the follower's part, and is killed at the latest when this value is dropped.
 pub(crate) struct Extra {
     child: ChildProcess,
     pub(crate) link: Link,
@@ -84,7 +85,7 @@ impl Extra {
     }
 }
 
-/// Gives the leader a link to each follower, and lets all of them start.
+/// Gives the leader a link to each follower, and starts all processes.
 fn connect(children: &[ChildProcess]) -> Result<()> {
     let (leader, followers) = children.split_first().context("a scenario has a leader")?;
     let mut leader_ends = Vec::new();
@@ -113,7 +114,7 @@ fn collect(children: &mut [ChildProcess], limit: Duration) -> Result<Outcome> {
             if !hung_up {
                 return Err(error);
             }
-            // The process that has gone, or a third one, may still report the cause.
+            // The process that has ended, or a third one, may still report the cause.
             deadline = deadline.min(Instant::now() + FAILURE_GRACE);
             failure.get_or_insert(error);
         }
@@ -131,7 +132,7 @@ fn collect(children: &mut [ChildProcess], limit: Duration) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Waits for the next process that reports, and returns its rank. Returns `None` at the deadline.
+/// Waits for the next process that reports, and returns its rank, or `None` at the deadline.
 fn next_to_report(children: &[ChildProcess], deadline: Instant) -> Result<Option<usize>> {
     loop {
         let waiting: Vec<usize> = (0..children.len())
@@ -155,7 +156,7 @@ fn next_to_report(children: &[ChildProcess], deadline: Instant) -> Result<Option
     }
 }
 
-/// Receives the result of a process that reports, or finds out why the process has ended.
+/// Receives the result of a process that reports, or determines why the process has ended.
 fn receive_result(child: &mut ChildProcess) -> ChildResult {
     let received = child
         .control

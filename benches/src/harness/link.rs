@@ -1,4 +1,4 @@
-//! Two-way channel between two processes, for messages and descriptors.
+//! A two-way channel between two processes, for messages and descriptors.
 
 use std::fmt;
 use std::io::{IoSlice, IoSliceMut};
@@ -16,7 +16,7 @@ use rustix::net::{
 
 use crate::tuning::{DESCRIPTORS_MAX, MESSAGE_MAX_BYTES};
 
-/// Error of a link whose other process has gone.
+/// The error of a link whose other process has ended.
 #[derive(Debug)]
 pub(crate) struct HungUp;
 
@@ -31,8 +31,8 @@ impl std::error::Error for HungUp {}
 /// One end of a sequenced-packet socket: each `send` is received by one `receive`.
 pub(crate) struct Link {
     socket: OwnedFd,
-    /// Space for the next message. The link keeps the buffer, so that receiving allocates nothing
-    /// large that a scenario could count as its own.
+    /// Space for the next message. The link keeps the buffer, so receiving makes no large
+    /// allocation that a scenario would count.
     buffer: Mutex<Vec<u8>>,
 }
 

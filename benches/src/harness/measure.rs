@@ -48,7 +48,8 @@ pub(crate) fn measure(
     })
 }
 
-/// Measures a scenario. Returns each of its rows, with figures or with the reason for none.
+/// Measures a scenario. Returns its rows, each with its results or with the reason why there are
+/// none.
 fn measure_one(scenario: &Scenario, plan: &Plan) -> Vec<Row> {
     let all = |verdict, note: &str| {
         scenario

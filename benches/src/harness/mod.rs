@@ -1,5 +1,5 @@
-//! Parts that every measurement needs: child processes that can be killed, links between them,
-//! clocks, order statistics, the machine's CPUs, and the contents of `/proc`.
+//! Common parts of all measurements: child processes that can be killed, links between them,
+//! clocks, order statistics, the machine's CPUs, and data from `/proc`.
 
 pub(crate) mod child;
 pub(crate) mod cpu;

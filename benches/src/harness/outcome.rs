@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// Order statistics of one series, in the series' own unit.
+/// Order statistics of one series, in the unit of the series.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Summary {
     pub(crate) p50: f64,
@@ -43,7 +43,8 @@ pub(crate) enum Side {
 impl Side {
     /// Returns the order in which both sides are measured in `round`.
     ///
-    /// The order alternates, so that neither side always finds the caches as the other left them.
+    /// The order alternates, so that each side equally often finds the caches as the other side
+    /// left them.
     pub(crate) fn order(round: usize) -> [Self; 2] {
         if round.is_multiple_of(2) {
             [Self::Raw, Self::Ours]
@@ -53,7 +54,7 @@ impl Side {
     }
 }
 
-/// Samples by row, collected while measuring.
+/// The samples of all rows, collected during a measurement.
 #[derive(Default)]
 pub(crate) struct Recorder {
     ours: BTreeMap<&'static str, Vec<f64>>,
@@ -81,7 +82,7 @@ impl Recorder {
         self.notes.insert(row, text.into());
     }
 
-    /// Records the reason for which this machine cannot measure a row, or not all of it.
+    /// Records why this machine cannot measure a row, or only a part of it.
     pub(crate) fn absent(&mut self, row: &'static str, reason: impl Into<String>) {
         self.absent.insert(row, reason.into());
     }
@@ -134,7 +135,7 @@ pub(crate) struct Outcome {
     pub(crate) ours: BTreeMap<String, Summary>,
     pub(crate) raw: BTreeMap<String, Summary>,
     pub(crate) notes: BTreeMap<String, String>,
-    /// Reasons by row, for rows that this machine cannot measure, or not completely.
+    /// Reasons by row identifier, for rows that this machine cannot measure, or only in part.
     pub(crate) absent: BTreeMap<String, String>,
 }
 

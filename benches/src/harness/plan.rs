@@ -9,9 +9,9 @@ use crate::tuning::{FULL_ROUNDS, QUICK_ROUNDS};
 /// Settings that the parent process gives to every child process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
-    /// True for a short run, whose figures are not to be quoted.
+    /// Whether this is a short run, whose results must not be quoted.
     pub(crate) quick: bool,
-    /// CPUs to pin to: one of each physical core, in the order of their numbers.
+    /// CPUs for pinning, one of each physical core, in ascending order.
     pub(crate) cpus: Vec<usize>,
 }
 
@@ -23,7 +23,7 @@ impl Plan {
         })
     }
 
-    /// Returns the number of rounds in which ours and the raw technique alternate.
+    /// Returns the number of rounds in which the library and the raw technique alternate.
     pub(crate) fn rounds(&self) -> usize {
         self.pick(FULL_ROUNDS, QUICK_ROUNDS)
     }

@@ -8,12 +8,12 @@ use anyhow::{Context, Result};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holdings {
     pub(crate) descriptors: u64,
-    /// Lines of `/proc/self/maps`.
+    /// The number of lines in `/proc/self/maps`.
     pub(crate) mappings: u64,
     /// Private memory in RAM, in bytes.
     pub(crate) anonymous: u64,
     /// Shared memory in RAM that this process has mapped, in bytes. A page that several processes
-    /// have mapped counts in equal parts for each.
+    /// have mapped is divided equally among them.
     pub(crate) shared: u64,
 }
 
@@ -23,7 +23,7 @@ impl Holdings {
         Ok(Self {
             descriptors: descriptors()?,
             mappings: mappings()?,
-            // The kernel counts these page by page; the figures in `/proc/self/status` lag behind
+            // The kernel counts these values page by page. Those in `/proc/self/status` are delayed
             // by up to hundreds of pages.
             anonymous: field("/proc/self/smaps_rollup", "Pss_Anon:")?,
             shared: field("/proc/self/smaps_rollup", "Pss_Shmem:")?,
@@ -51,11 +51,11 @@ impl Holdings {
     }
 }
 
-/// Counts the threads of the calling process that have a name.
+/// Counts the threads of the calling process that have this name.
 pub(crate) fn threads_named(name: &str) -> Result<usize> {
     let mut count = 0;
     for task in fs::read_dir("/proc/self/task").context("cannot list this process's threads")? {
-        // A thread that has just ended has none.
+        // A thread that has just ended has no name.
         let own = fs::read_to_string(task?.path().join("comm")).unwrap_or_default();
         count += usize::from(own.trim_end() == name);
     }
@@ -75,12 +75,12 @@ pub(crate) fn mappings() -> Result<u64> {
     Ok(maps.lines().count() as u64)
 }
 
-/// Returns the bytes of shared memory in RAM on the whole machine: all memfds and tmpfs files.
+/// Returns the shared memory in RAM of the whole machine in bytes: all memfds and tmpfs files.
 pub(crate) fn machine_shared_memory() -> Result<u64> {
     field("/proc/meminfo", "Shmem:")
 }
 
-/// Returns the bytes of memory that the machine can still give out.
+/// Returns the memory that the machine can still allocate, in bytes.
 pub(crate) fn machine_available_memory() -> Result<u64> {
     field("/proc/meminfo", "MemAvailable:")
 }
@@ -103,7 +103,7 @@ pub(crate) fn is_asleep(pid: u64) -> Result<bool> {
 pub(crate) fn are_all_in(pid: u64, states: &[char]) -> Result<bool> {
     let path = format!("/proc/{pid}/task");
     for thread in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
-        // A thread may end meanwhile.
+        // The thread may have ended by now.
         let stat = thread?.path().join("stat");
         if let Ok(state) = state(&stat.to_string_lossy())
             && !states.contains(&state)

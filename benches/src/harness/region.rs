@@ -2,14 +2,15 @@
 
 use std::marker::PhantomData;
 
-/// Bytes of the smallest page: a touch at each multiple reaches every page, huge or not.
+/// Size of the smallest page, in bytes. An access at each multiple reaches every page, huge or not.
 const PAGE_BYTES: usize = 4096;
-/// Bytes of a word.
+/// Size of a word, in bytes.
 const WORD_BYTES: usize = 8;
 
-/// Memory that this process has mapped for `'a`, as words of eight bytes.
+/// Mapped memory, as words of eight bytes, for the lifetime `'a`.
 ///
-/// Another process may change the words at any time, so no reference to them is ever made.
+/// Another process may change the words at any time, so the region never creates a reference to
+/// them.
 #[derive(Clone, Copy)]
 pub(crate) struct Region<'a> {
     start: *mut u64,
@@ -18,14 +19,14 @@ pub(crate) struct Region<'a> {
 }
 
 impl Region<'_> {
-    /// Makes a region of mapped memory.
+    /// Creates a region of mapped memory.
     ///
     /// # Safety
     ///
-    /// - `start` is aligned to eight bytes.
-    /// - `length` bytes from `start` on stay mapped, readable and writable for the region's
+    /// - `start` must be aligned to eight bytes.
+    /// - `length` bytes from `start` must stay mapped, readable and writable for the region's
     ///   lifetime.
-    /// - Meanwhile this process accesses these bytes through regions and atomics only.
+    /// - During that time, this process may access these bytes only through regions and atomics.
     pub(crate) unsafe fn new(start: *mut u8, length: usize) -> Self {
         debug_assert!(start.cast::<u64>().is_aligned());
         Self {
@@ -38,18 +39,18 @@ impl Region<'_> {
     /// Reads the word at `index`.
     pub(crate) fn read(&self, index: usize) -> u64 {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: the word is inside the region, by the assertion. The caller of `new` promises
-        // that the region is aligned and stays mapped and readable. If another process writes the
-        // word meanwhile, a volatile read of eight bytes still yields a valid `u64`.
+        // SAFETY: the assertion checks that the word is inside the region. The caller of `new`
+        // guarantees that the region is aligned and stays mapped and readable. A volatile read of
+        // eight bytes yields a valid `u64` even if another process writes the word.
         unsafe { self.start.add(index).read_volatile() }
     }
 
     /// Writes the word at `index`.
     pub(crate) fn write(&self, index: usize, value: u64) {
         assert!(index < self.words, "word {index} of {}", self.words);
-        // SAFETY: the word is inside the region, by the assertion. The caller of `new` promises
-        // that the region is aligned and stays mapped and writable, and that this process has no
-        // reference to these bytes other than to atomics.
+        // SAFETY: the assertion checks that the word is inside the region. The caller of `new`
+        // guarantees that the region is aligned and stays mapped and writable, and that this
+        // process has only references to atomics in it.
         unsafe { self.start.add(index).write_volatile(value) }
     }
 
@@ -67,14 +68,14 @@ impl Region<'_> {
             .fold(0, |sum: u64, index| sum.wrapping_add(self.read(index)))
     }
 
-    /// Writes its own index into each word.
+    /// Writes the index of each word into that word.
     pub(crate) fn number_words(&self) {
         for index in 0..self.words {
             self.write(index, index as u64);
         }
     }
 
-    /// Returns what `sum` returns after `number_words`.
+    /// Returns the result of `sum` after `number_words`.
     pub(crate) fn numbered_sum(&self) -> u64 {
         let words = self.words as u64;
         if words.is_multiple_of(2) {
@@ -90,10 +91,10 @@ impl Region<'_> {
     ///
     /// # Safety
     ///
-    /// No thread of any process writes to the region during the call.
+    /// No thread of any process may write to the region during the call.
     pub(crate) unsafe fn sum(&self) -> u64 {
-        // SAFETY: the caller of `new` promises that these words are aligned and stay mapped and
-        // readable. The caller of this function promises that they don't change.
+        // SAFETY: the caller of `new` guarantees that these words are aligned and stay mapped and
+        // readable. The caller of this function guarantees that they do not change.
         let words = unsafe { std::slice::from_raw_parts(self.start, self.words) };
         words
             .iter()
@@ -109,11 +110,11 @@ mod tests {
     fn sums() {
         for words in [1, 2, 5, 512, 1025] {
             let mut memory = vec![0_u64; words];
-            // SAFETY: the vector outlives the region, has this many bytes, and is not used
-            // otherwise.
+            // SAFETY: the vector outlives the region, has this many bytes, and is not used in any
+            // other way.
             let region = unsafe { Region::new(memory.as_mut_ptr().cast(), memory.len() * 8) };
             region.number_words();
-            // SAFETY: no other thread knows the vector.
+            // SAFETY: no other thread has access to the vector.
             let sum = unsafe { region.sum() };
             assert_eq!(sum, region.numbered_sum());
             assert_eq!(sum, (0..words as u64).sum::<u64>());
@@ -123,10 +124,11 @@ mod tests {
     #[test]
     fn pages() {
         let mut memory = vec![0_u64; 3 * 512];
-        // SAFETY: the vector outlives the region, has this many bytes, and is not used otherwise.
+        // SAFETY: the vector outlives the region, has this many bytes, and is not used in any other
+        // way.
         let region = unsafe { Region::new(memory.as_mut_ptr().cast(), 3 * PAGE_BYTES) };
         region.touch_pages(7);
-        // SAFETY: no other thread knows the vector.
+        // SAFETY: no other thread has access to the vector.
         let sum = unsafe { region.sum() };
         assert_eq!((region.read_pages(), sum), (21, 21));
     }

@@ -1,4 +1,4 @@
-//! A scenario: one arrangement of processes that fills one or more rows of the table.
+//! A scenario: one arrangement of processes, which measures one or more rows of the table.
 
 use std::time::Duration;
 
@@ -9,16 +9,16 @@ use super::outcome::Outcome;
 use super::plan::Plan;
 use crate::report::row::RowSpec;
 
-/// One arrangement of child processes: a *leader*, which steers the measurement, and *followers*.
-/// All of them run the same rounds in step.
+/// One arrangement of child processes: a *leader*, which controls the measurement, and *followers*.
+/// All processes run the same rounds at the same time.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    /// Number of followers. Their ranks start at 1; the leader has rank 0.
+    /// Number of followers. Their ranks start at 1, and the leader has rank 0.
     pub(crate) followers: usize,
-    /// Fewest cores with which the figures mean what the rows say.
+    /// Minimum number of cores for meaningful results.
     pub(crate) cores: usize,
-    /// Time after which the scenario counts as stuck and its processes are killed. The limit ends a
-    /// hang; it says nothing about speed.
+    /// Time after which the scenario is treated as hung and its processes are killed. It is no
+    /// target for the speed.
     pub(crate) limit: Duration,
     pub(crate) rows: &'static [RowSpec],
     pub(crate) leader: fn(&Participant) -> Result<Outcome>,
@@ -40,7 +40,7 @@ impl Participant {
     }
 }
 
-/// Does nothing: the follower's part of a scenario that has no followers.
+/// Does nothing. It is the follower's part of a scenario without followers.
 pub(crate) fn no_follower(_: &Participant) -> Result<Outcome> {
     Ok(Outcome::default())
 }

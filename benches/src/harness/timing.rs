@@ -6,7 +6,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::tuning::CLOCK_SAMPLES;
 
-/// Reads `CLOCK_MONOTONIC`, which all processes of a machine share, in nanoseconds.
+/// Returns the time of `CLOCK_MONOTONIC` in nanoseconds. All processes of a machine share this
+/// clock.
 pub(crate) fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // The clock starts at boot, so neither part is ever negative.
@@ -21,7 +22,7 @@ pub(crate) fn nanoseconds(duration: Duration) -> f64 {
 /// Runs `operation` `count` times between two clock readings. Returns the nanoseconds per
 /// operation.
 ///
-/// With a thousand operations or more, the cost of the readings vanishes in the result.
+/// With a thousand operations or more, the cost of the readings is negligible.
 pub(crate) fn per_operation<E>(
     count: usize,
     mut operation: impl FnMut() -> Result<(), E>,
@@ -33,8 +34,8 @@ pub(crate) fn per_operation<E>(
     Ok(nanoseconds(start.elapsed()) / count as f64)
 }
 
-/// Measures the cost of two clock readings in nanoseconds, which is subtracted from the time of an
-/// operation that is timed alone.
+/// Measures the cost of two clock readings, in nanoseconds. It is subtracted from the time of a
+/// single operation.
 pub(crate) fn clock_cost() -> f64 {
     let mut samples: Vec<f64> = (0..CLOCK_SAMPLES)
         .map(|_| nanoseconds(Instant::now().elapsed()))
@@ -43,7 +44,7 @@ pub(crate) fn clock_cost() -> f64 {
     samples[samples.len() / 2]
 }
 
-/// Runs one operation. Returns its result, and its time in nanoseconds less the clock's cost.
+/// Runs one operation. Returns its result and its time in nanoseconds, minus the clock's cost.
 pub(crate) fn once<T, E>(
     clock_cost: f64,
     operation: impl FnOnce() -> Result<T, E>,
@@ -54,7 +55,7 @@ pub(crate) fn once<T, E>(
     Ok((value, (elapsed - clock_cost).max(0.0)))
 }
 
-/// Drops a value. Returns the time in nanoseconds less the clock's cost.
+/// Drops a value. Returns the time in nanoseconds, minus the clock's cost.
 pub(crate) fn drop_once<T>(clock_cost: f64, value: T) -> f64 {
     let start = Instant::now();
     drop(value);

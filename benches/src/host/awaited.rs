@@ -1,4 +1,5 @@
-//! Many events awaited by one thread: wake-ups, the cost of each signal, rest, and deaths.
+//! Many events that one thread awaits: wake-ups, the cost of each signal, the cost while idle, and
+//! deaths.
 
 use std::collections::VecDeque;
 use std::env;
@@ -31,14 +32,16 @@ use crate::report::unit::Unit;
 use crate::tuning::{AWAITED_PAUSE, AWAITED_REST};
 
 const NAME: &str = "awaited";
-/// Events awaited at once in most rows.
+/// Number of events that are awaited at once in most rows.
 const EVENTS: usize = 1000;
-/// Events awaited at once in the rows that show whether the cost stays flat.
+/// Number of events that are awaited at once in the rows that show whether the cost stays constant.
 const MANY: usize = 100_000;
-/// Signals whose cost is averaged, and events whose handles are one message.
+/// Number of signals whose cost is averaged. It is also the number of events whose handles fit into
+/// one message.
 const BATCH: usize = 1000;
 const STAMP_BYTES: usize = 8;
-/// Variable with the number of rounds in which 100,000 events are signalled, to look for a lost signal.
+/// Environment variable with the number of rounds in which 100,000 events are signalled, to search
+/// for a lost signal.
 const ROUNDS_VARIABLE: &str = "CROSSHANDLE_AWAITED_ROUNDS";
 
 const WAKE: &str = "awaited.wake";
@@ -51,18 +54,18 @@ const THREADS: &str = "awaited.threads";
 const DEATH: &str = "awaited.death";
 const DEATH_P99: &str = "awaited.death.p99";
 
-/// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
+/// Maximum ratio of the last tenth's cost to the first tenth's for the cost to be constant.
 const MAX_FLAT_RATIO: f64 = 1.5;
-/// Processor time that a second of rest may take, in nanoseconds: 0.1 % of a core.
+/// Maximum processor time per idle second, in nanoseconds: 0.1 % of a core.
 const MAX_REST_NS: f64 = 1e6;
-/// Time after a death by which all that is awaited has failed, in nanoseconds.
+/// Maximum time from a death until all awaited signals have failed, in nanoseconds.
 const MAX_DEATH_NS: f64 = 10e6;
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: NAME,
     followers: 1,
     cores: 2,
-    // For a thousand rounds.
+    // The limit is long enough for a thousand rounds.
     limit: Duration::from_secs(1800),
     rows: &[
         row(
@@ -152,7 +155,7 @@ const fn row(
     }
 }
 
-/// What the leader tells a follower to do.
+/// The orders that the leader sends to a follower.
 const MAKE: u64 = 1;
 const SIGNAL_SPACED: u64 = 2;
 const SIGNAL_ALL: u64 = 3;
@@ -172,7 +175,7 @@ fn order(count: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// Receives the handles of so many events of the other process, and opens them.
+/// Receives the handles of `count` events of the other process, and opens them.
 fn open(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
     link.send_number(MAKE)?;
     link.send_number(count as u64)?;
@@ -197,8 +200,8 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Has all of many events awaited and signalled, in rounds. A signal that is not told of is waited for until
-/// the scenario's limit.
+/// Makes all of many events awaited and signalled, in rounds. If a notification is lost, the wait
+/// lasts until the scenario's limit.
 fn measure_signals(
     participant: &Participant,
     context: &Context,
@@ -229,7 +232,7 @@ fn measure_signals(
     Ok(())
 }
 
-/// Takes so many notifications.
+/// Takes `count` notifications.
 fn collect(
     notifier: &Notifier,
     count: usize,
@@ -246,7 +249,7 @@ fn collect(
     Ok(())
 }
 
-/// The tasks that are to be polled again, and the thread that polls them.
+/// The tasks that must be polled again, and the thread that polls them.
 struct Tasks {
     due: Mutex<VecDeque<usize>>,
     thread: Thread,
@@ -365,7 +368,7 @@ fn measure_rest(
     }
     let used = || processor_time(ClockId::ProcessCPUTime);
     for _ in 0..participant.plan.pick(5, 2) {
-        // What the awaiting began ends first.
+        // Background work from the start of the wait ends first.
         thread::sleep(AWAITED_REST);
         let (before, began) = (used(), Instant::now());
         thread::sleep(AWAITED_REST);
@@ -389,7 +392,7 @@ fn measure_deaths(
         victim.link.receive_number()?;
         let notifier = Notifier::new()?;
         for (token, event) in events.iter().enumerate() {
-            // One was submitted; nobody submits the other.
+            // One signal was submitted, and the other signal never is.
             notifier.add(event, 1 + token as u64 % 2, token as u64)?;
         }
         thread::sleep(AWAITED_PAUSE);
@@ -458,7 +461,7 @@ fn processor_time(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Creates so many events and sends their handles.
+/// Creates `count` events and sends their handles.
 fn make(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
     let mut events = Vec::with_capacity(count);
     let mut message = Vec::with_capacity(BATCH * HANDLE_SIZE);
@@ -474,7 +477,7 @@ fn make(context: &Context, link: &Link, count: usize) -> Result<Vec<Event>> {
     Ok(events)
 }
 
-/// Signals each event after a pause, in which the thread that awaits it goes to sleep.
+/// Signals each event after a pause, during which the awaiting thread falls asleep.
 fn signal_spaced(events: &[Event], stamps: &Mapping, round: usize) -> Result<()> {
     for index in order(events.len(), round) {
         thread::sleep(AWAITED_PAUSE);
@@ -488,7 +491,8 @@ fn signal_spaced(events: &[Event], stamps: &Mapping, round: usize) -> Result<()>
 fn signal_all(events: &[Event], recorder: &mut Recorder) -> Result<()> {
     let mut costs = Vec::new();
     for batch in order(events.len(), 0).chunks(BATCH) {
-        // The thread's own time: that it shares its processor with others is not the signals' cost.
+        // Only this thread's own processor time is measured, because other threads may use the
+        // processor too.
         let began = processor_time(ClockId::ThreadCPUTime);
         for index in batch {
             events[*index].signal()?;

@@ -1,4 +1,4 @@
-//! Growth of both processes in thousands of rounds of allocate, export, open, close, free.
+//! Growth of both processes over thousands of rounds of allocate, export, open, close and free.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ struct Size {
     time: &'static str,
 }
 
-/// Makes a size with the identifiers of its rows.
+/// Creates a size with the identifiers of its rows.
 macro_rules! size {
     ($name:literal, $bytes:expr) => {
         Size {
@@ -41,7 +41,8 @@ macro_rules! size {
 static SMALL: Size = size!("64KiB", 64 << 10);
 static LARGE: Size = size!("2MiB", 2 << 20);
 
-/// Growth that counts as noise: less than seven bytes a round, and any leak is larger.
+/// Maximum growth that is treated as noise. It is less than seven bytes per round, and any leak is
+/// larger.
 const MEMORY_NOISE: Target = Target::AtMost(64.0 * 1024.0);
 const NO_GROWTH: Target = Target::AtMost(0.0);
 
@@ -115,9 +116,9 @@ const fn row(id: &'static str, what: &'static str, unit: Unit, target: Target) -
     }
 }
 
-/// Rounds between two readings of the clock.
+/// Number of rounds between two clock readings.
 const ROUNDS_PER_BATCH: usize = 500;
-/// Batches before growth is measured.
+/// Number of batches before growth is measured.
 const WARM_UP_BATCHES: usize = 2;
 
 fn batches(participant: &Participant) -> usize {
@@ -130,7 +131,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for size in [&SMALL, &LARGE] {
         for side in [Side::Raw, Side::Ours] {
-            // One side after the other, so that neither hides what the other leaks.
+            // One side runs after the other, so that neither side hides leaks of the other.
             let context = ours::context()?;
             let mut before = None;
             for batch in 0..batches(participant) {

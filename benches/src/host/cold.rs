@@ -1,4 +1,4 @@
-//! The life of a large segment of which no page has been touched before.
+//! The life of a large segment whose pages were never touched before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -78,7 +78,8 @@ const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
 }
 
 const SEGMENT_BYTES: usize = 1 << 30;
-/// Rounds that are not recorded: a virtual machine may get its own memory at first touch.
+/// Number of rounds that are not recorded. A virtual machine may receive its own memory at the
+/// first touch.
 const WARM_UP_ROUNDS: usize = 1;
 
 fn rounds(participant: &Participant) -> usize {
@@ -87,11 +88,11 @@ fn rounds(participant: &Participant) -> usize {
 
 /// Touches and frees more memory than a round needs.
 ///
-/// A virtual machine may have given free memory back to its host. The next process to touch that
-/// memory then waits for the host, for tenths of a second. After this call the machine has the
-/// memory, so a round measures this system alone.
+/// A virtual machine may have returned free memory to its host. The next process that touches such
+/// memory waits for the host, for tenths of a second. After this call the machine has the memory,
+/// so a round measures only this system.
 fn claim_free_memory() -> Result<()> {
-    // The kernel takes small and huge pages from different lists.
+    // The kernel keeps small and huge pages in different lists.
     for pages in [Pages::Small, Pages::Huge] {
         let memory = Mapping::private(SEGMENT_BYTES + SEGMENT_BYTES / 2, pages)?;
         memory.region().touch_pages(1);
@@ -150,7 +151,8 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
                 Side::Ours => export_ours(&context, link, round)?,
                 Side::Raw => export_raw(link, round)?,
             };
-            // If memory were left, the next round would not be cold, and freeing would not be done.
+            // Leftover memory would mean that freeing was incomplete, and that the next round is
+            // not cold.
             let after = machine_shared_memory()?;
             ensure!(
                 after < before + SHARED_MEMORY_NOISE_BYTES,
@@ -234,7 +236,7 @@ fn measure<T>(memory: T, region: impl Fn(&T) -> Region<'_>, round: usize) -> Res
     let expected = token(round).wrapping_mul(SEGMENT_BYTES as u64 / 4096);
     let read_pages = || -> Result<u64> { Ok(words.read_pages()) };
     let (pages, read) = once(0.0, read_pages)?;
-    // SAFETY: the exporter writes nothing until it has received the times.
+    // SAFETY: the exporter does not write until it has received the times.
     let read_every_byte = || -> Result<u64> { Ok(unsafe { words.sum() }) };
     let (sum, rest) = once(0.0, read_every_byte)?;
     ensure!(
@@ -245,7 +247,8 @@ fn measure<T>(memory: T, region: impl Fn(&T) -> Region<'_>, round: usize) -> Res
         drop(memory);
         Ok(())
     })?;
-    // Reading all includes the first pass, since the second one finds the pages mapped.
+    // The time of reading everything includes the first pass, because the second pass finds the
+    // pages mapped.
     Ok(ImporterTimes {
         read,
         read_all: read + rest,

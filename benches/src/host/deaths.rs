@@ -1,4 +1,4 @@
-//! The time from a process's death until every waiter in other processes has its error.
+//! The time from a process's death until every waiter in other processes returns its error.
 
 use std::slice;
 use std::sync::Barrier;
@@ -43,9 +43,9 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// Most of the waiters know by then, in nanoseconds.
+/// Maximum median time until a waiter returns, in nanoseconds.
 const TARGET_P50: f64 = 1e6;
-/// Nearly all waiters know by then, in nanoseconds.
+/// Maximum 99th percentile of the time until a waiter returns, in nanoseconds.
 const TARGET_P99: f64 = 10e6;
 
 const fn p50(id: &'static str, what: &'static str) -> RowSpec {
@@ -72,11 +72,12 @@ const fn row(
     }
 }
 
-/// A kind of death, by its rows.
+/// A kind of death, with its rows.
 struct Death {
     p50: &'static str,
     p99: &'static str,
-    /// What the exporter is sent before the victim is killed; `None`: the exporter is the victim.
+    /// The signal for the exporter before the victim is killed. The exporter is the victim if the
+    /// outer option is `None`.
     exporter_gets: Option<Option<Signal>>,
 }
 
@@ -101,34 +102,35 @@ const UNHEARD: Death = Death {
     exporter_gets: Some(Some(Signal::STOP)),
 };
 
-/// Processes that wait for the victim's signal.
+/// Number of processes that wait for the victim's signal.
 const WITNESSES: usize = 2;
 
-/// What the leader tells another process to do.
+/// An order from the leader to another process.
 #[derive(Serialize, Deserialize)]
 enum Order {
-    /// Create the event. Answered with its handle.
+    /// Creates the event. The reply is its handle.
     Create,
-    /// Open the event.
+    /// Opens the event.
     Open(Vec<u8>),
-    /// Submit a signal that never completes.
+    /// Submits a signal that never completes.
     Submit,
-    /// Wait in every way. Answered once when all waits have begun, and once with their ends.
+    /// Waits in every way. The first reply says that all waits have started, and the second one
+    /// contains their end times.
     Wait {
         victim: i32,
-        /// Whether to wait for a number too that nobody has submitted.
+        /// Whether to wait also for a signal that no process has submitted.
         later: bool,
     },
 }
 
-/// The ways to wait, in the order of a witness's answer.
+/// The ways to wait, in the order of a witness's reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Wait,
     WaitValue,
     WaitAny,
     WaitAll,
-    /// Waits for a number that was never submitted.
+    /// Waits for a signal that was never submitted.
     Later,
     AnyLater,
     /// Polls a pidfd, without the library.
@@ -150,7 +152,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     let mut slowest = Vec::new();
     for round in 0..rounds {
-        // In turns, so that a disturbance of the machine hits all alike.
+        // The kinds alternate, so that a disturbance of the machine affects all of them.
         for death in [&EXPORTER, &IMPORTER, &ORPHAN, &UNHEARD] {
             let pause = DEATHS_SPREAD * round / rounds;
             for (way, elapsed) in die(participant, death, pause)? {
@@ -178,7 +180,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Lets a process die while others wait for its signal. Returns how long after they knew.
+/// Kills a process while others wait for its signal. Returns the time until each waiter noticed.
 fn die(participant: &Participant, death: &Death, pause: Duration) -> Result<Vec<(Way, f64)>> {
     let start = || Extra::start(NAME, &participant.plan);
     let exporter = start()?;
@@ -210,7 +212,7 @@ fn die(participant: &Participant, death: &Death, pause: Duration) -> Result<Vec<
     }
     if let Some(Some(signal)) = death.exporter_gets {
         exporter.send(signal)?;
-        // The witnesses take note of the exporter's end meanwhile.
+        // During this time, the witnesses notice the exporter's end.
         until_all_in(&exporter, &['T', 'Z', 'X'])?;
         thread::sleep(STATE_CHECK_INTERVAL);
     }
@@ -238,7 +240,7 @@ fn order(process: &Extra, order: &Order) -> Result<()> {
     process.link.send(&serde_json::to_vec(order)?)
 }
 
-/// Gives an order that is answered without a value.
+/// Sends an order whose reply has no value.
 fn ask(process: &Extra, what: &Order) -> Result<()> {
     order(process, what)?;
     process.link.receive_number().map(drop)
@@ -252,7 +254,7 @@ fn until_all_in(process: &Extra, states: &[char]) -> Result<()> {
     Ok(())
 }
 
-/// A signal that never completes, with what keeps it so.
+/// A signal that never completes, and the objects that keep it pending.
 struct Unfinished {
     _gate: Event,
     _queue: Queue,

@@ -50,7 +50,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
     let context = ours::context()?;
     let event = context.create_event()?;
-    // The event is exported, as events are that processes share.
+    // The event is exported, like events that processes share.
     event.handle()?;
     let word = AtomicU64::new(0);
     let counter = FutexCounter(&word);

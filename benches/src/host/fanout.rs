@@ -1,4 +1,4 @@
-//! A signal that wakes many processes.
+//! The time until a signal has woken many processes.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// A way to signal and wait that is measured. Each has its own counter or event.
+/// A measured way to signal and wait. Each has its own counter or event.
 #[derive(Clone, Copy)]
 enum Contender {
     Raw,
@@ -57,7 +57,8 @@ enum Contender {
     Default,
 }
 
-/// Returns the order in `round`. The order rotates, so that each follows each of the others.
+/// Returns the order in `round`. The order rotates, so that each contender follows each of the
+/// others.
 fn contenders(round: usize) -> [Contender; 3] {
     let mut contenders = [Contender::Raw, Contender::LowPower, Contender::Default];
     contenders.rotate_left(round % 3);
@@ -68,24 +69,25 @@ fn rounds(participant: &Participant) -> usize {
     participant.plan.pick(300, 30)
 }
 
-/// The words that all processes share beside the library's events.
+/// The words that all processes share in addition to the library's events.
 ///
-/// A *pass* is one signal of one contender; passes are counted from 1.
+/// A *pass* is one signal of one contender. Passes are counted from 1.
 struct SharedWords<'a> {
     /// Signalled by the leader to start each pass.
     pass_started: FutexCounter<'a>,
-    /// Number of times that a follower woke, in all passes.
+    /// How often followers have woken, in all passes.
     awake: &'a AtomicU64,
-    /// Signalled by the last follower that wakes in a pass.
+    /// The last follower that wakes in a pass signals it.
     all_awake: FutexCounter<'a>,
     /// The raw technique's counter.
     raw: FutexCounter<'a>,
     page: &'a Mapping,
 }
 
-/// Bytes of the shared words.
+/// Size of the shared words, in bytes.
 const WORDS_BYTES: usize = 4 * 4096;
-/// Distance of two words in bytes: a pair of cache lines, which processors load together.
+/// Distance between two words in bytes. It is a pair of cache lines, because processors load them
+/// in pairs.
 const STRIDE_BYTES: usize = 128;
 
 impl<'a> SharedWords<'a> {
@@ -165,7 +167,7 @@ fn all_asleep(words: &SharedWords<'_>, pids: &[u64], number: u64) -> Result<()> 
     for (index, &pid) in pids.iter().enumerate() {
         let waiting = words.waiting(index)?;
         while waiting.load(Ordering::Acquire) != number || !is_asleep(pid)? {
-            // Leaves the CPU to followers that are about to block.
+            // Sleeping leaves the CPU to followers that are about to block.
             thread::sleep(SLEEP_CHECK_INTERVAL);
         }
     }
@@ -200,7 +202,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
             number += 1;
             words.pass_started.wait(number as u32)?;
             waiting.store(number, Ordering::Release);
-            // Each contender has one pass in a round.
+            // Each contender has one pass per round.
             let value = round as u64 + 1;
             match contender {
                 Contender::Raw => words.raw.wait(value as u32)?,

@@ -1,4 +1,4 @@
-//! Opening memory whose segment the importer has not mapped before.
+//! The time to open memory whose segment the importer has not mapped before.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// One size of segment, and its rows.
+/// One size of segments, with its rows.
 struct Size {
     bytes: usize,
     two_cores: &'static str,
@@ -60,15 +60,15 @@ static SIZES: [Size; 5] = [
     },
 ];
 
-/// Segments of each size that are not recorded: the first one finds no connection.
+/// Number of segments of each size that are not recorded. The first one also connects.
 const WARM_UP_SEGMENTS: usize = 2;
 
-/// Number under which the raw exporter offers the segment that is timed.
+/// Number under which the raw exporter offers the segment that is measured.
 const MEASURED: u64 = 0;
 /// Number under which the raw exporter offers the segment that wakes its thread.
 ///
-/// Both sides open such a segment right before those that are timed. The exporter's threads have
-/// slept while the new segments were created, so the side that is timed first would wait longer.
+/// Both sides open such a segment directly before the measured segments. The exporter's threads
+/// sleep while new segments are created, so the side that is measured first would wait longer.
 const WARMING: u64 = 1;
 const WARMING_BYTES: usize = 4 * KIB;
 
@@ -154,8 +154,8 @@ fn token(size: &Size, index: usize) -> u64 {
     size.bytes as u64 ^ (index as u64 + 1) << 40
 }
 
-/// Runs the exporter. This process and its answering thread use the plan's CPU `cpu`; the importer
-/// uses CPU 0.
+/// Runs the exporter. This process and the thread that replies use the plan's CPU `cpu`. The
+/// importer uses CPU 0.
 fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
     participant.plan.pin(cpu)?;
     let link = participant.peer()?;
@@ -201,7 +201,8 @@ fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Re
         for index in 0..segments(participant, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;
-            // Closed only after both sides have been timed, since closing may wake the exporter.
+            // The segments are closed after both measurements, because closing may wake the
+            // exporter.
             let mut opened = vec![open_ours(&warming)?];
             let mut mapped = vec![open_raw(WARMING, WARMING_BYTES)?];
             for side in Side::order(index) {

@@ -1,4 +1,4 @@
-//! The replay of a graph of many small commands, beside submitting them one by one.
+//! The time to replay a graph of many small commands, compared with submitting them one by one.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Handles of memory and events whose segment the importer has mapped already.
+//! Handles of memory and events whose segment the importer has already mapped.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -88,10 +88,10 @@ const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Ta
     }
 }
 
-/// Objects in one batch. Their handles fit into one message.
+/// Number of objects in one batch. Their handles fit into one message.
 const BATCH_OBJECTS: usize = 1000;
 const ALLOCATION_BYTES: usize = 4096;
-/// Batches that fill the pools and map the segments before figures are recorded.
+/// Number of batches before recording. They fill the pools and map the segments.
 const WARM_UP_BATCHES: usize = 3;
 
 fn batches(participant: &Participant) -> usize {
@@ -123,7 +123,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
         link.send(&slab_handles(&mut batch_recorder))?;
         let events = create_events(&context)?;
         link.send(&event_handles(&events, &mut batch_recorder)?)?;
-        // Nothing is freed before the importer has closed it.
+        // The exporter frees nothing before the importer has closed it.
         ensure!(
             link.receive_number()? == batch as u64,
             "the other process lost count"

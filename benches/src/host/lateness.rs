@@ -1,5 +1,5 @@
-//! The lateness of timed waits while a process that was given the event's handle attacks those who
-//! sleep on its words.
+//! How late timed waits end during an attack. The attacker has the event's handle and disturbs the
+//! threads that sleep on its words.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -37,11 +37,12 @@ const REQUEUED: &str = "lateness.requeued";
 const LOCKED: &str = "lateness.locked";
 const UNCOUNTED: &str = "lateness.uncounted";
 
-/// The timeout of each wait.
+/// Timeout of each wait.
 const TIMEOUT: Duration = Duration::from_millis(100);
-/// The most by which a wait may be late, in nanoseconds.
+/// Maximum time by which a wait may exceed its timeout, in nanoseconds.
 const TARGET: f64 = 50e6;
-/// The ways to wait: for one event, for several, for a number that was never submitted.
+/// Number of ways to wait: for one event, for several events, and for a signal that was never
+/// submitted.
 const WAYS: usize = 3;
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
@@ -50,7 +51,7 @@ const fn row(id: &'static str, what: &'static str) -> RowSpec {
         what,
         raw: "a thread that sleeps as long",
         unit: Unit::Nanoseconds,
-        // Of fewer than a hundred samples it is the greatest.
+        // With fewer than a hundred samples, this is the maximum.
         statistic: Statistic::P99,
         target: Target::AtMost(TARGET),
     }
@@ -70,7 +71,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
         attacker.link.send(event.handle()?.as_bytes())?;
         attacker.link.send_number(attack as u64)?;
         attacker.link.receive_number()?;
-        // Signals that never come: nobody submits them.
+        // No process submits these signals, so the waits always time out.
         let sample = |way| -> Result<f64> {
             let began = Instant::now();
             wait(way, &event)?;
@@ -97,7 +98,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
             recorder.push(row, Side::Raw, nanoseconds(began.elapsed() - TIMEOUT));
         }
         let met = met()?;
-        // A lock stays once it is there; the others must be seen to go on.
+        // A lock stays in place, but the other attacks must be seen to continue.
         ensure!(
             met > before || matches!(attack, Attack::LockWithPriority),
             "the attack has ended"
@@ -107,7 +108,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Waits in one way until the wait is over.
+/// Waits in one way until the wait ends.
 fn wait(way: usize, event: &Event) -> Result<()> {
     let result = match way {
         0 => event.wait_value_timeout(1, TIMEOUT),
@@ -120,13 +121,14 @@ fn wait(way: usize, event: &Event) -> Result<()> {
     }
 }
 
-/// Attacks until the leader kills this process, and says how many sleepers it has met when asked.
+/// Attacks until the leader kills this process. On request, it replies with the number of sleepers
+/// that it has met.
 fn run_follower(participant: &Participant) -> Result<Outcome> {
     let link = participant.peer()?;
     let context = ours::context()?;
     let event = ours::open_event(&context, &link.receive()?.bytes, Waiters::Default)?;
     let attack = Attack::from_number(link.receive_number()?).context("no such attack")?;
-    // The page of an event is in memory once it was looked at.
+    // Reading the status brings the event's page into memory.
     drop(event.status());
     let mut attacker = Attacker::start(attack)?;
     let met = attacker.met();

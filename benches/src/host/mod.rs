@@ -1,4 +1,4 @@
-//! The host backend: memory and events between processes of one machine.
+//! The host backend's memory and events between processes of one machine.
 
 mod awaited;
 mod churn;

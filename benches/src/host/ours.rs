@@ -1,4 +1,4 @@
-//! Calls of the library that are measured, in the form that scenarios need.
+//! The measured calls of the library, in the form that scenarios need.
 
 use anyhow::{Context as _, Result};
 use crosshandle::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
@@ -21,10 +21,10 @@ fn context_with(options: ContextOptions) -> Result<Context> {
     Context::with_options(&device, options).context("cannot create a context")
 }
 
-/// The way in which waiters of an event wait.
+/// How waiters of an event wait.
 #[derive(Clone, Copy)]
 pub(crate) enum Waiters {
-    /// Default option: waiters spin first where that helps.
+    /// The default: waiters spin first if that helps.
     Default,
     /// Waiters sleep at once.
     LowPower,
@@ -46,15 +46,15 @@ pub(crate) fn create_event(context: &Context, waiters: Waiters) -> Result<Event>
 ///
 /// # Panics
 ///
-/// Panics if the memory is read-only or not the host's.
+/// Panics if the memory is read-only or is no host memory.
 pub(crate) fn region(memory: &Memory) -> Region<'_> {
     assert!(
         memory.access() == Access::ReadWrite && memory.bytes().is_ok(),
         "a region needs host memory that can be written"
     );
     // SAFETY: host memory starts at a multiple of eight, and stays mapped as long as `memory`
-    // lives, which the region borrows. It can be read and written, by the assertion. The scenarios
-    // access it through regions only, so the library makes no other access meanwhile.
+    // lives, which the region borrows. The assertion checks that it is readable and writable.
+    // Scenarios access it only through regions, so the library accesses it in no other way.
     unsafe { Region::new(memory.as_ptr(), memory.len()) }
 }
 

@@ -1,4 +1,4 @@
-//! Reading imported memory at full speed.
+//! The speed of reading imported memory.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -64,7 +64,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     for (length, row) in SIZES {
         let memory = ours::open_memory(&context, &link.receive()?.bytes)?;
         let imported = ours::region(&memory);
-        // The first pass maps the pages. The kernel tells their size only then.
+        // The first pass maps the pages. Only then does the kernel report their size.
         // SAFETY: the exporter has written all words before it sent the handle.
         check(imported, unsafe { imported.sum() })?;
         let huge = huge_bytes(memory.as_ptr().addr())? >= length as u64 / 2;
@@ -92,8 +92,8 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
                         Side::Raw => private.region(),
                     };
                     let start = Instant::now();
-                    // SAFETY: the exporter writes nothing after it has sent the handle, and no
-                    // other thread of this process knows the memory.
+                    // SAFETY: the exporter does not write after it has sent the handle, and no
+                    // other thread of this process accesses the memory.
                     let sum = black_box(unsafe { region.sum() });
                     let seconds = start.elapsed().as_secs_f64();
                     check(region, sum)?;
@@ -106,7 +106,7 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Fails unless `sum` is that of numbered words.
+/// Returns an error unless `sum` is the sum of numbered words.
 fn check(region: Region<'_>, sum: u64) -> Result<()> {
     ensure!(
         sum == region.numbered_sum(),

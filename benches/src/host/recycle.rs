@@ -1,4 +1,4 @@
-//! Allocating and freeing memory that is never exported.
+//! The time to allocate and free memory that is never exported.
 
 use std::hint::black_box;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A hundred thousand open objects of one exporter.
+//! The cost of a hundred thousand open objects of one exporter.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -20,15 +20,15 @@ use crate::raw::memfd::{self, Mapping};
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// Objects that are open at the end.
+/// Number of objects that are open at the end.
 const OBJECTS: usize = 100_000;
-/// Objects whose times are averaged. Their handles fit into one message.
+/// Number of objects whose times are averaged. Their handles fit into one message.
 const BATCH_OBJECTS: usize = 1000;
 const BATCHES: usize = OBJECTS / BATCH_OBJECTS;
-/// Soft limit of descriptors in both processes.
+/// Soft limit on descriptors in both processes.
 const DESCRIPTORS: u64 = 1024;
 const ALLOCATION_BYTES: usize = 4096;
-/// Greatest quotient of the last tenth's cost and the first tenth's that counts as flat.
+/// Maximum ratio of the last tenth's cost to the first tenth's for the cost to be constant.
 const MAX_FLAT_RATIO: f64 = 1.25;
 
 /// One kind of object, and the identifiers of its rows.
@@ -45,7 +45,7 @@ struct ObjectKind {
     mappings: &'static str,
 }
 
-/// Makes a kind of object, its rows, and its scenario.
+/// Creates a kind of object, its rows, and its scenario.
 macro_rules! kind {
     ($name:literal, $object:literal, events: $events:literal, $kind:ident, $scenario:ident) => {
         static $kind: ObjectKind = ObjectKind {
@@ -168,7 +168,7 @@ fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     for _ in 0..rounds(participant) {
         export_raw(link)?;
-        // Each round has a new context, of which the importer has mapped no segment.
+        // Each round has a new context. The importer has mapped none of its segments.
         let context = ours::context()?;
         let costs = if kind.events {
             export(
@@ -188,14 +188,14 @@ fn run_leader(participant: &Participant, kind: &ObjectKind) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Creates all objects and sends their handles. Keeps the objects until the importer is done.
+/// Creates all objects and sends their handles. Keeps the objects until the importer has finished.
 /// Returns the nanoseconds per object of each batch.
 fn export<T>(
     link: &Link,
     create: impl Fn() -> Result<T>,
     handle: impl Fn(&T) -> Result<[u8; HANDLE_SIZE]>,
 ) -> Result<Vec<f64>> {
-    // One more object, for which the importer connects.
+    // The importer connects when it opens this additional object.
     let first = create()?;
     link.send(&handle(&first)?)?;
     let mut objects = Vec::with_capacity(OBJECTS);
@@ -219,7 +219,7 @@ fn export<T>(
     Ok(costs)
 }
 
-/// Sends as many memfds as this process may have.
+/// Sends as many memfds as this process may have open.
 fn export_raw(link: &Link) -> Result<()> {
     let mut files = Vec::new();
     loop {

@@ -17,18 +17,20 @@ use crate::report::unit::Unit;
 
 /// Offset of the raw word that the leader signals, in bytes.
 const PING_OFFSET: usize = 0;
-/// Offset of the raw word that the follower signals: far enough from the other word for a prefetcher
-/// that loads cache lines in pairs.
+/// Offset of the raw word that the follower signals, in bytes. The distance keeps a prefetcher that
+/// loads pairs of cache lines from touching both words.
 const PONG_OFFSET: usize = 256;
 const PAGE_BYTES: usize = 4096;
 
-/// What the timers of the two sleeps of a round trip may cost, in nanoseconds. Each sleep has one, since
-/// whoever has the event may move a sleeper away from its word or hold off its wakes: then nothing else
-/// ends the sleep. The raw technique sleeps without a timer. Between two cores the wake itself takes so
-/// long that the timers don't show.
+/// Maximum additional cost of the timers of a round trip's two sleeps, in nanoseconds.
+///
+/// Each of the library's sleeps needs a timer, because a hostile process that has the event may
+/// move a sleeper to another word or suppress its wake-ups. Then only the timer ends the sleep. The
+/// raw technique sleeps without a timer. Between two cores the wake-up takes so long that the
+/// timers have no visible effect.
 const TIMERS_NS: f64 = 2000.0;
 
-/// Round trips of a side that are not recorded, in each round.
+/// Number of round trips per side and round that are not recorded.
 const WARM_UP_TRIPS: usize = 100;
 
 /// One arrangement of the two processes.
@@ -37,11 +39,11 @@ struct Arrangement {
     batched: Option<&'static str>,
     /// Row of round trips that are timed one by one.
     single: &'static str,
-    /// Index of the follower's CPU in the plan; the leader has 0.
+    /// Index of the follower's CPU in the plan. The leader has CPU 0.
     follower_cpu: usize,
     raw_spins: bool,
     waiters: Waiters,
-    /// Round trips timed one by one in each round of a full and of a quick run.
+    /// Number of round trips that are timed one by one in each round, in a full and in a quick run.
     singles: (usize, usize),
 }
 
@@ -136,7 +138,7 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
 
 /// An object that one process signals and the other waits for. Signals are numbered from 1.
 trait Notifier {
-    /// Submits signal `number`, the next one.
+    /// Submits signal `number`, which is the next one.
     fn notify(&self, number: u64) -> Result<()>;
     /// Waits for signal `number`.
     fn wait(&self, number: u64) -> Result<()>;
@@ -164,7 +166,7 @@ impl Notifier for FutexCounter<'_> {
 
     #[inline]
     fn wait(&self, number: u64) -> Result<()> {
-        // The counter compares cyclically, so the number may wrap as its 32-bit sequence does.
+        // The counter compares cyclically, so a wrapped 32-bit number is correct.
         self.wait(number as u32)
     }
 }
@@ -207,7 +209,7 @@ impl<N: Notifier> PingPong<N> {
         self.pong.wait(self.number)
     }
 
-    /// Answers `count` round trips, as the follower.
+    /// Replies to `count` round trips, as the follower.
     fn answer(&mut self, count: usize) -> Result<()> {
         for _ in 0..count {
             self.number += 1;
@@ -249,7 +251,7 @@ impl<N: Notifier> PingPong<N> {
     }
 }
 
-/// Returns the number of round trips of one side in one round. Both processes make this many.
+/// Returns the number of round trips per side and round. Both processes make this many.
 fn trips(participant: &Participant, arrangement: &Arrangement) -> usize {
     let batched = if arrangement.batched.is_some() {
         BATCHES * TRIPS_PER_BATCH

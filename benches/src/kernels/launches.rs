@@ -1,5 +1,5 @@
-//! Launches of a small kernel that depend on each other, beside the same launches in an in-order OpenCL
-//! queue. Both sides use one runtime, whose threads run on all cores.
+//! Launches of a small kernel that depend on each other, compared with the same launches in an
+//! in-order OpenCL queue. Both sides use the same runtime, whose threads run on all cores.
 
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Times `LAUNCHES` calls and what waits for the last. Returns the nanoseconds per launch.
+/// Measures `LAUNCHES` calls and the wait for the last launch. Returns the nanoseconds per launch.
 fn timed(mut launch: impl FnMut() -> Result<()>, finish: impl Fn() -> Result<()>) -> Result<f64> {
     let mut left = LAUNCHES;
     per_operation(LAUNCHES, || {
@@ -154,7 +154,7 @@ impl Ours {
     }
 }
 
-/// The runtime's own objects.
+/// The OpenCL runtime's own objects.
 struct Raw {
     kernel: opencl_cpu::Kernel,
     queue: opencl_cpu::Queue,
@@ -169,7 +169,7 @@ impl Raw {
             image: Image::Source(SOURCE),
             options: "",
         };
-        // SAFETY: text is no binary, whose maker would have to answer for it.
+        // SAFETY: the code is text. Only a binary could break the contract.
         let program = Arc::new(unsafe { Program::build(&device, &[code], "") }.map_err(said)?);
         Ok(Self {
             kernel: program.kernel(KERNEL).map_err(said)?,
@@ -191,7 +191,7 @@ impl Raw {
                 Argument::Value(&value),
                 Argument::Value(&count),
             ];
-            // SAFETY: the kernel writes as many words as there are, which nothing else uses.
+            // SAFETY: the kernel writes only the words of this memory, which no other code uses.
             unsafe {
                 self.queue
                     .launch(&self.kernel, &shape, arguments.into_iter())
@@ -203,7 +203,8 @@ impl Raw {
             _ => {
                 let launch = || {
                     drop(launch()?);
-                    // As ours, which may not leave a launch until another call comes.
+                    // The library flushes too, because it must not leave a launch until the next
+                    // call.
                     self.queue.flush().map_err(said)
                 };
                 timed(launch, || self.queue.finish().map_err(said))

@@ -1,4 +1,4 @@
-//! Kernels of the host device, beside the OpenCL runtime that runs them.
+//! Kernels of the host device, compared with the OpenCL runtime that runs them.
 
 mod launches;
 
@@ -9,7 +9,7 @@ use crate::harness::scenario::Scenario;
 /// The scenarios of kernels, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[&launches::SCENARIO];
 
-/// Returns why nothing can be measured here, if so.
+/// Returns the reason why this machine cannot measure kernels, if there is one.
 pub(crate) fn unavailable() -> Option<String> {
     let host = match Device::find("host") {
         Ok(host) => host,

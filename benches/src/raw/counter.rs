@@ -25,9 +25,10 @@ impl SpinCounter<'_> {
 }
 
 /// A counting word for which waiters sleep and never spin.
+/// A counting word for which waiters sleep and never spin.
 ///
-/// The word's high half counts signals, and its low half counts sleepers. So one operation signals
-/// and tells the signaller whether a waiter must be woken.
+/// The high half of the word counts signals, and the low half counts sleepers. Therefore one
+/// operation both signals and tells the signaller whether it must wake a waiter.
 pub(crate) struct FutexCounter<'a>(pub(crate) &'a AtomicU64);
 
 /// One signal in the word's high half.
@@ -63,7 +64,8 @@ impl FutexCounter<'_> {
             }
             let expected = (seen >> 32) as u32;
             match futex::wait(self.sequence(), futex::Flags::empty(), expected, None) {
-                // Woken, interrupted, or signalled before this process slept: look again.
+                // The thread was woken or interrupted, or the signal came before it slept. The loop
+                // checks again.
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(error) => break Err(error).context("cannot sleep on a futex"),
             }
@@ -76,14 +78,14 @@ impl FutexCounter<'_> {
     /// Returns the half of the word that the kernel compares.
     fn sequence(&self) -> &AtomicU32 {
         let high = if cfg!(target_endian = "little") { 1 } else { 0 };
-        // SAFETY: the half lies inside the borrowed word, which aligns it. Only the kernel accesses
-        // the half through this reference, so no access of this process mixes sizes.
+        // SAFETY: the half is inside the borrowed word, which aligns it. Only the kernel accesses
+        // the half through this reference, so this process does not mix access sizes.
         unsafe { &*ptr::from_ref(self.0).cast::<AtomicU32>().add(high) }
     }
 }
 
-/// Returns whether the sequence in `word` has reached `count`. The comparison is cyclic, since the
-/// sequence wraps.
+/// Returns whether the sequence in `word` has reached `count`. The comparison is cyclic, because
+/// the sequence wraps.
 fn reached(word: u64, count: u32) -> bool {
     ((word >> 32) as u32).wrapping_sub(count) as i32 >= 0
 }

@@ -1,4 +1,4 @@
-//! Descriptors on request: a thread of the exporter answers on a socket with `SCM_RIGHTS`.
+//! Descriptors on request: a thread of the exporter sends them over a socket with `SCM_RIGHTS`.
 
 use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,7 +21,7 @@ use super::memfd::Mapping;
 pub(crate) struct OfferedDescriptors(Arc<Mutex<HashMap<u64, OwnedFd>>>);
 
 impl OfferedDescriptors {
-    /// OfferedDescriptors `file` under `number`, and withdraws the descriptor that had this number.
+    /// Offers `file` under `number`, and withdraws the descriptor that had this number.
     pub(crate) fn add(&self, number: u64, file: OwnedFd) {
         self.lock().insert(number, file);
     }
@@ -30,14 +30,14 @@ impl OfferedDescriptors {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread that answers on `socket` until the other end is closed.
+    /// Starts a thread that replies on `socket` until the other end is closed.
     pub(crate) fn serve(&self, socket: OwnedFd) -> Result<()> {
         let offers = self.clone();
         thread::Builder::new()
             .name("raw-exporter".to_owned())
             .spawn(move || {
                 if let Err(error) = offers.answer_all(socket.as_fd()) {
-                    // The importer sees that the socket closes, and fails.
+                    // The importer sees the socket close and fails.
                     eprintln!("raw exporter: {error:#}");
                 }
             })
@@ -92,8 +92,8 @@ pub(crate) fn send_descriptor(socket: BorrowedFd<'_>, file: BorrowedFd<'_>) -> R
     .context("cannot send a descriptor")
 }
 
-/// Receives one descriptor. Returns `None` if the kernel dropped the descriptor because this process
-/// may open no more.
+/// Receives one descriptor. Returns `None` if the kernel dropped it because this process may not
+/// open more.
 pub(crate) fn receive_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

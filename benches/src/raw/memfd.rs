@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 
 use crate::harness::region::Region;
 
-/// Size of a huge page, and the alignment without which the kernel maps none.
+/// Size of a huge page in bytes. The kernel maps huge pages only at this alignment.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Creates a memfd of `length` zero bytes.
@@ -33,13 +33,14 @@ pub(crate) enum Pages {
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     length: usize,
-    /// Start and length of what the kernel mapped: more than the bytes above, if those were aligned.
+    /// Start and length of the kernel's mapping, which is larger than the bytes above if they were
+    /// aligned.
     whole: (NonNull<c_void>, usize),
 }
 
-// SAFETY: a mapping belongs to the process, not to a thread, so any thread may use and unmap it.
+// SAFETY: a mapping belongs to the process and not to a thread, so any thread may use and unmap it.
 unsafe impl Send for Mapping {}
-// SAFETY: the methods that take `&self` give access through atomics and volatile words only.
+// SAFETY: methods that take `&self` give access only through atomics and volatile words.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -52,7 +53,7 @@ impl Mapping {
         Self::of(start, length, start, length)
     }
 
-    /// Maps `length` bytes of `file`, shared, with small pages whatever the machine's setting is.
+    /// Maps `length` bytes of `file`, shared, with small pages regardless of the machine's setting.
     pub(crate) fn shared_small_pages(file: impl AsFd, length: usize) -> Result<Self> {
         let mapping = Self::shared(file, length)?;
         mapping.advise(Advice::LinuxNoHugepage)?;
@@ -67,8 +68,8 @@ impl Mapping {
         let start = unsafe { mmap_anonymous(ptr::null_mut(), size, prot, MapFlags::PRIVATE) }
             .context("cannot map private memory")?;
         let skip = start.cast::<u8>().align_offset(HUGE_PAGE_BYTES);
-        // SAFETY: `skip` is less than the size of a huge page, by which the mapping is longer than
-        // `length`, so the result points into the mapping.
+        // SAFETY: `skip` is less than the size of a huge page. The mapping is that much longer than
+        // `length`, so the result points into it.
         let aligned = unsafe { start.byte_add(skip) };
         let mapping = Self::of(aligned, length, start, size)?;
         mapping.advise(match pages {
@@ -95,11 +96,10 @@ impl Mapping {
     }
 
     fn advise(&self, advice: Advice) -> Result<()> {
-        // SAFETY: this object has mapped the range, and both kinds of advice leave the bytes as
-        // they are.
+        // SAFETY: this object has mapped the range, and neither kind of advice changes the bytes.
         let advised = unsafe { madvise(self.start.as_ptr().cast(), self.length, advice) };
         match advised {
-            // A kernel without huge pages gives small ones anyway.
+            // A kernel without huge pages uses small ones anyway.
             Err(rustix::io::Errno::INVAL) => Ok(()),
             other => other.context("cannot choose the page size of a mapping"),
         }
@@ -108,8 +108,8 @@ impl Mapping {
     /// Returns the mapping's bytes as words.
     pub(crate) fn region(&self) -> Region<'_> {
         // SAFETY: a mapping starts at a page. It stays mapped, readable and writable as long as
-        // `self` lives, which the region borrows. Other accesses of this process are those of
-        // `word`, which are atomic.
+        // `self` lives, which the region borrows. The only other accesses of this process come from
+        // `word` and are atomic.
         unsafe { Region::new(self.start.as_ptr(), self.length) }
     }
 
@@ -125,9 +125,9 @@ impl Mapping {
             "no word at byte {offset} of a mapping of {}",
             self.length
         );
-        // SAFETY: the word is inside the mapping, by the check above. Its address is a multiple of
-        // eight, since a mapping starts at a page. It stays mapped as long as `self`, which the
-        // result borrows, and any bits are a value.
+        // SAFETY: the check above ensures that the word is inside the mapping. Its address is a
+        // multiple of eight, because a mapping starts at a page. It stays mapped as long as `self`,
+        // which the result borrows, and any bits are valid.
         Ok(unsafe { self.start.add(offset).cast::<AtomicU64>().as_ref() })
     }
 }
@@ -136,7 +136,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let (start, length) = self.whole;
         // SAFETY: this object has mapped these bytes and unmaps them once. Regions and words borrow
-        // the object, so none is left.
+        // the object, so none exists any more.
         let unmapped = unsafe { munmap(start.as_ptr(), length) };
         debug_assert!(
             unmapped.is_ok(),

@@ -1,4 +1,4 @@
-//! Handles of memory in a segment that both processes have mapped already.
+//! Handles of memory in a segment that both processes have already mapped.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::memfd::Mapping;
 
-/// Number of a segment, offset and length: enough for an importer that trusts the exporter.
+/// A handle with the number of a segment, an offset and a length. It is enough for an importer that
+/// trusts the exporter.
 #[derive(Clone, Copy)]
 pub(crate) struct SlabHandle {
     segment: u64,
@@ -18,7 +19,7 @@ impl SlabHandle {
     /// Size of the handle in bytes.
     pub(crate) const SIZE: usize = 24;
 
-    /// Returns the handle's bytes for `length` bytes at `offset`.
+    /// Returns the bytes of a handle to `length` bytes at `offset`.
     #[inline]
     pub(crate) fn get(segment: u64, offset: u64, length: u64) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
@@ -42,19 +43,19 @@ impl SlabHandle {
 /// The segments that an importer has mapped, by number, with their lengths in bytes.
 pub(crate) struct MappedSegments(HashMap<u64, (Arc<Mapping>, u64)>);
 
-/// Opened memory of a slab, which keeps its segment mapped.
+/// Opened memory in a slab. It keeps the segment mapped.
 pub(crate) struct SlabMemory {
     segment: Arc<Mapping>,
     offset: u64,
 }
 
 impl MappedSegments {
-    /// Makes a set of one segment.
+    /// Creates a set of one segment.
     pub(crate) fn one(number: u64, mapping: Mapping, length: u64) -> Self {
         Self(HashMap::from([(number, (Arc::new(mapping), length))]))
     }
 
-    /// Opens a handle. Returns `None` if its bytes are in no mapped segment.
+    /// Opens a handle. Returns `None` if its bytes are not in a mapped segment.
     #[inline]
     pub(crate) fn open(&self, bytes: &[u8; SlabHandle::SIZE]) -> Option<SlabMemory> {
         let handle = SlabHandle::parse(bytes);

@@ -1,7 +1,8 @@
-//! Attacks on the sleepers of shared words, as any process can make them that has the memory mapped.
+//! Attacks on threads that sleep on shared words, as any process that has mapped the memory can
+//! make them.
 //!
-//! The attacker knows nothing of the words: it asks the kernel for each word of its shared, writable
-//! pages how many threads sleep on it.
+//! The attacker knows nothing about the words. For each word of its shared, writable pages, it asks
+//! the kernel how many threads sleep there.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,22 +17,23 @@ use rustix::thread::futex::{Flags, WAITERS, cmp_requeue, lock_pi};
 use rustix::thread::gettid;
 
 const PAGE_BYTES: usize = 4096;
-/// Bit of an entry of `/proc/PID/pagemap`: the page is in memory.
+/// Bit of an entry of `/proc/PID/pagemap` that says that the page is in memory.
 const PRESENT: u64 = 1 << 63;
-/// Distance from the half of a word that is slept on to the half that counts sleepers, in `AtomicU32`s.
+/// Distance in `AtomicU32`s from the half of a word that threads sleep on to the half that counts
+/// sleepers.
 const COUNT_BELOW: usize = 1;
-/// Words that are held by locks at a time, each with a thread.
+/// Maximum number of words that are locked at a time, each with a thread.
 const MAX_LOCKS: usize = 64;
 
 /// A kind of attack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Attack {
-    /// Moves sleepers to a word that nobody wakes.
+    /// Moves sleepers to a word that no thread wakes.
     Requeue,
-    /// Makes the first sleeper of a word one that waits for a lock with priority inheritance, so that
-    /// the kernel refuses to wake the others.
+    /// Makes the first sleeper of a word wait for a lock with priority inheritance. The kernel then
+    /// refuses to wake the others.
     LockWithPriority,
-    /// Tells signallers that nobody sleeps.
+    /// Tells signallers that no thread sleeps.
     ZeroCounts,
 }
 
@@ -43,7 +45,7 @@ impl Attack {
     }
 }
 
-/// How many sleepers an attacker has met.
+/// The number of sleepers that an attacker has met.
 #[derive(Clone, Default)]
 pub(crate) struct Met(Arc<AtomicU64>);
 
@@ -56,15 +58,15 @@ impl Met {
 pub(crate) struct Attacker {
     attack: Attack,
     words: Vec<&'static AtomicU32>,
-    /// The thread that holds the locks, as a lock's word names it.
+    /// The number of the thread that holds the locks, as a lock's word contains it.
     holder: u32,
     locked: Vec<usize>,
     met: Met,
 }
 
 impl Attacker {
-    /// Makes an attacker of the words that are in this process's memory now. They stay mapped until the
-    /// process ends: nothing that is shared may be closed from now on.
+    /// Creates an attacker of the words that are in this process's memory now. The words must stay
+    /// mapped until the process ends, so the process must not close shared memory from now on.
     pub(crate) fn start(attack: Attack) -> Result<Self> {
         let words = shared_words().context("cannot find the shared pages")?;
         ensure!(!words.is_empty(), "no page is shared and writable");
@@ -95,7 +97,7 @@ impl Attacker {
             let word = self.words[index];
             let met = match self.attack {
                 Attack::Requeue => moved(word, &NOWHERE),
-                // From the word to itself: nobody is moved, but all are counted.
+                // Moving from a word to itself moves no sleeper but counts all of them.
                 Attack::LockWithPriority => match self.locked.contains(&ptr::from_ref(word).addr())
                 {
                     false => moved(word, word),
@@ -117,7 +119,7 @@ impl Attacker {
         }
     }
 
-    /// Lets a thread wait for a word as for a lock that another one holds.
+    /// Starts a thread that waits for a word as for a lock that another thread holds.
     fn lock(&mut self, word: &'static AtomicU32) {
         if self.locked.len() == MAX_LOCKS {
             return;
@@ -125,7 +127,7 @@ impl Attacker {
         self.locked.push(ptr::from_ref(word).addr());
         let before = word.swap(self.holder, Ordering::SeqCst);
         thread::spawn(move || lock_pi(word, Flags::empty(), None));
-        // The kernel's mark, which it sets under the lock that wakes take.
+        // The kernel sets this mark while it holds the lock that wake-ups take.
         while word.load(Ordering::SeqCst) & WAITERS == 0 {
             thread::yield_now();
         }
@@ -133,15 +135,15 @@ impl Attacker {
     }
 }
 
-/// Moves all sleepers of a word to another one, and returns how many there were.
+/// Moves all sleepers of a word to another word, and returns their number.
 fn moved(from: &AtomicU32, to: &AtomicU32) -> usize {
     let all = i32::MAX as u32;
     let expected = from.load(Ordering::Relaxed);
     cmp_requeue(from, Flags::empty(), 0, all, to, expected).unwrap_or(0)
 }
 
-/// Returns the words of the pages of events that this process shares with others and may write, as far
-/// as it has used them, in the order of their addresses.
+/// Returns the words of the event pages that this process shares and may write, in the order of
+/// their addresses. Only pages that the process has used are included.
 fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut words = Vec::new();
@@ -159,9 +161,9 @@ fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
             let page = start + index * PAGE_BYTES;
             words.extend((page..page + PAGE_BYTES).step_by(4).map(|address| {
                 let place = ptr::with_exposed_provenance_mut::<u32>(address);
-                // SAFETY: a writable page of this process that stays mapped until the process ends, as
-                // `Attacker::start` demands. The address is a multiple of four. Other processes access
-                // these words with atomic operations, or as this one does.
+                // SAFETY: the page is writable and stays mapped until the process ends, as
+                // `Attacker::start` requires. The address is a multiple of four. Other processes
+                // access these words with atomic operations or in the same way as this one.
                 unsafe { AtomicU32::from_ptr(place) }
             }));
         }
@@ -169,7 +171,7 @@ fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
     Ok(words)
 }
 
-/// Returns the addresses in a line of `/proc/PID/maps`, if it is an arena of events.
+/// Returns the address range in a line of `/proc/PID/maps`, if it is an arena of events.
 fn shared_range(line: &str) -> Option<(usize, usize)> {
     let mut parts = line.split_whitespace();
     let (start, end) = parts.next()?.split_once('-')?;

@@ -1,4 +1,4 @@
-//! The machine on which the figures were measured.
+//! The machine on which a report was measured.
 
 use std::fmt;
 use std::fs;
@@ -15,10 +15,10 @@ pub(crate) struct Machine {
     /// Number of CPUs that this process may use.
     pub(crate) cpus: usize,
     pub(crate) kernel: String,
-    /// GPUs and their driver, if GPUs were measured.
+    /// The GPUs and their driver, if GPUs were measured.
     pub(crate) gpus: Option<String>,
     /// Load average over one minute before the first measurement. If it is not near zero, other
-    /// programs have changed the figures.
+    /// programs have affected the results.
     pub(crate) load: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! The table of all rows, for people and for programs.
+//! The table of all rows, in forms for people and for programs.
 
 pub(crate) mod machine;
 pub(crate) mod row;
@@ -19,14 +19,14 @@ const COLUMNS: [&str; 6] = ["what", "ours", "raw", "ratio", "target", "verdict"]
 #[derive(Serialize)]
 pub(crate) struct Report {
     pub(crate) machine: Machine,
-    /// True for a quick run, whose figures are not to be quoted.
+    /// Whether this is a quick run, whose results must not be quoted.
     pub(crate) quick: bool,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
-    /// Returns the identifiers of the rows that miss their target, and of rows with a target whose
-    /// measurement failed.
+    /// Returns the identifiers of the rows that miss their target. Rows with a target whose
+    /// measurement failed are included.
     pub(crate) fn missed(&self) -> Vec<&'static str> {
         self.rows
             .iter()
@@ -88,7 +88,7 @@ impl Report {
         writeln!(out, "\n{}{}", self.machine, self.warning())
     }
 
-    /// Prints each note once, since the rows of one scenario may share theirs.
+    /// Prints each note once, because the rows of one scenario may have the same note.
     fn print_notes(&self, out: &mut impl Write, bullet: &str) -> io::Result<()> {
         for rows in self.rows.chunk_by(|a, b| a.note == b.note) {
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else {

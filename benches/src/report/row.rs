@@ -1,11 +1,11 @@
-//! One row of the table: its target, its figures, its verdict.
+//! One row of the table, with its target, its results and its verdict.
 
 use serde::Serialize;
 
 use super::unit::Unit;
 use crate::harness::outcome::{Outcome, Summary};
 
-/// The figure of a series that is compared.
+/// The statistic of a series that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Statistic {
@@ -13,30 +13,30 @@ pub(crate) enum Statistic {
     P99,
 }
 
-/// The figure that ours has to reach.
+/// The target for the library's value.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", content = "bound", rename_all = "snake_case")]
 pub(crate) enum Target {
-    /// At most this figure, in the row's unit.
+    /// At most this value, in the row's unit.
     AtMost(f64),
-    /// At least this figure, in the row's unit.
+    /// At least this value, in the row's unit.
     AtLeast(f64),
-    /// At most this multiple of the raw technique's figure.
+    /// At most this multiple of the raw technique's value.
     AtMostTimesRaw(f64),
-    /// At most this multiple of the raw technique's figure, and this much more, in the row's unit.
+    /// At most this multiple of the raw technique's value plus a constant, in the row's unit.
     AtMostTimesRawPlus(f64, f64),
-    /// At most this much more than the raw technique's figure, in the row's unit.
+    /// At most the raw technique's value plus this constant, in the row's unit.
     AtMostOverRaw(f64),
-    /// At least this multiple of the raw technique's figure.
+    /// At least this multiple of the raw technique's value.
     AtLeastTimesRaw(f64),
-    /// No target: the row explains other rows.
+    /// No target. The row explains other rows.
     None,
 }
 
 /// A row before it is measured.
 #[derive(Clone, Copy)]
 pub(crate) struct RowSpec {
-    /// Identifier: unique, stable, safe in a shell.
+    /// A unique and stable identifier without special characters of a shell.
     pub(crate) id: &'static str,
     /// Description of the operation.
     pub(crate) what: &'static str,
@@ -47,7 +47,7 @@ pub(crate) struct RowSpec {
     pub(crate) target: Target,
 }
 
-/// Whether a row's figure reaches its target.
+/// Whether a row's result reaches its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -55,9 +55,9 @@ pub(crate) enum Verdict {
     Missed,
     /// The row has no target.
     Information,
-    /// This machine cannot measure the row; the note says why.
+    /// This machine cannot measure the row. The note gives the reason.
     Skipped,
-    /// The measurement failed; the note says how.
+    /// The measurement failed. The note contains the error.
     Failed,
 }
 
@@ -83,9 +83,10 @@ pub(crate) struct Row {
     pub(crate) statistic: Statistic,
     pub(crate) ours: Option<Summary>,
     pub(crate) raw: Option<Summary>,
-    /// Ours divided by raw, if both were measured and raw is not zero.
+    /// The library's value divided by the raw one, if both were measured and the raw one is not
+    /// zero.
     pub(crate) ratio: Option<f64>,
-    /// Ours less raw, in the row's unit, if both were measured.
+    /// The library's value minus the raw one, in the row's unit, if both were measured.
     pub(crate) overhead: Option<f64>,
     pub(crate) target: Target,
     pub(crate) verdict: Verdict,
@@ -99,7 +100,7 @@ impl RowSpec {
         self
     }
 
-    /// Returns the row with the figures that the scenario reported under its identifier.
+    /// Returns the row with the results that the scenario reported under its identifier.
     pub(crate) fn measured(&self, outcome: &Outcome) -> Row {
         let ours = outcome.ours.get(self.id).copied();
         let raw = outcome.raw.get(self.id).copied();
@@ -133,7 +134,7 @@ impl RowSpec {
             (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
             (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
-                // Without a raw figure, all of ours counts as overhead.
+                // Without a raw value, the library's whole value is treated as overhead.
                 None => reached(ours <= bound),
             },
             (Target::AtMostTimesRawPlus(times, plus), Some(ratio)) => {
@@ -153,7 +154,7 @@ impl RowSpec {
         row
     }
 
-    /// Returns the row without figures.
+    /// Returns the row without results.
     pub(crate) fn empty(&self, verdict: Verdict, note: Option<String>) -> Row {
         Row {
             id: self.id,
@@ -173,7 +174,7 @@ impl RowSpec {
 }
 
 impl Row {
-    /// Formats the figure of `summary` that this row compares, with its unit.
+    /// Formats the compared statistic of `summary` with its unit.
     pub(crate) fn show(&self, summary: Option<Summary>) -> String {
         summary.map_or_else(
             || "–".to_owned(),
@@ -209,7 +210,7 @@ impl Row {
 }
 
 impl Statistic {
-    /// Returns this figure of a summary.
+    /// Returns this statistic of a summary.
     pub(crate) fn of(self, summary: &Summary) -> f64 {
         match self {
             Self::P50 => summary.p50,

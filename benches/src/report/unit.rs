@@ -1,8 +1,8 @@
-//! Units of the figures.
+//! Units of the results.
 
 use serde::Serialize;
 
-/// The unit of a row's figures.
+/// The unit of a row's results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
@@ -11,12 +11,12 @@ pub(crate) enum Unit {
     GigabytesPerSecond,
     Bytes,
     Count,
-    /// Quotient of two figures of the same unit.
+    /// The ratio of two values of the same unit.
     Times,
 }
 
 impl Unit {
-    /// Formats a figure with its unit, to three or four digits.
+    /// Formats a value with its unit, with three or four digits.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
             Self::Nanoseconds => scaled(value, 1000.0, &["ns", "µs", "ms", "s"]),
@@ -28,8 +28,8 @@ impl Unit {
     }
 }
 
-/// Formats a value in the largest of `units` that leaves at least 1; each is `step` times the one
-/// before.
+/// Formats a value in the largest of `units` in which it is at least 1. Each unit is `step` times
+/// the previous one.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut units = units.iter();

@@ -1,4 +1,4 @@
-//! Calls that involve one process: signal, wait, get and put.
+//! The cost of calls within one process: signal, wait, get and put.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const OPERATIONS_PER_BATCH: usize = 10_000;
-/// Handles that are got before they are put.
+/// Number of handles that are obtained before they are put back.
 const HANDLES_PER_BATCH: usize = 1_000;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {

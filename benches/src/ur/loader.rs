@@ -13,10 +13,10 @@ use unified_runtime_sys::{
 
 /// Environment variable with the directory of `libur_loader.so.0`.
 ///
-/// `cargo xtask bench ur` sets this variable, and sets `UR_ADAPTERS_FORCE_LOAD` to the adapter.
+/// `cargo xtask bench ur` sets it, and sets `UR_ADAPTERS_FORCE_LOAD` to the adapter.
 const DIRECTORY_VARIABLE: &str = "UR_RUNTIME_LIB_DIR";
 
-/// Type of `urLoaderInit`, which is in no table of the bindings.
+/// The type of `urLoaderInit`, which is in no table of the bindings.
 type LoaderInit = unsafe extern "C" fn(
     sys::ur_device_init_flags_t,
     sys::ur_loader_config_handle_t,
@@ -24,7 +24,7 @@ type LoaderInit = unsafe extern "C" fn(
 
 macro_rules! functions {
     ($($field:ident: $type:ident = $name:ident,)*) => {
-        /// Functions of the loader, as a program calls them that is linked with the loader.
+        /// The loader's functions, as a program that is linked with the loader calls them.
         struct Functions {
             $($field: sys::$type,)*
         }
@@ -63,7 +63,8 @@ functions! {
     open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
 }
 
-/// A context and an in-order queue on the adapter's first device, which live as long as the process.
+/// A context and an in-order queue on the adapter's first device, which live as long as the
+/// process.
 pub(super) struct Runtime {
     functions: Functions,
     device: ur_device_handle_t,
@@ -72,14 +73,14 @@ pub(super) struct Runtime {
     _library: Library,
 }
 
-/// Bytes of a handle that the adapter has handed out, until they are put back.
+/// The bytes of a handle that the adapter has created and that was not put back yet.
 pub(super) struct HandleData(*mut c_void);
 
 /// Memory that the adapter has allocated, and that lives as long as the process.
 #[derive(Clone, Copy)]
 pub(super) struct AllocatedMemory(*mut c_void);
 
-/// Memory of another process that the adapter has opened, until it is closed.
+/// Another process's memory that the adapter has opened and that was not closed yet.
 pub(super) struct OpenedMemory(*mut c_void);
 
 /// A reusable event, released when dropped.
@@ -93,13 +94,13 @@ macro_rules! call {
     ($runtime:expr, $function:ident($($argument:expr),* $(,)?)) => {{
         let function = $runtime.functions.$function.context("a null function")?;
         // SAFETY: the callers below pass handles and memory that the loader has returned and that
-        // were not given back, and pointers to their own variables and slices.
+        // are still alive, and pointers to their own variables and slices.
         let result = unsafe { function($($argument),*) };
         check(result, stringify!($function))
     }};
 }
 
-/// Makes an error of a call's result unless it is success.
+/// Returns an error unless the call succeeded.
 #[inline]
 fn check(result: ur_result_t, function: &str) -> Result<()> {
     ensure!(
@@ -117,12 +118,11 @@ impl Runtime {
             format!("{DIRECTORY_VARIABLE} is not set; run `cargo xtask bench ur`")
         })?;
         let path = format!("{directory}/libur_loader.so.0");
-        // SAFETY: the stock loader's initialisers have no conditions.
+        // SAFETY: the stock loader's initialisers have no requirements.
         let library = unsafe { Library::new(&path) }.with_context(|| path.clone())?;
         // SAFETY: the loader's headers declare the function with this type.
         let init = unsafe { *library.get::<LoaderInit>("urLoaderInit")? };
-        // SAFETY: the function may be called at any time; 0 and null mean the default for both
-        // arguments.
+        // SAFETY: the function may be called at any time, and 0 and null select the defaults.
         check(unsafe { init(0, ptr::null_mut()) }, "urLoaderInit")?;
         let mut this = Self {
             functions: Functions::of(&library)?,

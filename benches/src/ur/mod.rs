@@ -1,4 +1,4 @@
-//! The Unified Runtime adapter, through the stock loader, beside the library's own calls.
+//! The Unified Runtime adapter through the stock loader, compared with the library's own calls.
 
 mod calls;
 mod loader;

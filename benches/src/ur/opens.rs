@@ -1,4 +1,4 @@
-//! Opening handles of another process whose segment is mapped already.
+//! The time to open handles of another process whose segment is already mapped.
 
 use std::time::{Duration, Instant};
 
@@ -43,15 +43,16 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     follower: run_follower,
 };
 
-/// Objects of each kind in a round.
+/// Number of objects of each kind in a round.
 const OBJECTS: usize = 1_000;
-/// Rounds that map the segments and fill the lists before figures are recorded.
+/// Number of rounds before recording. They map the segments and fill the lists.
 const WARM_UP_ROUNDS: usize = 3;
 
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
     let link = participant.peer()?;
-    // Each side has its own exporter, so that neither finds segments that the other has mapped.
+    // Each side has its own exporter, so that it does not find segments that the other side has
+    // mapped.
     let exporters: [(Context, Vec<Memory>, Vec<Event>); 2] = [export()?, export()?];
     for (_, memory, events) in &exporters {
         let handles = memory.iter().map(|memory| Ok(*memory.handle()?.as_bytes()));

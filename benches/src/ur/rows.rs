@@ -3,7 +3,7 @@
 use crate::report::row::{RowSpec, Statistic, Target};
 use crate::report::unit::Unit;
 
-/// Nanoseconds that loader and adapter may add to a call of the library.
+/// Maximum time that the loader and the adapter may add to a call of the library, in nanoseconds.
 const MAX_ADDED_NS: f64 = 30.0;
 
 /// Describes a row that compares the median of times.

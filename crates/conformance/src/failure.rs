@@ -4,7 +4,7 @@ use crate::Outcome;
 use std::fmt;
 use std::panic::Location;
 
-/// A description of what went wrong in a case, and the source line.
+/// A description of a case's failure, with the source line.
 pub struct Failure(String);
 
 /// The result of a case.
@@ -19,7 +19,7 @@ impl Failure {
     }
 }
 
-/// Conversion by `?`, which records the line it is on.
+/// Converts an error through `?`, and records the source line of the `?`.
 impl<E: std::error::Error> From<E> for Failure {
     #[track_caller]
     fn from(error: E) -> Self {

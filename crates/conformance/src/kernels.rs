@@ -8,9 +8,9 @@ use crosshandle::{
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// An address at which no process has memory.
+/// An address that is unmapped in every process.
 const NOWHERE: NonZeroUsize = NonZeroUsize::new(64).unwrap();
-/// The kernels as a module, made of the text beside it.
+/// The kernels as a SPIR-V module, which is made from the text in the same folder.
 const SPIR_V: &[u8] = include_bytes!("../kernels/kernels.spv");
 /// Number of threads of a block.
 const BLOCK: u32 = 128;
@@ -22,7 +22,7 @@ pub struct Kernels {
 }
 
 impl Kernels {
-    /// Returns whether a device can run them.
+    /// Returns whether a device can run the kernels.
     pub fn run_on(device: &Device) -> bool {
         device.kernels().is_ok()
     }
@@ -68,8 +68,8 @@ impl Kernels {
     /// Fails as [`Command::launch`] does.
     pub fn fault(&self) -> Result<Command> {
         let nowhere = NonNull::without_provenance(NOWHERE);
-        // SAFETY: the address is invalid on purpose; only processes that exist for the fault launch
-        // this.
+        // SAFETY: the address is invalid on purpose. Only processes that exist for the fault launch
+        // this command.
         let words = unsafe { MemoryRange::from_raw_parts(nowhere, 4, Access::ReadWrite) };
         launch(&self.fill, &words, 0)
     }
@@ -89,7 +89,7 @@ fn image(backend: BackendKind) -> ProgramImage<'static> {
         BackendKind::Cuda => {
             ProgramImage::text(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx"))
         }
-        // SAFETY: the module is valid, by the assembler's validator.
+        // SAFETY: the module passed the assembler's validator.
         BackendKind::Host | BackendKind::LevelZero => unsafe { ProgramImage::spirv(SPIR_V) },
     }
 }

@@ -1,16 +1,17 @@
-//! A conformance suite for every backend: what sharing between processes promises, tested with real
-//! processes.
+//! A conformance suite for every backend. It tests the guarantees of sharing between processes with
+//! real processes.
 //!
-//! A [`Case`] is one rule. It gets a [`Harness`], which names the device under test and starts
-//! *peers*: processes of the program `crosshandle-peer` that execute commands line by line. Every
-//! answer has a deadline, and a late peer is killed, so that no case hangs.
+//! A [`Case`] is one rule. It receives a [`Harness`], which names the device under test and starts
+//! *peers*. A peer is a process of the program `crosshandle-peer`, which executes commands line by
+//! line. Every reply has a deadline, and a late peer is killed, so no case hangs.
 //!
-//! The tests of this package run the suite on the host, each case as a test of its own. The program
-//! `conformance` runs it on any device, or between two (`--device cuda:0 --peer-device cuda:1`),
-//! and needs only `crosshandle-peer` beside it.
+//! The tests of this package run the suite on the host, with one test per case. The program
+//! `conformance` runs it on any device, or between two devices
+//! (`--device cuda:0 --peer-device cuda:1`), and needs only `crosshandle-peer` in its directory.
 //!
-//! A [`Transfer`] writes and reads memory also where the host cannot access it, so that most cases
-//! run unchanged everywhere. A device's capabilities say what it cannot do; only that is skipped.
+//! A [`Transfer`] writes and reads memory even if the host cannot access it, so most cases run
+//! unchanged on every device. A device's capabilities say what it cannot do. Only cases that need a
+//! missing capability are skipped.
 
 pub mod attackers;
 mod cases;

@@ -1,7 +1,7 @@
-//! Byte patterns in which every place is recognisable.
+//! Byte patterns that identify the place of every byte group.
 
-/// Returns `len` bytes that differ for every seed and in every 8-byte group, so that a shifted,
-/// mixed or wrong copy is noticed.
+/// Returns `len` bytes that differ for every seed and in every 8-byte group. A shifted, mixed or
+/// wrong copy is therefore noticed.
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(len.next_multiple_of(8));
     let mut word = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;

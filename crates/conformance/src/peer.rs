@@ -41,13 +41,13 @@ impl PeerOptions {
         self
     }
 
-    /// Leaves the case's socket directory out of the options of the peer's contexts.
+    /// Omits the case's socket directory from the options of the peer's contexts.
     pub fn without_directory(mut self) -> Self {
         self.without_directory = true;
         self
     }
 
-    /// Starts the peer by another program, such as `unshare --pid`.
+    /// Starts the peer through another program, such as `unshare --pid`.
     pub fn wrapper(mut self, words: &[&str]) -> Self {
         self.wrapper = words.iter().map(|word| (*word).to_owned()).collect();
         self
@@ -71,13 +71,13 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The answer of a peer: words, or an error.
+/// The reply of a peer, which consists of words or is an error.
 pub type Reply = Result<Vec<String>, Refused>;
 
 #[derive(Default)]
 struct Inbox {
     replies: HashMap<u64, Reply>,
-    /// Threads that execute requests, by the request's number.
+    /// The threads that execute requests, by the number of the request.
     begun: HashMap<u64, u32>,
     closed: bool,
 }
@@ -119,7 +119,7 @@ impl Shared {
     }
 }
 
-/// A process that executes commands of the suite. Killed on drop.
+/// A process that executes commands of the suite. It is killed on drop.
 pub struct Peer {
     child: Mutex<Child>,
     pid: u32,
@@ -128,7 +128,7 @@ pub struct Peer {
     next: AtomicU64,
 }
 
-/// A request without an answer yet.
+/// A request whose reply has not arrived yet.
 #[must_use]
 pub struct Pending<'a> {
     peer: &'a Peer,
@@ -196,12 +196,12 @@ impl Peer {
         })
     }
 
-    /// Returns the peer's process id, or that of its wrapper.
+    /// Returns the process ID of the peer or of its wrapper.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Executes a command in the peer, and waits for the answer.
+    /// Executes a command in the peer, and waits for the reply.
     ///
     /// # Errors
     /// Fails with the command's error, and if the peer is late or has ended.
@@ -211,12 +211,12 @@ impl Peer {
             .reply(deadline())
     }
 
-    /// Executes a command in a thread of its own in the peer.
+    /// Executes a command on a separate thread of the peer.
     pub fn begin(&self, question: impl fmt::Display) -> Pending<'_> {
         self.start_asking(&question.to_string(), "&")
     }
 
-    /// Executes a command in a thread of its own in the peer, and waits until that thread sleeps.
+    /// Executes a command on a separate thread of the peer, and waits until that thread sleeps.
     ///
     /// # Errors
     /// Fails if the thread does not fall asleep.
@@ -233,7 +233,7 @@ impl Peer {
     /// Executes a command that must fail with this kind of error.
     ///
     /// # Errors
-    /// Fails if the command succeeds or fails otherwise.
+    /// Fails if the command succeeds, or fails with another error.
     #[track_caller]
     pub fn refused(&self, question: impl fmt::Display, kind: &str) -> Result<Refused, Failure> {
         let question = question.to_string();
@@ -252,7 +252,7 @@ impl Peer {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut input = self.input.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(input) = &mut *input {
-            // If the peer has ended, the answer says so.
+            // If the peer has ended, the reply says so.
             let _ = input.write_all(format!("{mark}{number} {question}\n").as_bytes());
         }
         Pending {
@@ -278,7 +278,8 @@ impl Peer {
         }
     }
 
-    /// Kills the peer with SIGKILL, waits until it is gone, and returns when the signal was sent.
+    /// Kills the peer with SIGKILL, and waits until it has ended. Returns the time when the signal
+    /// was sent.
     pub fn kill(&self) -> Instant {
         let sent = Instant::now();
         let mut child = self.child.lock().unwrap_or_else(PoisonError::into_inner);
@@ -287,7 +288,7 @@ impl Peer {
         sent
     }
 
-    /// Waits until the peer has ended by itself.
+    /// Waits until the peer exits.
     ///
     /// # Errors
     /// Fails if it does not end in time.
@@ -305,7 +306,7 @@ impl Peer {
     /// Returns the number of the signal that ended the peer.
     ///
     /// # Errors
-    /// Fails if the peer has not ended, or ended by itself.
+    /// Fails if the peer has not ended, or has exited normally.
     #[track_caller]
     pub(crate) fn ended_by_signal(&self) -> Result<i32, Failure> {
         let status = self.ended()?;
@@ -314,7 +315,7 @@ impl Peer {
             .ok_or_else(|| Failure::new(format!("it ended with {status}")))
     }
 
-    /// Returns what the peer has written to standard error.
+    /// Returns the peer's output on standard error.
     pub(crate) fn complaints(&self) -> String {
         let complaints = &self.shared.complaints;
         let text = complaints.lock().unwrap_or_else(PoisonError::into_inner);
@@ -367,7 +368,7 @@ impl Pending<'_> {
         }
     }
 
-    /// Waits for the answer, at most for `limit`.
+    /// Waits for the reply, for at most `limit`.
     ///
     /// # Errors
     /// Fails with the command's error, with `Late` (after killing the peer) or with `Ended`.
@@ -375,7 +376,7 @@ impl Pending<'_> {
         self.wait(limit, |inbox| inbox.replies.remove(&self.number))?
     }
 
-    /// Waits until a thread executes the command, and returns its id.
+    /// Waits until a thread executes the command, and returns the ID of that thread.
     ///
     /// # Errors
     /// Fails as [`reply`](Self::reply) does.
@@ -383,7 +384,7 @@ impl Pending<'_> {
         self.wait(deadline(), |inbox| inbox.begun.remove(&self.number))
     }
 
-    /// Returns whether the answer has come.
+    /// Returns whether the reply has arrived.
     pub fn is_answered(&self) -> bool {
         self.peer.shared.inbox().replies.contains_key(&self.number)
     }

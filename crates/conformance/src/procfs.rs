@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 
-/// The resources of a process that may leak.
+/// The resources that a process may leak.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Usage {
     /// Number of open file descriptors.
@@ -19,14 +19,14 @@ impl Usage {
     /// Returns the resources of a process.
     ///
     /// # Errors
-    /// Fails if the process is gone.
+    /// Fails if the process has ended.
     pub fn of(pid: u32) -> io::Result<Self> {
         let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
         let resident = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))
             .and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        // Reading its own directory takes this process one more descriptor.
+        // Reading its own directory costs this process one more descriptor.
         let own = usize::from(pid == std::process::id());
         Ok(Self {
             descriptors: fs::read_dir(format!("/proc/{pid}/fd"))?.count() - own,
@@ -79,7 +79,7 @@ pub(crate) fn mappings(pid: u32) -> io::Result<BTreeMap<String, usize>> {
     Ok(counts)
 }
 
-/// Returns the mappings whose number has grown, and by how many.
+/// Returns the mappings whose number has grown, and by how much.
 pub(crate) fn more_than(
     before: &BTreeMap<String, usize>,
     now: &BTreeMap<String, usize>,
@@ -91,7 +91,7 @@ pub(crate) fn more_than(
         .collect()
 }
 
-/// Returns the protection of the mapping at an address of a process.
+/// Returns the protection of the mapping at an address in a process.
 pub(crate) fn protection(pid: u32, address: usize) -> io::Result<Option<String>> {
     let found = maps(pid)?
         .into_iter()
@@ -115,7 +115,7 @@ pub(crate) fn threads(pid: u32) -> io::Result<usize> {
     Ok(fs::read_dir(format!("/proc/{pid}/task"))?.count())
 }
 
-/// Returns the ids of a process's threads with a name.
+/// Returns the IDs of a process's threads with this name.
 pub(crate) fn threads_named(pid: u32, name: &str) -> io::Result<Vec<u32>> {
     let mut threads = Vec::new();
     for task in fs::read_dir(format!("/proc/{pid}/task"))? {
@@ -137,7 +137,7 @@ pub(crate) fn threads_named(pid: u32, name: &str) -> io::Result<Vec<u32>> {
 pub(crate) fn descriptors_named(pid: u32, part: &str) -> io::Result<usize> {
     let mut count = 0;
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
-        // The descriptor of the directory itself is closed by then.
+        // The descriptor of the directory itself is closed by now.
         let target = fs::read_link(entry?.path()).unwrap_or_default();
         count += usize::from(target.to_string_lossy().contains(part));
     }
@@ -157,7 +157,8 @@ pub(crate) fn is_stopped(pid: u32) -> io::Result<bool> {
 
 fn state(stat: &str) -> io::Result<Option<u8>> {
     let text = fs::read_to_string(stat)?;
-    // The thread's name before the state is in parentheses and may contain anything.
+    // The thread's name comes before the state. It is in parentheses and may contain any
+    // characters.
     let state = text.rsplit_once(") ");
     Ok(state.and_then(|(_, rest)| rest.bytes().next()))
 }

@@ -1,4 +1,4 @@
-//! Hand-made messages on the broker's sockets, as a hostile or broken process may send them.
+//! Raw messages on the broker's sockets, as a hostile or broken process may send them.
 
 use crate::failure::Failure;
 use crate::harness::deadline;
@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bytes at the start of every message.
+/// The bytes at the start of every message.
 const MAGIC: [u8; 4] = *b"XHBR";
 pub const VERSION: u16 = 9;
 pub const ATTACH: u16 = 1;
@@ -25,16 +25,16 @@ pub const MEMORY: u16 = 3;
 pub const ARENA: u16 = 4;
 pub const MIRROR: u16 = 5;
 pub const DESCRIBE: u16 = 6;
-/// Size of a request in bytes.
+/// Size of a request, in bytes.
 pub const REQUEST: usize = 64;
-/// Size of a reply in bytes.
+/// Size of a reply, in bytes.
 pub const REPLY: usize = 160;
-/// Offset of the key in a request in bytes.
+/// Offset of the key in a request, in bytes.
 pub const KEY_AT: usize = 24;
-/// Offset of the serial number in a request in bytes.
+/// Offset of the serial number in a request, in bytes.
 const SERIAL_AT: usize = 44;
 
-/// What a reply with status 0 contains.
+/// The contents of a reply with status 0.
 pub const ATTACHED: u32 = 1;
 pub const SENT: u32 = 2;
 pub const FETCHED: u32 = 3;
@@ -49,24 +49,25 @@ pub const STALE: u16 = 5;
 pub const READ_ONLY: u16 = 6;
 pub const WRONG_KEY: u16 = 8;
 
-/// The greatest number of a process in a context.
+/// The greatest owner number in a context.
 const OWNERS: u64 = 4095;
-/// Size of the first chunk of a catalog in bytes: a page, 64 for each process (and for no process),
-/// and for each of 1,024 records a generation, a name and a sealed handle.
+/// Size of a catalog's first chunk, in bytes. It has a page, 64 bytes for each owner number
+/// including 0, and a generation, a name and a sealed handle for each of 1,024 records.
 pub const CATALOG: u64 = 4096 + 64 * (OWNERS + 1) + 1024 * (8 + 32 + 128);
 /// The first bytes of a catalog.
 pub const CATALOG_MAGIC: &[u8; 8] = b"XHCATLG3";
-/// Offset of the first generation in the first chunk of a catalog, in bytes.
+/// Offset of the first generation in a catalog's first chunk, in bytes.
 const GENERATIONS: u64 = 4096 + 64 * (OWNERS + 1);
-/// Size of the first chunk of a ledger in bytes: a page, and four for each of 1,024 records.
+/// Size of a ledger's first chunk, in bytes. It has a page, and four bytes for each of 1,024
+/// records.
 pub const LEDGER: u64 = 4096 + 4 * 1024;
-/// Size of a slot in an arena of events in bytes.
+/// Size of a slot in an arena of events, in bytes.
 pub const SLOT: u64 = 384;
-/// Size of the first chunk's arena of events in bytes: a slot for each of 1,024 records, a doorbell of 8 words
-/// and a log of 1,024, in whole pages.
+/// Size of the first chunk's arena of events, in bytes, rounded up to whole pages. It has a slot
+/// for each of 1,024 records, a doorbell of 8 words and a log of 1,024 words.
 pub const EVENTS: u64 = (SLOT * 1024 + 8 * (8 + 1024)).next_multiple_of(4096);
 
-/// A request. The default asks for nothing.
+/// A request. The default value is not a valid request.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Request {
     pub operation: u16,
@@ -74,12 +75,12 @@ pub struct Request {
     pub record: u32,
     pub generation: u64,
     pub key: [u8; 16],
-    /// 1 for writing too.
+    /// 1 to request write access too.
     pub access: u32,
 }
 
 impl Request {
-    /// Returns a request to be let into the context that made a handle.
+    /// Returns a request to attach to the context that made a handle.
     pub fn attach(handle: &[u8; HANDLE_SIZE]) -> Self {
         Self {
             context: u32::from_le_bytes(part(handle, at::CONTEXT)),
@@ -87,7 +88,7 @@ impl Request {
         }
     }
 
-    /// Returns a request that concerns a handle's object.
+    /// Returns a request about a handle's object.
     pub fn about(operation: u16, handle: &[u8; HANDLE_SIZE]) -> Self {
         Self {
             operation,
@@ -107,17 +108,17 @@ impl Request {
         }
     }
 
-    /// Returns the request as it asks for writing, too.
+    /// Returns the same request for write access too.
     pub fn writing(self) -> Self {
         Self { access: 1, ..self }
     }
 
-    /// Returns the message, with the serial number 1.
+    /// Returns the message with the serial number 1.
     pub fn bytes(self) -> Vec<u8> {
         self.of_version(VERSION)
     }
 
-    /// Returns the message in a version of the protocol.
+    /// Returns the message for a version of the protocol.
     pub fn of_version(self, version: u16) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         bytes.extend(version.to_le_bytes());
@@ -137,8 +138,8 @@ fn part<const N: usize>(bytes: &[u8; HANDLE_SIZE], offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("inside")
 }
 
-/// Returns a reply: version, status, content, number (of the owner or of the segment), serial number,
-/// length, and an empty backend blob.
+/// Returns a reply with an empty backend blob. The arguments are the version, the status, the kind
+/// of content, the number of the owner or segment, the serial number and the length.
 pub fn reply(
     version: u16,
     status: u16,
@@ -158,22 +159,22 @@ pub fn reply(
     bytes
 }
 
-/// Returns the reply to an importer that has been let in, as this owner.
+/// Returns the reply that attaches an importer as this owner.
 pub fn attached(owner: u32, serial: u32) -> Vec<u8> {
     reply(VERSION, 0, ATTACHED, owner, serial, 0)
 }
 
-/// Returns the reply that brings nothing but descriptors.
+/// Returns a reply that contains only descriptors.
 pub fn sent(serial: u32) -> Vec<u8> {
     reply(VERSION, 0, SENT, 0, serial, 0)
 }
 
-/// Returns the reply that brings a segment of memory.
+/// Returns a reply with a memory segment.
 pub fn fetched(segment: u32, len: u64, serial: u32) -> Vec<u8> {
     reply(VERSION, 0, FETCHED, segment, serial, len)
 }
 
-/// Returns the reply that brings a driver's handle of these bytes to a segment, and no descriptor.
+/// Returns a reply with these bytes as a driver's handle to a segment, and without a descriptor.
 pub fn driver_handle(segment: u32, len: u64, serial: u32, handle: &[u8]) -> Vec<u8> {
     let mut bytes = reply(VERSION, 0, DRIVER_HANDLE, segment, serial, len);
     bytes[20..24].copy_from_slice(&(handle.len() as u32).to_le_bytes());
@@ -181,8 +182,9 @@ pub fn driver_handle(segment: u32, len: u64, serial: u32, handle: &[u8]) -> Vec<
     bytes
 }
 
-/// Returns the reply that brings some pieces of a segment of so many bytes: the number of all, that of the
-/// first one here, and of each the length of its memory, the place in it, and the length there.
+/// Returns a reply with some pieces of a segment of `len` bytes. It contains the total number of
+/// pieces and the index of the first one here. For each piece it has the length of its memory, the
+/// offset in it, and the length of the piece.
 pub fn pieces(
     segment: u32,
     len: u64,
@@ -199,13 +201,13 @@ pub fn pieces(
     bytes
 }
 
-/// Returns the number of the first piece that a request for memory asks for.
+/// Returns the index of the first piece that a memory request asks for.
 pub fn first_piece(request: &[u8]) -> u32 {
     let part = request.get(8..12).and_then(|part| part.try_into().ok());
     part.map_or(u32::MAX, u32::from_le_bytes)
 }
 
-/// Returns the reply that refuses.
+/// Returns a reply that refuses the request.
 pub fn refused(status: u16, serial: u32) -> Vec<u8> {
     reply(VERSION, status, 0, 0, serial, 0)
 }
@@ -226,7 +228,7 @@ pub fn operation(request: &[u8]) -> u16 {
     field(request, 6)
 }
 
-/// Returns the number that a reply gives: of the owner or of the segment.
+/// Returns the number in a reply, which is that of the owner or of the segment.
 pub fn number(reply: &[u8]) -> u32 {
     let part = reply.get(12..16).and_then(|part| part.try_into().ok());
     part.map_or(u32::MAX, u32::from_le_bytes)
@@ -239,7 +241,7 @@ pub fn serial(request: &[u8]) -> u32 {
         .map_or(0, u32::from_le_bytes)
 }
 
-/// Returns the first chunk of a catalog in which the object of a handle is current.
+/// Returns a catalog's first chunk in which the object of a handle is current.
 pub fn catalog(handle: &[u8; HANDLE_SIZE]) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, CATALOG)?;
@@ -285,12 +287,12 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Accepts the next connection; `None` if none comes in time.
+    /// Accepts the next connection. Returns `None` if none arrives before the deadline.
     pub fn accept(&self) -> rustix::io::Result<Option<Self>> {
         self.accept_within(deadline())
     }
 
-    /// Accepts the next connection; `None` if none comes in this time.
+    /// Accepts the next connection. Returns `None` if none arrives within `limit`.
     pub fn accept_within(&self, limit: Duration) -> rustix::io::Result<Option<Self>> {
         if !self.is_ready(limit)? {
             return Ok(None);
@@ -317,8 +319,8 @@ impl Socket {
         net::sendmsg(&self.0, &[IoSlice::new(message)], &mut control, flags).map(drop)
     }
 
-    /// Receives the next message and its descriptors: no bytes at a hang-up, an error if none comes
-    /// in time.
+    /// Receives the next message and its descriptors. Returns no bytes after a hang-up, and an
+    /// error if no message arrives before the deadline.
     pub fn receive(&self) -> rustix::io::Result<(Vec<u8>, Vec<OwnedFd>)> {
         if !self.is_ready(deadline())? {
             return Err(rustix::io::Errno::TIMEDOUT);
@@ -362,7 +364,8 @@ pub fn only_socket(directory: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// Returns a memfd of a length, sealed as importers demand or not at all.
+/// Returns a memfd of this length. It has the seals that importers require if `sealed` is true, and
+/// no seals otherwise.
 pub fn memfd(len: u64, sealed: bool) -> rustix::io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len)?;
@@ -377,7 +380,7 @@ pub fn pipe() -> rustix::io::Result<OwnedFd> {
     Ok(rustix::pipe::pipe()?.0)
 }
 
-/// Borrows descriptors to send them.
+/// Borrows descriptors for sending.
 pub fn borrowed(descriptors: &[OwnedFd]) -> Vec<BorrowedFd<'_>> {
     descriptors.iter().map(AsFd::as_fd).collect()
 }

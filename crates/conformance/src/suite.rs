@@ -1,4 +1,4 @@
-//! The list of cases, and the way to run one.
+//! The list of cases, and functions that find and run them.
 
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
@@ -8,7 +8,7 @@ use crosshandle::Capabilities;
 /// One rule that every backend must keep.
 #[derive(Clone, Copy)]
 pub struct Case {
-    /// Name of the form `topic::rule`.
+    /// The name, in the form `topic::rule`.
     pub name: &'static str,
     body: fn(&Harness) -> Verdict,
 }
@@ -354,10 +354,10 @@ pub fn find(name: &str) -> Option<&'static Case> {
     suite().iter().find(|case| case.name == name)
 }
 
-/// Runs a case between two devices, with peers that run the program `peer`.
+/// Runs a case on two devices. `peer` is the program of the peers.
 ///
 /// # Errors
-/// Fails with what went wrong.
+/// Fails with a description of the failure.
 pub fn run(case: &Case, devices: &Devices, peer: &std::path::Path) -> Verdict {
     let harness = Harness::new(devices, peer)?;
     let topic = case.name.split("::").next().unwrap_or_default();

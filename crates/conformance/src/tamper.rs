@@ -1,4 +1,4 @@
-//! Well-formed handles with wrong contents: a field is changed and the tag is fixed.
+//! Creates well-formed handles with wrong contents. It changes a field and corrects the tag.
 
 use crosshandle::handle::HANDLE_SIZE;
 

@@ -1,4 +1,4 @@
-//! The suite on the host, each case as a test of its own.
+//! Runs the suite on the host, with one test per case.
 
 use crosshandle::Device;
 use crosshandle_conformance::{Devices, Outcome, find, for_each_case, run};
@@ -6,7 +6,7 @@ use std::path::Path;
 
 const PEER: &str = env!("CARGO_BIN_EXE_crosshandle-peer");
 
-/// Capabilities that the host device lacks where no OpenCL runtime is installed.
+/// Capabilities that the host lacks if no OpenCL runtime is installed.
 const MAY_LACK: [&str; 1] = ["kernels"];
 
 fn check(name: &str) {

@@ -2,31 +2,47 @@
 //!
 //! Events are counters in memory that several processes share. The protocol on them
 //! (`crates/crosshandle/src/event_protocol/`) must hold in every order of the processes' steps, and
-//! whichever process dies at any step. The test programs of this package compile *the library's own
-//! files* against platforms of their own, on which a checker decides which process runs next:
+//! if any process dies at any step. The test programs of this package compile *the library's own
+//! files* against their own platforms. On such a platform, a checker decides which process runs
+//! next:
 //!
-//! | program | checker | what it looks for |
-//! |---|---|---|
-//! | `tests/interleavings` | shuttle: many random and PCT schedules, the same ones every time | lost wake-ups; early releases; completed signals reported as failed; hangs after a death at any step; counting past 2³²; slots reused while they are open; devices that wait for ever, are released early or undo other processes' signals; writes of anything to an event's slot that hang or misdirect those who wait for another event, complete its late signals or fail its orphans; half words that a device writes beside sleepers, completions and survivors; awaited signals (`awaiting/`) that the thread which sleeps for many never tells of, tells of twice or after they were cancelled, or never lets go of |
-//! | `tests/spinning` | shuttle, with waiters that spin before they sleep | lost wake-ups and early releases, without deaths |
-//! | `tests/orderings` | loom: all executions of small scenarios, up to some preemptions | what the memory orderings allow: data not visible after a wait, failures taken for successes |
+//! - `tests/interleavings` runs under shuttle, with many random and PCT schedules that are the same
+//!   on every run. It finds all faults in the list below.
+//! - `tests/spinning` runs under shuttle, with waiters that spin before they sleep. It finds lost
+//!   wake-ups and early releases, without deaths.
+//! - `tests/orderings` runs under loom, with all executions of small scenarios up to some
+//!   preemptions. It finds data that is not visible after a wait, and failures that are reported as
+//!   successes.
 //!
-//! Threads stand for processes, and for devices, which write and compare upper halves of words and
-//! do nothing else (`tests/interleavings/stream.rs`). A ledger beside the event records what really
-//! happened, and every answer of the protocol is compared with it. In scenarios without deaths no
-//! sleep times out, so that a lost wake-up is a deadlock, which the checker reports. Some scenarios have a
-//! variant that breaks a rule, and a test that the checker finds it.
+//! The program `interleavings` finds these faults:
+//!
+//! - lost wake-ups, early releases, and completed signals that are reported as failed
+//! - hangs after a death at any step
+//! - errors when a count passes 2³²
+//! - slots that are reused while they are open
+//! - devices that wait forever, are released early, or undo other processes' signals
+//! - hostile writes to the slot of one event that affect another event's waiters, late signals or
+//!   orphans
+//! - half words that a device writes while hosts count sleepers, complete signals or fail orphans
+//! - awaited signals (`awaiting/`) that are never reported, reported twice or after cancellation,
+//!   or never released
+//!
+//! Threads stand for processes. They also stand for devices, which only write and compare upper
+//! halves of words (`tests/interleavings/stream.rs`). A ledger records what really happened, and
+//! every result of the protocol is compared with it. In scenarios without deaths no sleep times
+//! out, so a lost wake-up is a deadlock, which the checker reports. Some scenarios have a variant
+//! that breaks a rule, and a test that the checker detects it.
 //!
 //! Shuttle treats all memory orderings as sequentially consistent, and loom treats sequentially
-//! consistent operations as acquire and release: neither replaces the other.
+//! consistent operations as acquire and release. Neither replaces the other.
 //!
-//! # Running them
-//! `cargo test -p crosshandle-counter-model`. `COUNTER_MODEL_EFFORT=100` tries a hundred times
-//! the schedules, and `SHUTTLE_RANDOM_SEED=…` tries others. A failure prints its seed and its
-//! schedule; `shuttle::replay` repeats it.
+//! # Running the programs
+//! Run `cargo test -p crosshandle-counter-model`. `COUNTER_MODEL_EFFORT=100` tries a hundred times
+//! as many schedules, and `SHUTTLE_RANDOM_SEED=…` tries others. A failure prints its seed and its
+//! schedule, which `shuttle::replay` repeats.
 //!
 //! # Changing the protocol
-//! For every new rule of the protocol, add a scenario that fails without the rule: break the rule
-//! in a copy, and see that the checker notices. The files of the protocol may use nothing but
-//! `crate::platform`, and their unit tests belong outside their folder, since these programs
-//! would compile them too.
+//! For every new rule of the protocol, add a scenario that fails without the rule. Break the rule
+//! in a copy, and verify that the checker detects it. The files of the protocol may use only
+//! `crate::platform`. Their unit tests must be outside their folder, because these programs would
+//! otherwise compile them too.

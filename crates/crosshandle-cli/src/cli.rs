@@ -8,12 +8,12 @@ use clap::{CommandFactory, Parser};
 const LONG_ABOUT: &str = "\
 Shares device memory and synchronisation events between processes, through handles.
 
-One process gets a handle to memory or to an event, and holds the object. The handle is one word; \
-send it in any way. Another process of the same machine opens it and holds the same object: the \
-same bytes, the same state, no copy.
+One process gets a handle to memory or to an event. The handle is one word, which can be sent in \
+any way. Another process of the same machine opens it and has the same object: the same bytes and \
+the same state, without a copy.
 
-A handle is a capability: it contains a secret key of its object. Where other users must not see it \
-in the list of processes, give `-` as HANDLE and the handle on standard input.";
+A handle is a capability: it contains a secret key of its object. If other users must not see it \
+in the list of processes, give `-` as HANDLE and pass the handle on standard input.";
 
 /// Shares memory and events between processes, through handles
 #[derive(Parser, Debug)]
@@ -32,7 +32,7 @@ struct Cli {
 
 /// The command line with which this program starts itself as a child process.
 ///
-/// It is no subcommand of [`Cli`], so neither manual pages nor completions speak of it.
+/// It is not a subcommand of [`Cli`], so manual pages and completions do not mention it.
 #[derive(Parser, Debug)]
 #[command(name = "crosshandle")]
 struct ChildCli {
@@ -43,7 +43,7 @@ struct ChildCli {
 }
 
 impl ChildCli {
-    /// Returns whether this process was started as a child process.
+    /// Returns `true` if this process was started as a child process.
     fn is_requested() -> bool {
         std::env::args_os()
             .nth(1)

@@ -13,16 +13,16 @@ Exit status:
   1  an error, explained on standard error
   2  wrong usage
   3  timed out
-  4  the process at the other end has ended";
+  4  the peer process has ended";
 
-/// Reason for which a command ends with another status than 0. The parser reports wrong usage (2).
+/// The reason why a command ends with a status other than 0. The parser reports wrong usage (2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Any other reason than those below.
+    /// Any other reason.
     Error,
-    /// A deadline passed first.
+    /// A deadline passed.
     TimedOut,
-    /// The process at the other end has ended.
+    /// The peer process has ended.
     PeerDied,
 }
 
@@ -41,7 +41,7 @@ impl Cause {
 pub(crate) enum Failure {
     /// The command could not do its work, for the reason in `message`.
     Failed { cause: Cause, message: String },
-    /// The reader has closed the output (`crosshandle read … | head`), which is no error.
+    /// The reader has closed the output (`crosshandle read … | head`), which is not an error.
     OutputClosed,
 }
 
@@ -67,7 +67,7 @@ impl Failure {
         Self::new(Cause::TimedOut, message)
     }
 
-    /// Makes a failure of a system error that came from standard output.
+    /// Converts an error of standard output to a failure.
     pub(crate) fn output(error: &io::Error) -> Self {
         if error.kind() == io::ErrorKind::BrokenPipe {
             Self::OutputClosed
@@ -76,11 +76,11 @@ impl Failure {
         }
     }
 
-    /// Returns what went wrong, in words.
+    /// Returns the message of the failure.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,
-            Self::OutputClosed => "nobody reads the output",
+            Self::OutputClosed => "the reader has closed the output",
         }
     }
 
@@ -94,11 +94,11 @@ impl Failure {
         )
     }
 
-    /// Prints the failure on standard error, and returns the exit code.
+    /// Prints the failure to standard error, and returns the exit code.
     pub(crate) fn report(&self) -> ExitCode {
         match self {
             Self::Failed { cause, message } => {
-                // If standard error is closed, the exit code must do.
+                // If standard error is closed, only the exit code reports the failure.
                 log::say(Level::Error, message);
                 ExitCode::from(cause.exit_code())
             }

@@ -1,4 +1,4 @@
-//! Messages between two processes of this program, over pipes: one line of JSON each.
+//! Messages between two processes of this program, over pipes. Each message is one line of JSON.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::tuning::MESSAGE_MAX_BYTES;
@@ -11,12 +11,11 @@ use std::time::{Duration, Instant};
 
 /// One end of a pair of pipes.
 ///
-/// The kernel closes the other end when the other process dies, so no call waits for a dead
-/// process.
+/// When the peer process dies, the kernel closes its end, so no call waits for a dead process.
 pub(crate) struct Link {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Bytes that were read and belong to no returned message yet.
+    /// Bytes that were read and do not belong to a returned message yet.
     received: Vec<u8>,
 }
 
@@ -29,7 +28,7 @@ impl Link {
         }
     }
 
-    /// Makes the child process's end, from the pipes that are its standard input and output.
+    /// Makes the child process's end from its standard input and output, which are pipes.
     pub(crate) fn to_parent() -> Result<Self> {
         let reader = std::io::stdin().as_fd().try_clone_to_owned();
         let writer = std::io::stdout().as_fd().try_clone_to_owned();
@@ -56,12 +55,12 @@ impl Link {
         Ok(())
     }
 
-    /// Waits for a message for at most `timeout`.
+    /// Waits for a message, at most for `timeout`.
     pub(crate) fn receive<T: DeserializeOwned>(&mut self, timeout: Duration) -> Result<T> {
         let line = self.receive_line(Instant::now() + timeout)?;
         serde_json::from_slice(&line).map_err(|error| {
             Failure::error(format!(
-                "the other process sent something else than a message of this program: {error}"
+                "the other process sent something that is not a message of this program: {error}"
             ))
         })
     }
@@ -87,7 +86,7 @@ impl Link {
     }
 
     fn wait_readable(&self, deadline: Instant) -> Result<()> {
-        // A pipe is also readable once its other end is closed.
+        // A pipe also becomes readable when its other end is closed.
         if wait_readable(&self.reader, deadline)? {
             return Ok(());
         }
@@ -97,11 +96,11 @@ impl Link {
     }
 }
 
-/// Waits until a descriptor is readable. Returns false if the deadline passed first.
+/// Waits until a descriptor is readable. Returns `false` if the deadline passed first.
 pub(crate) fn wait_readable(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A time that does not fit is longer than any machine runs, so it counts as none.
+        // A time that does not fit is longer than any machine runs, so it is treated as no limit.
         let left = Timespec::try_from(left).ok();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {

@@ -8,21 +8,22 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// A file that is being written. Until [`finish`](Self::finish) it has another name, and it is removed if
-/// that is not reached: a full disk does not cost an old file.
+/// A file that is being written. It has a temporary name until [`finish`](Self::finish), and is
+/// removed if `finish` is never reached. So a full disk does not cost the old file.
 pub(crate) struct NewFile {
     file: File,
-    /// Its name until it is complete, and its name from then on. `None` for what is no file, such as
-    /// a pipe or a device, which is written as it is.
+    /// The temporary name and the final name. `None` for a pipe or a device, which is written
+    /// directly.
     names: Option<(PathBuf, PathBuf)>,
 }
 
 impl NewFile {
-    /// Begins to write a file of `len` bytes. Through a symbolic link, the file behind it is replaced.
+    /// Starts to write a file of `len` bytes. Follows a symbolic link, and replaces the file that
+    /// it refers to.
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self> {
         let (path, mode) = match fs::metadata(path) {
             Ok(old) if FileType::from_raw_mode(mode_of(&old)) == FileType::RegularFile => {
-                // As if it were written in place.
+                // The old file must be writable, as for writing in place.
                 OpenOptions::new()
                     .write(true)
                     .open(path)
@@ -43,7 +44,7 @@ impl NewFile {
         check_limit(len)?;
         let name = path
             .file_name()
-            .ok_or_else(|| Failure::error("this names no file"))?;
+            .ok_or_else(|| Failure::error("the path has no file name"))?;
         let pid = std::process::id();
         let mut unfinished = std::ffi::OsString::from(".");
         unfinished.push(name);
@@ -55,7 +56,7 @@ impl NewFile {
             .mode(mode)
             .open(&unfinished)
             .context(format_args!(
-                "making {} (the file is made beside the one that it replaces)",
+                "making {} (a new file is made in the directory of the file that it replaces)",
                 unfinished.display()
             ))?;
         let new = Self {
@@ -63,7 +64,7 @@ impl NewFile {
             names: Some((unfinished, path)),
         };
         if mode != 0o666 {
-            // The mask of new files does not apply to an old one.
+            // The umask must not apply to the mode of an old file.
             let mode = rustix::fs::Mode::from_raw_mode(mode);
             rustix::fs::fchmod(&new.file, mode).context("setting its permissions")?;
         }
@@ -74,15 +75,15 @@ impl NewFile {
         &self.file
     }
 
-    /// Returns whether it is a file with positions, not a pipe or a device.
+    /// Returns `true` if this is a regular file, not a pipe or a device.
     pub(crate) fn is_regular(&self) -> bool {
         self.names.is_some()
     }
 
-    /// Gives the file its name, in place of an old one.
+    /// Gives the file its final name, which replaces an old file.
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some((unfinished, path)) = &self.names {
-            // Some file systems only now say that they are full.
+            // Some file systems report only now that they are full.
             self.file.sync_all().context("saving it")?;
             fs::rename(unfinished, path).context("giving it its name")?;
             self.names = None;
@@ -99,11 +100,12 @@ impl Drop for NewFile {
     }
 }
 
-/// Refuses what RLIMIT_FSIZE forbids: the kernel would send SIGXFSZ, which ends the process.
+/// Returns an error for a length that RLIMIT_FSIZE forbids. Otherwise the kernel would send
+/// SIGXFSZ, which ends the process.
 fn check_limit(len: u64) -> Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if len > limit => Err(Failure::error(format!(
-            "it would have {len} bytes, and files may have {limit}; raise RLIMIT_FSIZE (ulimit -f)"
+            "it would have {len} bytes, but the limit for files is {limit}; raise RLIMIT_FSIZE (ulimit -f)"
         ))),
         _ => Ok(()),
     }

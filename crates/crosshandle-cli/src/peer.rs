@@ -1,4 +1,4 @@
-//! A child process of this program, with which the parent process shares.
+//! A child process of this program, with which the parent process shares objects.
 
 use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::link::{Link, wait_readable};
@@ -19,19 +19,19 @@ pub(crate) enum Role {
     Doctor,
 }
 
-/// A child process and the pipes to it. Dropping it kills a process that still runs.
+/// A child process and the pipes to it. Dropping the value kills a process that still runs.
 pub(crate) struct Peer {
     process: KillOnDrop,
     link: Link,
-    /// Descriptor that becomes readable when the process ends.
+    /// A descriptor that becomes readable when the process ends.
     pidfd: OwnedFd,
 }
 
 impl Peer {
     /// Starts this program again as a child process in the given role.
     pub(crate) fn start(role: Role, settings: &Settings) -> Result<Self> {
-        // The program's file may have been replaced since this process was started; this link
-        // still leads to the old one.
+        // The program's file may have been replaced since this process was started. This link still
+        // refers to the old file.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("crosshandle").arg("peer");
         if let Some(role) = role.to_possible_value() {
@@ -67,7 +67,7 @@ impl Peer {
         &mut self.link
     }
 
-    /// Waits until the process has ended by itself, for at most `timeout`.
+    /// Waits until the process has ended, at most for `timeout`.
     pub(crate) fn finish(mut self, timeout: Duration) -> Result<()> {
         if !wait_readable(&self.pidfd, Instant::now() + timeout)? {
             return Err(Failure::timed_out("the second process does not end"));
@@ -83,12 +83,12 @@ impl Peer {
         Err(exit_failure(status))
     }
 
-    /// Returns the root cause of the parent's failure: often the child process has failed first.
+    /// Returns the root cause of the parent's failure. Often the child process has failed first.
     pub(crate) fn root_cause(&mut self, failure: Failure) -> Failure {
         if !failure.is_peer_dead() {
             return failure;
         }
-        // The kernel closes a process's pipes a little before the process can be waited for.
+        // The kernel closes a process's pipes shortly before the process can be waited for.
         let _ = wait_readable(&self.pidfd, Instant::now() + CHILD_EXIT_TIMEOUT);
         match self.process.0.try_wait() {
             Ok(Some(status)) if !status.success() => exit_failure(status),
@@ -102,19 +102,19 @@ struct KillOnDrop(Child);
 
 impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // Both calls do nothing if the process was reaped already.
+        // Both calls do nothing if the process was already reaped.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Returns the failure that a child process's exit status stands for.
+/// Converts a child process's exit status to a failure.
 fn exit_failure(status: ExitStatus) -> Failure {
     match (status.code(), status.signal()) {
         (Some(3), _) => Failure::timed_out("the second process timed out"),
         (Some(code @ (1 | 2)), _) => Failure::new(
             Cause::Error,
-            format!("the second process failed with status {code}; it says why above"),
+            format!("the second process failed with status {code}; its message is above"),
         ),
         (Some(code), _) => {
             Failure::peer_died(format!("the second process has ended with status {code}"))

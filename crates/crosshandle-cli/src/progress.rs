@@ -1,4 +1,4 @@
-//! Progress of long work, on standard error if that is a terminal.
+//! Progress of long operations, on standard error if that is a terminal.
 
 use crate::tuning::{PROGRESS_DELAY, PROGRESS_REDRAW_INTERVAL};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -6,17 +6,18 @@ use std::io::{IsTerminal, stderr};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 
-/// A progress bar, cleared when dropped.
+/// A progress bar, which is cleared when dropped.
 ///
-/// The bar stays hidden for `PROGRESS_DELAY`, and for ever if standard error is no terminal.
+/// The bar is hidden during the first `PROGRESS_DELAY`, and always if standard error is not a
+/// terminal.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// Thread that shows the bar after `PROGRESS_DELAY`, and the sender that stops the thread.
+    /// The thread that shows the bar after `PROGRESS_DELAY`, and the sender that stops the thread.
     delayed_show: Option<(Sender<()>, JoinHandle<()>)>,
 }
 
 impl Progress {
-    /// Starts the progress of work on `total` bytes.
+    /// Starts the progress of an operation on `total` bytes.
     pub(crate) fn bytes(total: u64, doing: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         let template = "{msg} {wide_bar} {bytes} of {total_bytes}, {bytes_per_sec}, {eta} left";
@@ -42,7 +43,7 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
-    /// Names the step that begins now.
+    /// Names the step that starts now.
     pub(crate) fn step(&self, doing: &'static str) {
         self.bar.set_message(doing);
     }
@@ -63,7 +64,7 @@ fn show_later(bar: ProgressBar) -> (Sender<()>, JoinHandle<()>) {
 impl Drop for Progress {
     fn drop(&mut self) {
         if let Some((stop, thread)) = self.delayed_show.take() {
-            // The thread must have ended before the bar is cleared, or it could show the bar again.
+            // The thread must end before the bar is cleared, because it could show the bar again.
             drop(stop);
             let _ = thread.join();
         }

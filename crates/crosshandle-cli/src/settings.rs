@@ -1,4 +1,4 @@
-//! Options that every command takes, and the contexts that they lead to.
+//! Options of every command, and the contexts that are created from them.
 
 use crate::failure::{Failure, Result};
 use crate::output::log::{self, Format, Level};
@@ -10,17 +10,17 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options that every command takes.
+/// Options that every command accepts.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Settings {
-    /// Directory of the exporters' sockets, the same on both sides [default:
-    /// $CROSSHANDLE_SOCKET_DIR, else one of this user]
+    /// Directory of the exporters' sockets, which must be the same on both sides [default:
+    /// $CROSSHANDLE_SOCKET_DIR, or else a directory of this user]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) socket_dir: Option<PathBuf>,
-    /// Say on standard error what is going on
+    /// Report on standard error what the command does
     #[arg(short, long, global = true)]
     verbose: bool,
-    /// How lines on standard error look
+    /// Format of the lines on standard error
     #[arg(
         long,
         global = true,
@@ -32,12 +32,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Makes the lines of this process look as the user wants.
+    /// Sets the format of this process's lines on standard error.
     pub(crate) fn apply(&self) {
         log::set_format(self.log_format);
     }
 
-    /// Prints a line on standard error if the user asked for more output.
+    /// Prints a line to standard error if the user asked for more output.
     pub(crate) fn log(&self, line: impl Display) {
         if self.verbose {
             log::say(Level::Info, line);
@@ -48,7 +48,7 @@ impl Settings {
         self.verbose
     }
 
-    /// Returns the arguments that give another process of this program these settings.
+    /// Returns the arguments that pass these settings on to another process of this program.
     pub(crate) fn as_arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         if let Some(directory) = &self.socket_dir {
@@ -63,7 +63,7 @@ impl Settings {
         arguments
     }
 
-    /// Returns the holder of the socket directory, to be shown a token if there is one.
+    /// Returns the holder of the socket directory, with a token if one is given.
     pub(crate) fn holder(&self, token: Option<&str>) -> Holder {
         let mut holder = Holder::new();
         if let Some(directory) = &self.socket_dir {
@@ -75,7 +75,7 @@ impl Settings {
         }
     }
 
-    /// Returns the directory that the user has named, if any.
+    /// Returns the socket directory that the user has chosen, if any.
     pub(crate) fn holder_directory(&self) -> Option<&Path> {
         self.socket_dir.as_deref()
     }
@@ -98,7 +98,8 @@ impl Settings {
 
     /// Creates a context on a device given by its name.
     ///
-    /// An exporter may take `exchange_timeout` to answer; without one the library's default holds.
+    /// `exchange_timeout` limits how long an exporter may take to reply. `None` uses the library's
+    /// default.
     pub(crate) fn context_on(
         &self,
         device: &str,
@@ -110,7 +111,8 @@ impl Settings {
 
     /// Creates a context in which a handle for this backend and device can be opened.
     ///
-    /// An exporter may take `exchange_timeout` to answer; without one the library's default holds.
+    /// `exchange_timeout` limits how long an exporter may take to reply. `None` uses the library's
+    /// default.
     pub(crate) fn context_for(
         &self,
         backend: BackendKind,

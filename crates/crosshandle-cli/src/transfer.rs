@@ -6,7 +6,7 @@ use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
 
-/// Access of this process to a memory's bytes.
+/// This process's access to the bytes of a memory.
 pub(crate) struct Transfer<'a> {
     memory: &'a Memory,
     path: Path<'a>,

@@ -1,10 +1,10 @@
-//! Sizes and times, as people write and read them.
+//! Sizes and times in the form that people read and write.
 
 use std::time::Duration;
 
-/// Parses a size: `4096`, `64KiB`, `1.5GiB`, `10MB`.
+/// Parses a size, such as `4096`, `64KiB`, `1.5GiB` or `10MB`.
 ///
-/// `K`, `M`, `G` and `T` alone are powers of 1024, as in most tools of the shell.
+/// `K`, `M`, `G` and `T` alone are powers of 1024, as in most shell tools.
 pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.');
@@ -21,11 +21,11 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
         "tb" => 1_000_000_000_000,
         other => {
             return Err(format!(
-                "'{other}' is no unit of bytes; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
+                "'{other}' is not a unit of bytes; use B, KiB, MiB, GiB, TiB, KB, MB, GB or TB"
             ));
         }
     };
-    let too_large = || format!("{text} is more than can be counted");
+    let too_large = || format!("{text} is too large");
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(factor).ok_or_else(too_large);
     }
@@ -39,7 +39,7 @@ pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// Formats a number of bytes in the unit that fits best.
+/// Formats a number of bytes in the most suitable unit.
 pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = count as f64;
@@ -55,7 +55,7 @@ pub(crate) fn bytes(count: u64) -> String {
     }
 }
 
-/// Formats nanoseconds in the unit that fits best, with three digits.
+/// Formats nanoseconds in the most suitable unit, with three digits.
 pub(crate) fn nanoseconds(count: f64) -> String {
     let (value, unit) = match count {
         count if count < 1e3 => (count, "ns"),
@@ -71,7 +71,7 @@ pub(crate) fn nanoseconds(count: f64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// Formats the time that something has taken so far, with the two greatest units: `2m 5s`.
+/// Formats an elapsed time in its two largest units, such as `2m 5s`.
 pub(crate) fn age(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         return nanoseconds(time.as_nanos() as f64);
@@ -81,10 +81,10 @@ pub(crate) fn age(time: Duration) -> String {
     parts.join(" ")
 }
 
-/// Parses a duration: `5s`, `250ms`, `1m 30s`.
+/// Parses a duration, such as `5s`, `250ms` or `1m 30s`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; write it like 5s, 250ms or 1m30s"))
+        .map_err(|error| format!("{error}; use a form such as 5s, 250ms or 1m30s"))
 }
 
 #[cfg(test)]

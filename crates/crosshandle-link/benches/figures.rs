@@ -1,6 +1,7 @@
-//! The link beside UCX alone, and beside itself over TLS: two network namespaces with a pair of veths, two
-//! processes. `cargo bench -p crosshandle-link`, as root, with UCX in `CROSSHANDLE_UCX`. An argument, as in
-//! `cargo bench -p crosshandle-link -- 5`, says how many times to repeat it all.
+//! Compares the link with plain UCX, and with itself over TLS, in two network namespaces with a
+//! pair of veths and two processes. Run `cargo bench -p crosshandle-link` as root, with UCX in
+//! `CROSSHANDLE_UCX`. An argument, as in `cargo bench -p crosshandle-link -- 5`, is the number of
+//! repetitions.
 
 #[allow(dead_code)]
 #[path = "../tests/two_hosts/hosts.rs"]
@@ -11,7 +12,7 @@ use hosts::{Hosts, Peer};
 const TOKEN: &str = "xhlink-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa";
 const MIB: usize = 1 << 20;
 
-/// What is measured: its name, the request, how often, and the bytes.
+/// The measurements: name, request, repetitions, and bytes.
 const FIGURES: [(&str, &str, usize, usize); 3] = [
     ("write of 64 B + signal, there and back", "ping", 5_000, 64),
     ("write of 64 MiB", "write", 20, 64 * MIB),
@@ -83,7 +84,7 @@ fn ours(hosts: &Hosts, data: &str) -> Vec<f64> {
             memory.split(' ').next().unwrap()
         ));
         user.ask(&format!("open_event {event}"));
-        // Pages that were never touched would be measured instead.
+        // Touch the pages first, so that page faults are not measured.
         owner.ask("fill 0 1");
     };
     open(&mut a, &mut b);

@@ -1,9 +1,11 @@
-//! Memory of a GPU of one process to memory of a GPU of another: over links, by UCX alone, and by NIXL. Two hosts, which
-//! are network namespaces where these can be made, with TCP between them; and one host, with all that UCX finds.
+//! Copies from GPU memory of one process to GPU memory of another: over links, over plain UCX, and
+//! with NIXL. The first run uses two hosts with TCP between them, which are network namespaces if
+//! these can be made. The second run uses one host with all transports that UCX finds.
 //!
-//! `cargo bench -p crosshandle-link --bench gpus -- cuda:0 [PEER_DEVICE]`, with UCX in `CROSSHANDLE_UCX` and NIXL, unpacked
-//! and with the interpreter that it was made for, in `CROSSHANDLE_NIXL` and `CROSSHANDLE_PYTHON`. With `host` for a device, the
-//! same is done on memory of the host.
+//! Run `cargo bench -p crosshandle-link --bench gpus -- cuda:0 [PEER_DEVICE]`, with UCX in
+//! `CROSSHANDLE_UCX`. For NIXL set `CROSSHANDLE_NIXL` to its unpacked directory, and
+//! `CROSSHANDLE_PYTHON` to the interpreter that it was made for. With the device `host`, the
+//! benchmark uses host memory.
 
 #[allow(dead_code)]
 #[path = "../tests/two_hosts/hosts.rs"]
@@ -23,23 +25,23 @@ const SIZES: [(&str, usize); 4] = [
     ("256 MiB", 256 * KIB * KIB),
 ];
 const LARGEST: usize = SIZES[SIZES.len() - 1].1;
-/// Milliseconds for each figure.
+/// Duration of each measurement, in milliseconds.
 const LIMIT: u32 = 400;
-/// Bytes whose values are compared after a write.
+/// Number of bytes that are compared after a write.
 const COMPARED: usize = 64 * KIB;
 
 type Result<T> = std::result::Result<T, String>;
-/// MB/s there and back, for each size.
+/// MB/s in both directions, for each size.
 type Rates = Vec<[f64; 2]>;
 
-/// Where the two processes are.
+/// The machines and devices of the two processes.
 struct Place {
     name: &'static str,
     hosts: Option<Hosts>,
     devices: [String; 2],
-    /// What UCX moves memory of GPUs by: `None` for its own choice.
+    /// Transports over which plain UCX moves GPU memory. `None` lets UCX choose.
     raw: Option<&'static str>,
-    /// Links: a name, and how their data move.
+    /// The links to measure: a name, and how their data move.
     links: &'static [(&'static str, &'static str)],
 }
 
@@ -95,7 +97,7 @@ fn main() {
             let rates = told(name, place.link(data), &mut has_failed);
             ours.extend(rates);
         }
-        // It may be missing.
+        // NIXL may be missing.
         let nixl = told("NIXL", place.nixl(), &mut false);
         for (name, other) in [("UCX alone", raw), ("NIXL", nixl)] {
             if let (Some(other), false) = (other, ours.is_empty()) {
@@ -111,7 +113,7 @@ fn header() -> String {
     columns.collect()
 }
 
-/// Prints a row of rates, or why there are none.
+/// Prints a row of rates, or the reason why there are none.
 fn told(name: &str, rates: Result<Rates>, has_failed: &mut bool) -> Option<Rates> {
     match rates {
         Ok(rates) => {
@@ -129,7 +131,7 @@ fn told(name: &str, rates: Result<Rates>, has_failed: &mut bool) -> Option<Rates
     }
 }
 
-/// Prints how the best of our links is to another.
+/// Prints the best of our links as a multiple of another program's rate.
 fn compare(name: &str, ours: &[Rates], other: &Rates) {
     let columns = other.iter().enumerate().map(|(size, rates)| {
         let times = |way: usize| {
@@ -145,7 +147,7 @@ fn compare(name: &str, ours: &[Rates], other: &Rates) {
     );
 }
 
-/// Returns the rate that a median in nanoseconds is, the first word of an answer.
+/// Converts the first word of a reply, a median in nanoseconds, to a rate.
 fn rate(answer: &str, len: usize) -> Result<f64> {
     let nanoseconds = answer
         .split(' ')
@@ -177,7 +179,7 @@ impl Place {
             .map_or("127.0.0.1", |hosts| hosts.address("a"))
     }
 
-    /// The interface of a side, as UCX is told; `-`: its choice.
+    /// Returns the interface of a side for UCX. `-` lets UCX choose.
     fn interface(&self, side: usize) -> String {
         match (&self.hosts, self.raw) {
             (Some(hosts), _) => hosts.interface(["a", "b"][side]),
@@ -199,7 +201,7 @@ impl Place {
         let transports = user.try_ask("transports")?;
         println!("  {data}: {transports} {opened}");
         user.try_ask("fill 0 7")?;
-        // Pages that were never touched would be measured instead.
+        // Touch the pages first, so that page faults are not measured.
         owner.try_ask("fill 0 9")?;
         let mut rates = Rates::new();
         for (_, len) in SIZES {
@@ -273,7 +275,7 @@ impl Place {
     }
 }
 
-/// Asks whether the bytes that were written are there.
+/// Checks that the written bytes have arrived.
 fn same(owner: &mut Peer, question: &str) -> Result<()> {
     match &*owner.try_ask(question)? {
         "true" => Ok(()),

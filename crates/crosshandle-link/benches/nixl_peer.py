@@ -1,5 +1,8 @@
-"""One side of NIXL for the benchmark: reads requests, one a line, and answers each with a line that begins
-with `ok` or `error`. Memory is a GPU's, by torch, for a device such as `cuda:0`, else the host's."""
+"""One side of NIXL for the benchmark.
+
+It reads requests, one per line, and replies to each with a line that starts with `ok` or `error`. For
+a device such as `cuda:0` it uses GPU memory, allocated by torch, and otherwise host memory.
+"""
 
 import array
 import os
@@ -94,7 +97,7 @@ class Peer:
 def main():
     sys.path.insert(0, sys.argv[1])
     os.environ.setdefault("NIXL_PLUGIN_DIR", os.path.join(sys.argv[1], "nixl_cu13.libs", "nixl"))
-    # What libraries print must not be taken for answers.
+    # Output of libraries must not be mistaken for replies.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     peer = Peer()
@@ -105,7 +108,7 @@ def main():
         except Exception as error:  # It is the benchmark's to say.
             text = " ".join(f"{type(error).__name__}: {error}".split())
             print("error", text, file=answers)
-    # Without NIXL's destructors, which wait for the other side.
+    # Exit without NIXL's destructors, which wait for the other side.
     os._exit(0)
 
 

@@ -1,4 +1,5 @@
-//! What a link costs: makes links from this process to itself over loopback and says what each of their sides takes.
+//! The cost of a link: links this process to itself over loopback, and prints what each side of a
+//! link uses.
 //!
 //! ```text
 //! many_links COUNT...        such as: many_links 1 10 100 1000
@@ -10,10 +11,10 @@ use std::error::Error;
 use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long nothing happens while the processor time of idle links is measured.
+/// Duration of the idle phase in which the CPU time of idle links is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What this process takes at the moment.
+/// Resources that this process uses now.
 struct Taken {
     resident_kib: i64,
     threads: i64,
@@ -52,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..count {
             let dialled = Link::connect(address, &context, &options)?;
             let accepted = listener.accept(Some(LIMIT))?;
-            // Each has memory and an event open, as a link that is in use has.
+            // Each has open memory and an open event, as a link in use has.
             let there = dialled.open_memory(&memory.handle()?)?;
             let mirror = dialled.open_event(&event.handle()?)?;
             links.push((dialled, accepted, there, mirror));

@@ -1,11 +1,11 @@
-//! Shares an array and an event with another host. `two_hosts.sh`, beside this file, runs both halves in two
-//! network namespaces.
+//! Shares an array and an event with another host. `two_hosts.sh` in this directory runs both
+//! halves in two network namespaces.
 //!
 //! ```text
 //! two_hosts token FILE                                  makes a token in a new file
-//! two_hosts owner ADDRESS FILE INTERFACE                has the array; prints its address and two handles
-//! two_hosts user ADDRESS FILE INTERFACE MEMORY EVENT    changes the array and signals; shares its link then
-//! two_hosts neighbour MEMORY EVENT                      uses the user's link: reads the array and signals
+//! two_hosts owner ADDRESS FILE INTERFACE                has the array, prints its address and two handles
+//! two_hosts user ADDRESS FILE INTERFACE MEMORY EVENT    changes the array, signals, then shares its link
+//! two_hosts neighbour MEMORY EVENT                      reads the array over the user's link, and signals
 //! ```
 //!
 //! Without UCX, or with `tls` for INTERFACE, the bytes travel over TLS.
@@ -20,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
 
 const ELEMENTS: usize = 1 << 20;
-/// The name of the user's link for its neighbours.
+/// The name under which the user shares its link.
 const SHARED: &str = "two-hosts";
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 link.peer()
             );
             ready.signal()?;
-            // Until the other side has seen it and closes the link.
+            // Wait until the remote side has seen the signal and closes the link.
             let start = Instant::now();
             while link.ended().is_none() && start.elapsed() < LIMIT {
                 std::thread::sleep(Duration::from_millis(10));
@@ -88,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 link.open_memory(&memory)?,
                 link.open_event(&event.parse()?)?,
             );
-            // Every second element, written by a command of a queue as any copy is.
+            // Every second element, written by a queue command as for any copy.
             let doubled = context.allocate_buffer_from(&[2.0f32; ELEMENTS / 2])?;
             let queue = context.create_queue()?;
             let half = array.range(..array.len() / 2)?;
@@ -101,7 +101,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             println!("user: shares the link as '{SHARED}'");
             ready.mirror().wait_value_timeout(3, LIMIT)?;
             println!("user: a neighbour has signalled");
-            // Until it has heard so.
+            // Wait until the neighbour has received the reply.
             while shared.neighbours() > 0 {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -112,7 +112,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 link.open_memory_read_only(&memory.parse()?)?,
                 link.open_event(&event.parse()?)?,
             );
-            // Straight into memory of this process.
+            // The bytes move directly into memory of this process.
             let copy = context.allocate_buffer_from(&[0.0f32; ELEMENTS])?;
             array.copy_to(0, copy.as_memory(), 0..array.len())?;
             let sum: f64 = copy.to_vec()?.into_iter().map(f64::from).sum();

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Two hosts on one machine: two network namespaces with a pair of veths, each with a boot identity of its own.
-# Shares an array and an event between them with two commands, and with a third one that has no link of its own. Needs root, and iproute2. UCX is used if
-# CROSSHANDLE_UCX names it or the system has 1.22 or newer; the bytes travel over TLS otherwise.
+# Two hosts on one machine: two network namespaces with a pair of veths, each with its own boot
+# identity. Two commands share an array and an event between the hosts. A third command uses them
+# without its own link. Needs root and iproute2. The bytes travel over UCX if CROSSHANDLE_UCX names
+# it or the system has version 1.22 or newer, and otherwise over TLS.
 set -eu
 cd "$(dirname "$0")/../../.."
 cargo build --quiet --package crosshandle-link --example two_hosts

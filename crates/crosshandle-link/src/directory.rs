@@ -1,4 +1,4 @@
-//! Names of hosts: a plain file says at which addresses each listens.
+//! Names of hosts, from a text file that lists the addresses at which each host listens.
 
 use crate::error::{Error, Result};
 use crate::link::Link;
@@ -10,47 +10,49 @@ use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// The largest file of names that is read. Some hundred thousand hosts.
+/// Maximum size of a file of host names, in bytes. It is enough for some hundred thousand hosts.
 const MAX_BYTES: u64 = 16 << 20;
 
-/// A file with the names of hosts and the addresses at which they listen for links. Each line has a name and one
-/// address or several, between spaces; what follows a `#` is a remark:
+/// A file that maps names of hosts to the addresses at which they listen for links. Each line has a
+/// name and one or more addresses, separated by spaces. A `#` starts a comment:
 ///
 /// ```text
 /// # The store of the second rack, over either network.
 /// llama  192.0.2.1:7417  198.51.100.1:7417
 /// ```
 ///
-/// The file is read anew for each name, so whoever places it may replace it at any time (by `rename`, so that none
-/// reads half of it). It decides where a link is dialled and not with whom: that the other side shows in TLS.
+/// The file is read again for each name, so it can be replaced at any time. Replace it with
+/// `rename`, so that no reader sees half of it. The file decides only which address is dialled. The
+/// peer proves its identity in TLS.
 #[derive(Clone, Debug)]
 pub struct HostDirectory {
     path: PathBuf,
 }
 
 impl HostDirectory {
-    /// Takes the file's name. The file is read when a name is looked up.
+    /// Remembers the path of the file. The file is read when a name is looked up.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// Returns the addresses of a host, in the order of the file; `None` if the file does not name it.
+    /// Returns the addresses of a host, in the order of the file, or `None` if the file does not
+    /// name the host.
     ///
     /// # Errors
-    /// [`Error::Os`] if the file cannot be read, [`Error::InvalidArgument`] if it is not as described.
+    /// [`Error::Os`] if the file cannot be read, [`Error::InvalidArgument`] if its format is wrong.
     pub fn addresses(&self, name: &str) -> Result<Option<Vec<String>>> {
         let cannot = "reading the names of hosts";
         let file = OpenOptions::new()
             .read(true)
-            // A pipe would be waited for.
+            // Without this flag, opening a pipe would block.
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&self.path)
             .map_err(Error::os(cannot))?;
         if !file.metadata().map_err(Error::os(cannot))?.is_file() {
-            return Err(wrong(&self.path, "it is no file"));
+            return Err(wrong(&self.path, "it is not a regular file"));
         }
         let mut text = String::new();
-        // What is read is counted: the file may grow.
+        // The file may grow while it is read, so the limit is on the bytes that were read.
         file.take(MAX_BYTES + 1)
             .read_to_string(&mut text)
             .map_err(Error::os(cannot))?;
@@ -60,10 +62,11 @@ impl HostDirectory {
         find(&text, name).map_err(|why| wrong(&self.path, &why))
     }
 
-    /// Links with the host of a name: its addresses are dialled one after the other until one answers.
+    /// Links with a named host. Dials its addresses one after the other until one answers.
     ///
     /// # Errors
-    /// As [`addresses`](Self::addresses) and [`Link::connect`]; [`Error::InvalidArgument`] if nothing has the name.
+    /// As [`addresses`](Self::addresses) and [`Link::connect`]. [`Error::InvalidArgument`] if the
+    /// file does not name the host.
     pub fn connect(&self, name: &str, context: &Context, options: &LinkOptions) -> Result<Link> {
         let addresses = self.addresses(name)?.ok_or_else(|| {
             let path = self.path.display();
@@ -78,7 +81,7 @@ impl HostDirectory {
                 Err(error) => last = Some(error),
             }
         }
-        // A line has an address at least.
+        // Each line has at least one address.
         Err(last.unwrap_or(Error::Protocol("a host has no address")))
     }
 }
@@ -113,7 +116,7 @@ fn find(text: &str, name: &str) -> Result<Option<Vec<String>>, String> {
     Ok(found)
 }
 
-/// Returns whether an address is a host and a port, an IPv6 host in brackets.
+/// Returns `true` if an address is a host and a port. An IPv6 host must be in brackets.
 fn has_port(address: &str) -> bool {
     address.rsplit_once(':').is_some_and(|(host, port)| {
         let is_bracketed = host.starts_with('[') && host.ends_with(']');
@@ -152,7 +155,7 @@ mod tests {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
         let options = LinkOptions::new(Identity::Token(Token::generate().unwrap())).data(Data::Tls);
         let listener = Listener::bind("127.0.0.1:0", &context, &options).unwrap();
-        // Nobody listens at the first one: it was free a moment ago.
+        // No socket listens at the first address: its port was free a moment ago.
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = closed.local_addr().unwrap();
         drop(closed);
@@ -163,7 +166,7 @@ mod tests {
         let pipe = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, &path, pipe, mode, 0).unwrap();
         let error = directory.addresses("store").unwrap_err();
-        assert!(error.to_string().contains("no file"), "{error}");
+        assert!(error.to_string().contains("not a regular file"), "{error}");
         std::fs::remove_file(&path).unwrap();
         let line = format!("store {free} {}\n", listener.local_address());
         std::fs::write(&path, line).unwrap();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of a link. Its text says what went wrong, and what to do about it.
+/// An error of a link. The text says what went wrong and what to do about it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -13,32 +13,33 @@ pub enum Error {
     #[error(transparent)]
     Local(#[from] crosshandle::Error),
 
-    /// The other host refused a request: it could not open the handle there, or does not allow the
-    /// access.
-    #[error("the other host refuses: {0}")]
+    /// The remote host refused a request. Either it could not open the handle, or it does not allow
+    /// the access.
+    #[error("the remote host refuses: {0}")]
     Refused(Arc<str>),
 
-    /// The link has ended: nothing was heard from the other host for the keep-alive, or one of the two
-    /// closed it. What was opened over it is gone; link again and open it anew.
-    #[error("the link to {peer} has ended: {why}; link again, and open what was open anew")]
+    /// The link has ended: the remote host was silent for the keep-alive time, or one side closed
+    /// the link. Objects that were opened over the link can no longer be used. Make a new link and
+    /// open them again.
+    #[error("the link to {peer} has ended: {why}; link again and reopen its objects")]
     Ended {
-        /// The other host, as it was dialled or as it connected.
+        /// The address of the remote host, as it was dialled or as the host connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// The other side cannot prove that it may be linked with, or speaks another protocol.
+    /// The peer cannot prove that it may link, or it speaks another protocol.
     #[error("no link to {peer}: {why}")]
     NotAdmitted {
-        /// The other host, as it was dialled or as it connected.
+        /// The address of the remote host, as it was dialled or as the host connected.
         peer: Arc<str>,
         /// The reason.
         why: Arc<str>,
     },
 
-    /// What the other host sent is not of this protocol.
-    #[error("the other host breaks the protocol: {0}")]
+    /// The remote host sent data that breaks the protocol.
+    #[error("the remote host breaks the protocol: {0}")]
     Protocol(&'static str),
 
     /// Memory that was opened for reading only cannot be written.
@@ -49,7 +50,7 @@ pub enum Error {
     #[error("{0}")]
     InvalidArgument(Arc<str>),
 
-    /// A time limit passed.
+    /// The time limit passed.
     #[error("timed out {0}")]
     TimedOut(&'static str),
 
@@ -57,33 +58,34 @@ pub enum Error {
     #[error("{0}")]
     Identity(Arc<str>),
 
-    /// There is no UCX that serves. Links that send data over TLS need none.
+    /// No usable UCX was found. Links that send data over TLS do not need UCX.
     #[error("{0}")]
     NoUcx(Arc<str>),
 
     /// UCX refused a call.
     #[error("{call}: {text} (UCX's code {code})")]
     Ucx {
-        /// The function.
+        /// The UCX function that failed.
         call: &'static str,
-        /// UCX's own code.
+        /// UCX's error code.
         code: i32,
-        /// UCX's own text.
+        /// UCX's text for the error.
         text: Arc<str>,
     },
 
     /// The operating system refused a call.
     #[error("{operation}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: Arc<std::io::Error>,
     },
 }
 
 impl Error {
-    /// Returns whether the other host is gone: it ended, closed the link, or was silent for too long.
+    /// Returns `true` if the remote host is gone: it ended, closed the link, or was silent for too
+    /// long.
     pub fn is_peer_dead(&self) -> bool {
         match self {
             Self::Ended { .. } => true,
@@ -92,7 +94,7 @@ impl Error {
         }
     }
 
-    /// Returns whether a time limit passed.
+    /// Returns `true` if a time limit passed.
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::TimedOut(_) => true,
@@ -101,7 +103,8 @@ impl Error {
         }
     }
 
-    /// Returns whether UCX refuses a call for what it asks for, so that another endpoint refuses it as well.
+    /// Returns `true` if UCX refuses what the call asks for, so that a new endpoint would refuse it
+    /// too.
     pub(crate) fn is_definitive(&self) -> bool {
         let Self::Ucx { code, .. } = self else {
             return false;

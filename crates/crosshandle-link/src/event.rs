@@ -1,4 +1,4 @@
-//! Events of the other host.
+//! Events of the remote host.
 
 use crate::control::message::{Failure, Message};
 use crate::error::{Error, Result};
@@ -9,17 +9,19 @@ use crosshandle::{Command, Event, EventHandle};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The furthest that an event goes on in one step.
+/// Maximum number of signals by which a mirror advances in one step.
 const MAX_STEP: u64 = 1 << 29;
 
-/// An event of the other host.
+/// An event of the remote host.
 ///
-/// Its [mirror](Self::mirror) is an ordinary event of this host that goes on as the other host's does, with
-/// the same numbers: wait for it in every way there is, in this process and in others, and don't signal it.
-/// [`signal`](Self::signal) signals the other host's event, which gives the signal its number.
+/// Its [mirror](Self::mirror) is an ordinary event of this host that advances with the remote
+/// host's event and has the same numbers. Wait for the mirror as for any event, in this process or
+/// in others, but don't signal it. [`signal`](Self::signal) signals the remote host's event, which
+/// gives the signal its number.
 ///
-/// When the link ends, waits for the mirror that are not over fail with
-/// [`PeerDied`](crosshandle::Error::PeerDied). So they do when the last clone of this is dropped.
+/// When the link ends, pending waits for the mirror fail with
+/// [`PeerDied`](crosshandle::Error::PeerDied). They also fail when the last clone of this object is
+/// dropped.
 #[derive(Clone)]
 pub struct RemoteEvent {
     opened: Arc<Opened>,
@@ -46,15 +48,15 @@ impl Drop for Opened {
     }
 }
 
-/// The event of this host that goes on as the other host's does.
+/// The event of this host that follows an event of the remote host.
 pub(crate) struct Mirror {
     event: Event,
-    /// Held while it goes on. `true`: it goes on no more.
+    /// Locked while the mirror advances. `true` if it advances no more.
     is_abandoned: Mutex<bool>,
 }
 
 impl Mirror {
-    /// Goes on to where the other host's event was when it was opened.
+    /// Advances to the state that the remote host's event had when it was opened.
     pub(crate) fn begin(&self, completed: u64, failures: &[Failure<'_>]) {
         for failure in failures {
             self.fail(failure);
@@ -62,7 +64,7 @@ impl Mirror {
         self.reach(completed);
     }
 
-    /// Goes on to a number whose signal has finished, as have all before it.
+    /// Advances to `number`. Its signal and all earlier ones have finished.
     pub(crate) fn reach(&self, number: u64) {
         let is_abandoned = self.is_abandoned.lock();
         if *is_abandoned.unwrap_or_else(PoisonError::into_inner) {
@@ -81,14 +83,15 @@ impl Mirror {
             if submitted >= number {
                 return;
             }
-            // It fails only if the program signals the mirror itself, or beyond what events count to.
+            // Signalling fails only if the program signals the mirror itself, or beyond the maximum
+            // number of an event.
             if !to(number.min(submitted + MAX_STEP)) && self.event.submitted() <= submitted {
                 return;
             }
         }
     }
 
-    /// Goes on to the last of the signals that have failed.
+    /// Advances past a row of failed signals, which fail on the mirror too.
     pub(crate) fn fail(&self, failure: &Failure<'_>) {
         let Failure { first, count, why } = *failure;
         let before = first.saturating_sub(1);
@@ -101,7 +104,7 @@ impl Mirror {
         self.step_to(last, |step| self.event.fail_value(step, why).is_ok());
     }
 
-    /// Ends it: no further signals come.
+    /// Abandons the mirror: it gets no further signals.
     pub(crate) fn abandon(&self) {
         let is_abandoned = self.is_abandoned.lock();
         let mut is_abandoned = is_abandoned.unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +115,8 @@ impl Mirror {
 }
 
 impl Session {
-    /// Does something with the mirror of an event. Nothing if it is closed: the other side may not know yet.
+    /// Calls `action` with the mirror of an event. Does nothing if the mirror is closed, which the
+    /// peer may not know yet.
     pub(crate) fn with_mirror(&self, id: u32, action: impl FnOnce(&Mirror)) {
         let mirror = self.state().mirrors.get(&id).cloned();
         if let Some(mirror) = mirror.and_then(|mirror| mirror.upgrade()) {
@@ -121,7 +125,7 @@ impl Session {
     }
 }
 
-/// A signal that is under way to the other host.
+/// A signal on its way to the remote host.
 #[must_use = "the number can be waited for"]
 pub struct PendingSignal(Arc<Question>);
 
@@ -130,14 +134,14 @@ impl PendingSignal {
         Self(question)
     }
 
-    /// Waits until the other host has signalled, and returns the signal's number.
+    /// Waits until the remote host has signalled the event, and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other host's error; [`Error::Ended`].
+    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
     pub fn wait(self) -> Result<u64> {
         match self.0.wait()? {
             Answer::Done(number) => Ok(number),
-            _ => Err(Error::Protocol("its answer is to another question")),
+            _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
 }
@@ -163,7 +167,7 @@ impl RemoteEvent {
             handle: handle.as_bytes(),
         })?;
         let Answer::Event { id, .. } = question.wait()? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         Ok(Self {
             opened: Arc::new(Opened {
@@ -182,23 +186,23 @@ impl RemoteEvent {
         self.opened.id
     }
 
-    /// Returns the event of this host that goes on as the other host's does. Other processes of this host
-    /// can open its handle.
+    /// Returns the event of this host that follows the remote host's event. Other processes of this
+    /// host can open its handle.
     pub fn mirror(&self) -> &Event {
         &self.opened.mirror.event
     }
 
-    /// Signals the other host's event, and returns the signal's number after a round trip.
+    /// Signals the remote host's event. Waits for a round trip and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other host's error; [`Error::Ended`].
+    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         self.start_signal()?.wait()
     }
 
-    /// Signals the other host's event, without waiting for the signal's number. Bytes that a
-    /// [write](crate::RemoteMemory::write) which has returned has written are seen by whoever has seen the
-    /// signal.
+    /// Signals the remote host's event, without waiting for the signal's number. A process that
+    /// sees the signal also sees the bytes of every [write](crate::RemoteMemory::write) that
+    /// returned before this call.
     ///
     /// # Errors
     /// [`Error::Ended`].
@@ -211,8 +215,8 @@ impl RemoteEvent {
         Ok(PendingSignal(question))
     }
 
-    /// Makes a command that signals the other host's event. Like any command it runs in the order of its
-    /// queue and waits for events.
+    /// Makes a command that signals the remote host's event. Like any command, it runs in the order
+    /// of its queue and can wait for events.
     pub fn signal_command(&self) -> Command {
         let this = self.clone();
         Command::call(move || this.signal().map(drop))

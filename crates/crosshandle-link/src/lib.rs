@@ -1,9 +1,10 @@
-//! Crosshandle between hosts: handles that were made on another machine.
+//! Links between hosts: opens handles that were made on another machine.
 //!
-//! Within a host memory and events are shared; between hosts memory can only be *reached*. A [`Link`]
-//! connects two hosts. Over it a process opens the other host's handles: memory as a [`RemoteMemory`], which
-//! is read, written and copied to and from, and events as a [`RemoteEvent`], whose mirror is waited for as
-//! any event is. The bytes travel by UCX, which is loaded at run time, or over TLS.
+//! Processes of one host share memory and events. Memory of another host cannot be shared or
+//! mapped, so it is read, written and copied over a [`Link`], which connects two hosts. A process
+//! uses the link to open handles of the remote host. Memory is opened as a [`RemoteMemory`]. An
+//! event is opened as a [`RemoteEvent`], whose mirror is an ordinary local event that any thread
+//! can wait for. The bytes travel over UCX, which is loaded at run time, or over TLS.
 //!
 //! ```no_run
 //! use crosshandle::{Context, Device};
@@ -24,20 +25,21 @@
 //! # }
 //!
 //! # fn user(token: Token, memory: &str, ready: &str) -> Result<(), Box<dyn std::error::Error>> {
-//! // The other host, given the same token and the two words.
+//! // The remote host, given the same token and the two words.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let link = Link::connect("192.0.2.1:7417", &context, &options)?;
 //! let memory = link.open_memory(&memory.parse()?)?;
 //! let ready = link.open_event(&ready.parse()?)?;
 //! memory.write(0, b"hello")?;
-//! // Whoever sees the signal sees the bytes.
+//! // A process that sees the signal also sees the bytes.
 //! ready.signal()?;
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! `docs/hosts.md` has the protocol, what a link protects from whom, and figures.
+//! `docs/hosts.md` describes the protocol, says what a link protects from whom, and has benchmark
+//! results.
 
 #![deny(unsafe_code)]
 
@@ -59,8 +61,8 @@ mod tuning;
 mod ucx;
 mod wait;
 
-/// UCX as a link uses it, for the benchmark's comparison with UCX alone: not part of the interface that
-/// programs may rely on.
+/// The UCX calls of a link, for the benchmark that compares a link with plain UCX. Programs must
+/// not rely on this module.
 #[doc(hidden)]
 pub mod bare {
     pub use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};

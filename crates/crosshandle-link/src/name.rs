@@ -1,33 +1,33 @@
-//! What has a name at the other host's holder.
+//! Named objects of the remote host's holder.
 
 use crate::memory::RemoteMemory;
 
-/// What has a name at the other host's holder: memory in parts, opened for reading.
+/// A named object of the remote host's holder: parts of memory, opened for reading.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemoteName {
     /// The name.
     pub name: String,
-    /// The version, counted from 1.
+    /// The version of the object, counted from 1.
     pub version: u64,
-    /// Its parts.
+    /// The parts of the object.
     pub parts: Vec<RemotePart>,
 }
 
-/// A part of what has a name.
+/// A part of a named object.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RemotePart {
-    /// What the part is for, as who handed it over says.
+    /// The purpose of the part, as set by the process that handed it to the holder.
     pub role: String,
-    /// The device that it is on, at the other host.
+    /// The device of the remote host that has the part.
     pub device: String,
-    /// Its memory.
+    /// The memory of the part.
     pub memory: RemoteMemory,
 }
 
 impl RemoteName {
-    /// Returns the part with a role.
+    /// Returns the part with this role.
     pub fn part(&self, role: &str) -> Option<&RemotePart> {
         self.parts.iter().find(|part| part.role == role)
     }

@@ -7,35 +7,38 @@ use crate::ucx::worker::Settings;
 use crosshandle::holder::Holder;
 use std::time::Duration;
 
-/// How the bytes of memory travel. Both sides must choose the same way.
+/// How the bytes of memory travel. Both sides must choose the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Data {
-    /// By UCX, over whatever network it finds: the fast way. UCX neither encrypts nor asks who connects, and
-    /// a linked host can reach all memory of the process that runs the link. For networks, and hosts, that
-    /// are trusted so far.
+    /// Over UCX, on any network that UCX finds. This is the fast way. UCX neither encrypts nor
+    /// authenticates connections, and a linked host can reach all memory of the process that runs
+    /// the link. Use it only with networks and hosts that are trusted to that extent.
     #[default]
     Ucx,
-    /// Over the control connection: encrypted, and each access checked by the owner. Slower, and without
-    /// UCX.
+    /// Over the control connection. The bytes are encrypted, and the owner checks each access. This
+    /// is slower, and works without UCX.
     Tls,
 }
 
-/// Whether memory of devices that the host cannot access, such as a GPU's, is copied to and from memory of the
-/// host by a queue, part by part, or moved by UCX itself. The memory's owner
-/// chooses; memory of this host's devices that a queue copies from or to is staged here in any case.
+/// How memory moves if the host cannot access it, such as a GPU's memory.
+///
+/// *Staged* memory is copied part by part, by a queue, to or from host memory. Otherwise UCX moves
+/// the memory itself. The owner of the memory chooses. Device memory of this host that a queue
+/// copies from or to is always staged on this host.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Staging {
-    /// UCX moves memory of GPUs over transports that access it themselves: RDMA, and CUDA's own between processes
-    /// of one machine. Over others, such as TCP, UCX would copy it in pieces of some KiB: there it is staged.
+    /// UCX moves GPU memory over transports that access it themselves, which are RDMA and CUDA's
+    /// own transports between processes of one machine. Over other transports, such as TCP, UCX
+    /// would copy the memory in pieces of a few KiB, so the memory is staged instead.
     #[default]
     Auto,
-    /// UCX never sees memory of GPUs.
+    /// All GPU memory is staged. UCX never accesses it.
     Always,
-    /// UCX moves all memory that it can register, by whichever transport.
+    /// UCX moves all memory that it can register, over any transport.
     WhereNeeded,
 }
 
-/// The behaviour of a link. Both sides need an [`Identity`]; all else has a default.
+/// Options of a link. Each side needs an [`Identity`]. All other options have defaults.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
     pub(crate) identity: Identity,
@@ -47,7 +50,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Returns the usual options.
+    /// Returns options with this identity and the defaults for everything else.
     pub fn new(identity: Identity) -> Self {
         Self {
             identity,
@@ -59,41 +62,46 @@ impl LinkOptions {
         }
     }
 
-    /// Sets how the bytes of memory travel (default: by UCX).
+    /// Sets how the bytes of memory travel (default: over UCX).
     pub fn data(mut self, data: Data) -> Self {
         self.data = data;
         self
     }
 
-    /// Sets which memory of devices is staged (default: [`Staging::Auto`]). Over TLS all of it is.
+    /// Sets which device memory is staged (default: [`Staging::Auto`]). Over TLS all device memory
+    /// is staged.
     pub fn staging(mut self, staging: Staging) -> Self {
         self.staging = staging;
         self
     }
 
-    /// Sets how long nothing may be heard from the other side before the link ends (default: 10 s; between
-    /// 200 ms and an hour). The shorter one of the two sides' counts.
+    /// Sets how long the link survives without hearing from the peer (default: 10 s; between 200 ms
+    /// and one hour). The shorter value of the two sides applies.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = keep_alive;
         self
     }
 
-    /// Sets the network interface that UCX listens on and uses, alone (default: all, or `UCX_NET_DEVICES`):
-    /// the name that the system has for it, such as `eth0`, or of a port of an InfiniBand device, such as
-    /// `mlx5_0:1`. Whoever reaches this interface reaches UCX.
+    /// Sets the only network interface that UCX listens on and uses (default: all interfaces, or
+    /// `UCX_NET_DEVICES`).
+    ///
+    /// The name is the system's name of the interface, such as `eth0`, or a port of an InfiniBand
+    /// device, such as `mlx5_0:1`. Every host that can reach this interface can reach UCX.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.ucx.interface = Some(name.into());
         self
     }
 
-    /// Sets the transports that UCX chooses from, as `UCX_TLS` does: `tcp,self`, for instance.
+    /// Sets the transports that UCX chooses from, in the format of `UCX_TLS`, for example
+    /// `tcp,self`.
     pub fn transports(mut self, names: impl Into<String>) -> Self {
         self.ucx.transports = Some(names.into());
         self
     }
 
-    /// Lets the other side ask for what has a name at this holder ([`Link::open_name`](crate::Link::open_name)),
-    /// and read it (default: it may not ask). What needs a token is given away only if the holder has it.
+    /// Lets the peer look up and read the named objects of this holder with
+    /// [`Link::open_name`](crate::Link::open_name) (default: it must not). An object that needs a
+    /// token is served only if `holder` has the token.
     pub fn names(mut self, holder: Holder) -> Self {
         self.names = Some(holder);
         self
@@ -103,7 +111,7 @@ impl LinkOptions {
         match (MIN_KEEP_ALIVE..=MAX_KEEP_ALIVE).contains(&self.keep_alive) {
             true => Ok(()),
             false => Err(Error::invalid(format!(
-                "a keep-alive of {:?} is not between {MIN_KEEP_ALIVE:?} and {MAX_KEEP_ALIVE:?}",
+                "the keep-alive {:?} is not between {MIN_KEEP_ALIVE:?} and {MAX_KEEP_ALIVE:?}",
                 self.keep_alive
             ))),
         }

@@ -2,137 +2,141 @@
 
 use std::time::Duration;
 
-/// How long a link survives silence unless the program says otherwise. Halved, links end in outages that
-/// switches need to find new ways; doubled, waiters learn of a dead host later.
+/// Default keep-alive: how long a link survives silence of the peer. A shorter time ends links in
+/// outages in which switches find new routes. A longer time delays the notice of a dead host.
 pub(crate) const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
-/// The shortest and the longest keep-alive. Below the shortest a busy machine seems dead.
+/// Minimum keep-alive. With less, a busy machine would be taken for a dead one.
 pub(crate) const MIN_KEEP_ALIVE: Duration = Duration::from_millis(200);
-/// See [`MIN_KEEP_ALIVE`].
+/// Maximum keep-alive.
 pub(crate) const MAX_KEEP_ALIVE: Duration = Duration::from_secs(3600);
-/// In how many parts of the keep-alive a side that has nothing to say says so. Halved, two lost messages
-/// look like a lost connection; doubled, idle links send more.
+/// Number of times per keep-alive that an idle side sends a confirmation. With few, two lost
+/// messages look like a lost connection.
 pub(crate) const ACKS_PER_KEEP_ALIVE: u32 = 5;
-/// After which part of the keep-alive in silence the side that dialled dials again. Fewer than
-/// [`ACKS_PER_KEEP_ALIVE`], so that two confirmations are missing by then; with 1 there is no time left.
+/// The side that dialled dials again after this fraction of the keep-alive in silence (1/3). It is
+/// smaller than [`ACKS_PER_KEEP_ALIVE`], so that at least one confirmation is missing by then. With
+/// 1 there would be no time left to dial.
 pub(crate) const REDIALS_PER_KEEP_ALIVE: u32 = 3;
-/// How long a connection may take to show who it is and to greet. Halved, hosts that are 800 ms away are not
-/// admitted; doubled, strangers that say nothing keep their places longer.
+/// Maximum time for a new connection to authenticate and to greet. With half of it, hosts at a
+/// distance of 800 ms could not link. Silent strangers keep their places for this long.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the first attempt to connect again may take at least. It is some three round trips; see
-/// [`REDIAL_HANDSHAKES`]. Halved, a machine that is busy needs several attempts; doubled, an attempt that the
-/// network swallowed takes longer to be repeated.
+/// Minimum timeout of the first attempt to reconnect: about three round trips on a busy machine.
+/// See [`REDIAL_HANDSHAKES`].
 pub(crate) const REDIAL_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long the first attempt to connect again may take, in times of what the link's first connection took.
-/// With 1, half of the attempts on a slow network fail; doubled, the next attempt comes later.
+/// Timeout of the first attempt to reconnect, as a multiple of the time that the link's first
+/// connection took. With 1, half of the attempts on a slow network would fail.
 pub(crate) const REDIAL_HANDSHAKES: u32 = 3;
-/// The time between two attempts to connect again. Halved, a host that is restarted is asked more often;
-/// doubled, links come back later.
+/// Pause between two attempts to reconnect.
 pub(crate) const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
-/// The longest pause before a handshake that the listener cut off is tried again, after pauses from
-/// [`REDIAL_INTERVAL`] on, each twice as long as the last: five attempts. Halved, four; doubled, strangers that
-/// are cut off learn of it half a second later.
+/// Maximum pause before a handshake that the listener cut off is repeated. The pauses start at
+/// [`REDIAL_INTERVAL`] and double, which makes five attempts.
 pub(crate) const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
-/// How long a question may wait for its answer, and one that is to be asked for room, while the link lives.
-/// Halved, opens that wait for a third process fail early; doubled, a host that never answers is noticed
-/// later.
+/// Maximum time that a request waits for its reply, or for room to be sent, while the link is
+/// alive. It must be long enough for opens that wait for a third process.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a thread that moves memory looks for the end itself, before it leaves that to the link's
-/// thread and sleeps. Halved, more transfers wake two threads; doubled, more CPU time is spent.
+/// Time for which a thread that moves memory polls for completion. After that it sleeps and leaves
+/// the polling to the link's thread. A shorter time makes more transfers wake two threads. A longer
+/// time uses more CPU time.
 pub(crate) const SPIN: Duration = Duration::from_micros(100);
-/// The longest sleep of a thread whose memory is moving, in case a wake is lost. Nothing waits for it as a
-/// rule.
+/// Maximum sleep of a thread whose memory is moving, in case a wake-up is lost. Normally the thread
+/// is woken earlier.
 pub(crate) const MAX_SLEEP: Duration = Duration::from_millis(100);
-/// How long memory that moves by UCX may make no progress at most before its endpoint is replaced; less if the
-/// keep-alive is shorter. Halved, networks that stop for retransmissions move memory twice; doubled, who waits for
-/// a stuck network card waits longer.
+/// Maximum time that a UCX transfer may make no progress before its endpoint is replaced. It is
+/// less if the keep-alive is shorter. With less, networks that pause for retransmissions would move
+/// memory twice. With more, a stuck network card is noticed later.
 pub(crate) const STALL_TIMEOUT: Duration = Duration::from_secs(45);
-/// How long a new endpoint may take at least to show that it works. Halved, a machine that is busy needs several;
-/// doubled, one that the network swallowed is replaced later.
+/// Minimum time that a new endpoint has to show that it works. A busy machine needs some of it.
 pub(crate) const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest pause before an endpoint is replaced that failed as those before it, after pauses from
-/// [`REDIAL_INTERVAL`] on, each twice as long as the last. Halved, a network that refuses connections is asked more
-/// often; doubled, memory moves again later.
+/// Maximum pause before an endpoint that keeps failing is replaced again. The pauses start at
+/// [`REDIAL_INTERVAL`] and double.
 pub(crate) const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
 
-/// The least time between two endpoints with which this side follows the other one, which has replaced its own.
-/// Halved, a side that replaces without reason costs twice the CPU time; doubled, memory moves again later.
+/// Minimum time between two endpoints that this side makes because the peer has replaced its own.
+/// It limits the CPU time that a misbehaving other side can cost.
 pub(crate) const FOLLOW_INTERVAL: Duration = Duration::from_millis(100);
-/// Endpoints that reach the other side and fail one move before that is given up: some 6 s, with the pauses between
-/// them. Halved, networks that break connections over and over fail moves; doubled, a network card that may not
-/// access the memory is noticed later.
+/// Number of endpoints that reach the peer but fail the same transfer, after which the transfer
+/// fails. With the pauses between them this takes about 6 s. With fewer, networks that keep
+/// breaking connections fail transfers. With more, a network card that cannot access the memory is
+/// noticed later.
 pub(crate) const MAX_PROVEN_FAILURES: u32 = 16;
-/// New endpoints that the other side has not confirmed to know; a link that has more ends. Confirmations come for
-/// each [`ACK_EVERY`] messages at least, so an honest side is never near it.
+/// Maximum number of new endpoints that the peer has not confirmed. A link with more ends. An
+/// honest side confirms at least every [`ACK_EVERY`] messages, so it is never near this limit.
 pub(crate) const MAX_ADDRESSES: usize = 256;
 
-/// Connections that are shaking hands at once. One more ends an old one. Each has a thread and some 40 KiB.
+/// Maximum number of connections that are in their handshake at once. One more ends an old one.
+/// Each has a thread and uses about 40 KiB.
 pub(crate) const MAX_HANDSHAKES: usize = 32;
-/// Connections that are shaking hands at once from one address (IPv6: from one network of 64 bits). One more
-/// ends that address's oldest.
+/// Maximum number of connections from one address that are in their handshake at once. For IPv6 an
+/// address is a network of 64 bits. One more ends the oldest connection of that address.
 pub(crate) const MAX_HANDSHAKES_EACH: usize = 8;
-/// Addresses of hosts that have linked, which strangers cannot crowd out. Halved, fewer are remembered.
+/// Maximum number of remembered addresses of hosts that have linked. Strangers cannot crowd these
+/// out.
 pub(crate) const MAX_KNOWN: usize = 1024;
-/// Links that wait to be accepted.
+/// Maximum number of links that wait to be accepted.
 pub(crate) const MAX_UNACCEPTED: usize = 16;
-/// Handles and names that wait to be opened for the other side.
+/// Maximum number of handles and names that wait to be opened for the peer.
 pub(crate) const MAX_OPENING: usize = 1024;
-/// Objects that are open for the other side.
+/// Maximum number of objects that are open for the peer.
 pub(crate) const MAX_SERVED: usize = 1 << 16;
-/// Bytes of answers that the other side has not confirmed; a link that has more ends. Four times what
-/// [`PIECES_UNDER_WAY`] of 16 calls are.
+/// Maximum number of bytes of replies that the peer has not confirmed. A link with more ends. It is
+/// four times what the [`PIECES_UNDER_WAY`] of 16 calls have.
 pub(crate) const MAX_OWED: usize = 256 << 20;
-/// Messages about signals that the other side has not confirmed. Signals that come meanwhile are told of in
-/// one message when there is room. Doubled, a host that never confirms costs twice the memory: some 200 KiB, or
-/// 4 MiB if signals fail with long texts.
+/// Maximum number of messages about signals that the peer has not confirmed. Later signals are
+/// combined into one message, which is sent when there is room. A host that never confirms costs
+/// about 200 KiB, or 4 MiB if signals fail with long texts.
 pub(crate) const MAX_TOLD: usize = 4096;
-/// Bytes that this side has asked to read and whose receipt it has not confirmed. Who asks more waits. Well below
-/// [`MAX_OWED`], at which the other side would end the link: what comes between two confirmations is more.
+/// Maximum number of bytes that this side has asked to read and whose receipt it has not confirmed.
+/// Further reads wait. The value is well below [`MAX_OWED`], at which the peer would end the link,
+/// because more bytes can arrive between two confirmations.
 pub(crate) const MAX_READING: usize = 128 << 20;
-/// Bytes of questions that the other side has not confirmed. Who asks more waits. Halved, fewer writes are
-/// under way on fast and long networks.
+/// Maximum number of bytes of requests that the peer has not confirmed. Further requests wait. With
+/// fewer, fast networks with a long delay are not used fully.
 pub(crate) const MAX_ASKED: usize = 64 << 20;
-/// Messages after whose receipt it is confirmed at once. Halved, more confirmations are sent; doubled, more
-/// is kept.
+/// Number of received messages after which a confirmation is sent at once. With fewer messages,
+/// more confirmations are sent. With more, the peer keeps more messages.
 pub(crate) const ACK_EVERY: u64 = 64;
-/// Pieces of memory that are under way over TLS at once, for one call.
+/// Number of pieces of memory that one call has in flight over TLS.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;
-/// How many signals before the latest are looked at for failures: some milliseconds. Those before, of which the
-/// other side was not told yet, count as failed there if the first and the last of them have failed, otherwise as
-/// signalled. Doubled, a look at so many holds up the link for twice as long.
+/// Number of signals before the latest that the link checks for failures, which takes some
+/// milliseconds. The link does not check earlier unreported signals one by one. It reports them as
+/// failed if the first and the last of them have failed, and otherwise as signalled.
 pub(crate) const MAX_LOOKED_AT: u64 = 1 << 16;
-/// Bytes that are sent in one message with the signal that follows them.
+/// Maximum number of bytes that one message carries together with the signal that follows them.
 pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;
 
-/// Bytes of a part of memory that is copied to a staging buffer and moved from there. Halved, the round trip
-/// for each part weighs more; doubled, parts overlap less.
+/// Size in bytes of a part that is copied to a staging buffer and moved from there. With smaller
+/// parts, each part's round trip costs relatively more. With larger parts, copying and moving
+/// overlap less.
 pub(crate) const STAGING_PART: usize = 4 << 20;
-/// Parts of a staging buffer: while one is copied another is moved.
+/// Number of parts of a staging buffer. While one part is copied, another is moved.
 pub(crate) const STAGING_PARTS: usize = 4;
-/// Bytes to and from a staging buffer that go in messages although there is UCX: one round trip instead of two.
-/// Doubled, more is encrypted.
+/// Maximum size in bytes of an access to staged memory that goes in messages although UCX is
+/// available. It takes one round trip instead of two, but the bytes are encrypted.
 pub(crate) const STAGED_IN_MESSAGES: usize = 64 << 10;
-/// How long a queue may take for a part. Halved, queues that other programs keep busy fail copies.
+/// Maximum time for a queue to copy one part. With less, copies fail on queues that other programs
+/// keep busy.
 pub(crate) const STAGING_TIMEOUT: Duration = Duration::from_secs(30);
-/// Accesses to memory that the host cannot access which wait for the thread that stages; a link that asks for
-/// more ends. Each has up to 256 KiB.
+/// Maximum number of accesses that wait for the thread that stages memory which the host cannot
+/// access. Each has up to 256 KiB. A link that asks for more ends.
 pub(crate) const MAX_STAGING: usize = 512;
 
-/// Neighbours that use a shared link at once, and connections of one process among them. Each has a thread.
+/// Maximum number of neighbours that use a shared link at once. Each has a thread.
 pub(crate) const MAX_NEIGHBOURS: usize = 64;
-/// See [`MAX_NEIGHBOURS`].
+/// Maximum number of connections of one process to a shared link.
 pub(crate) const MAX_NEIGHBOURS_EACH: usize = 16;
-/// Objects that a neighbour has open.
+/// Maximum number of objects that a neighbour has open.
 pub(crate) const MAX_NEIGHBOUR_OBJECTS: usize = 4096;
-/// Memory of a neighbour that is kept open for its next copy. Doubled, memory that it has freed is kept longer.
+/// Number of a neighbour's own allocations that stay open for its next copy. With more, memory that
+/// the neighbour has freed is kept longer.
 pub(crate) const MAX_KEPT_LOCALS: usize = 8;
-/// How long a neighbour may take for its first question. Halved, processes that are stopped for a while must connect
-/// anew; doubled, those that say nothing keep their places longer.
+/// Maximum time until a neighbour's first request. With less, processes that are stopped for a
+/// while must connect again. With more, silent processes keep their places longer.
 pub(crate) const FIRST_QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long who shares a link may take for an answer: longer than a [question](ANSWER_TIMEOUT) over the link takes. Halved,
-/// questions fail that the link would have answered; doubled, a process that is stopped is noticed later.
+/// Maximum time until the process that shares a link replies. It is longer than the
+/// [timeout](ANSWER_TIMEOUT) of a request over the link. With less, requests fail that the link
+/// would have answered. With more, a stopped process is noticed later.
 pub(crate) const NEIGHBOUR_ANSWER_TIMEOUT: Duration = Duration::from_secs(90);
-/// Bytes that one question copies at most. Halved, large copies take more questions; doubled, slow networks take longer
-/// than an answer may.
+/// Maximum number of bytes that one request copies. With less, large copies take more requests.
+/// With more, a copy over a slow network takes longer than a reply may.
 pub(crate) const NEIGHBOUR_PART: usize = 16 << 20;
-/// Bytes of the memory that a neighbour's plain bytes go through. Halved, they take more questions.
+/// Size in bytes of the shared memory through which a neighbour's ordinary bytes are copied.
 pub(crate) const NEIGHBOUR_BUFFER: usize = 1 << 20;

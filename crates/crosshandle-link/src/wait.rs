@@ -1,10 +1,10 @@
-//! Condition variables with a deadline, and without poison.
+//! Waits on condition variables with a deadline, ignoring poison.
 
 use crosshandle::Deadline;
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Waits for a notification, until `deadline` at most. May return without one.
+/// Waits for a notification, at most until `deadline`. May return without a notification.
 pub(crate) fn wait_until<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,
@@ -13,7 +13,7 @@ pub(crate) fn wait_until<'a, T>(
     match deadline.remaining() {
         None => condvar.wait(guard).unwrap_or_else(PoisonError::into_inner),
         Some(left) => {
-            // The clock of a condition variable has an end.
+            // `wait_timeout` cannot wait for arbitrarily long times.
             let left = left.min(Duration::from_secs(1 << 32));
             let waited = condvar.wait_timeout(guard, left);
             waited.unwrap_or_else(PoisonError::into_inner).0

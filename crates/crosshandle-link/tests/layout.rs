@@ -1,5 +1,5 @@
-//! Compares the hand-written declarations of UCX with its headers, in a C program of the machine's own
-//! compiler.
+//! Compares the hand-written declarations of UCX with its headers, in a C program that the
+//! machine's compiler builds.
 
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ mod sys;
 
 use sys::*;
 
-/// The directory with `ucp/api/ucp.h`; `cargo xtask test` sets it.
+/// The environment variable with the directory of `ucp/api/ucp.h`. `cargo xtask test` sets it.
 const INCLUDE: &str = "LIBUCX_INCLUDE_DIR";
 
-/// Facts, each as the C expression and as the declarations have it.
+/// Returns the facts to compare: each C expression, and its value by the declarations.
 fn facts() -> Vec<(String, i128)> {
     let mut facts = Vec::new();
     macro_rules! values {
@@ -99,8 +99,8 @@ fn sizes_offsets_and_values_are_those_of_the_headers() {
     println!("compared: {} facts", facts.len());
 }
 
-/// Every function that is called has the type that the headers say: assigned to a pointer of that type, the
-/// compiler compares them.
+/// Every called function has the type that the headers declare. The program assigns each function
+/// to a pointer of that type, so the compiler compares them.
 #[test]
 fn functions_have_the_types_of_the_headers() {
     let test = "functions_have_the_types_of_the_headers";
@@ -132,7 +132,7 @@ fn functions_have_the_types_of_the_headers() {
     }
     checks += "int main(void) { return 0; }\n";
     assert!(count > 20);
-    // Only to be compiled: there is no library to link with.
+    // Only compiled, because there is no library to link with.
     compile(&include, &checks, &["-c", "-Werror"]);
 }
 

@@ -1,9 +1,10 @@
-//! What `docs/hosts.md` says of UCX itself.
+//! Properties of UCX itself that `docs/hosts.md` states.
 
 use crosshandle_link::bare::{Settings, Worker};
 
-/// Over TCP, UCX moves memory by address alone: with the key of one piece of memory, another is read that
-/// nobody has registered. If this fails, UCX has become stricter, and the table of threats is out of date.
+/// Over TCP, UCX moves memory by address alone. With the key of one piece of memory, another piece
+/// can be read that was never registered. If this test fails, UCX has become stricter, and the
+/// table of threats is out of date.
 #[test]
 fn over_tcp_keys_protect_nothing() {
     let settings = Settings {

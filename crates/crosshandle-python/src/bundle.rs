@@ -1,5 +1,7 @@
-//! Bundles: the bytes that carry arrays to other processes. The library has their format
-//! (`crosshandle::handle::bundle`); `crosshandle/_sharing.py` has the grammar of their structure.
+//! Bundles: the bytes that carry arrays to other processes.
+//!
+//! The library defines their format (`crosshandle::handle::bundle`), and `crosshandle/_trees.py`
+//! defines the grammar of their structure.
 
 use crate::array::{Array, Dtype, Layout, Ready, Signal};
 use crate::context::{Context, default_context};
@@ -23,10 +25,12 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Packs arrays and the structure that they are arranged in. `read_only`: they can be opened read-only alone.
-/// `event`: the handle of an event and the number of the signal after which all of them are ready; without it each
-/// array keeps its own signals. A long table goes into memory of the context, which is the second result: keep it
-/// for as long as somebody may unpack the bytes. Otherwise the second result is None.
+/// Packs arrays and the structure that arranges them.
+///
+/// With `read_only`, other processes can only open the arrays read-only. `event` is the handle of
+/// an event and the number of the signal after which all arrays are ready. Without it, each array
+/// keeps its own signals. The second result is memory of the context that contains a long table.
+/// Keep it as long as other processes may unpack the bytes. It is `None` if the table is short.
 #[pyfunction]
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack_shared<'py>(
@@ -38,7 +42,7 @@ pub(crate) fn pack_shared<'py>(
     event: Option<(PyRef<'py, EventHandle>, u64)>,
 ) -> PyResult<(Bound<'py, PyBytes>, Option<Memory>)> {
     let bundle = gather(structure, arrays, read_only, event)?;
-    // A program that shares the same arrays over and over has one table of them.
+    // A program that repeatedly shares the same arrays reuses one table.
     if let Some((bytes, table)) = recent_table(&bundle) {
         return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
     }
@@ -61,21 +65,21 @@ pub(crate) fn pack_shared<'py>(
     Ok((sent, Some(table)))
 }
 
-/// A bundle with a table in shared memory.
+/// A bundle whose table is in shared memory.
 struct Recent {
     bundle: Bundle,
     bytes: Vec<u8>,
     table: Weak<SharedMemory>,
-    /// A forked child has no memory that others can open.
+    /// The process that packed the bundle. A forked child cannot share its parent's table.
     process: u32,
 }
 
-/// Bundles with tables that were packed last, the latest first. Halved or doubled: programs that share more than so
-/// many trees in turn make a table each time, or not.
+/// The latest bundles whose tables are in shared memory, newest first. A program that alternates
+/// between more than [`MAX_RECENT`] trees makes a new table each time.
 static RECENT: Mutex<VecDeque<Recent>> = Mutex::new(VecDeque::new());
 const MAX_RECENT: usize = 8;
 
-/// Returns the bytes and the table of an equal bundle, if something keeps that.
+/// Returns the bytes and the table of an equal bundle, if that table still exists.
 fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
     let recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
     let process = std::process::id();
@@ -85,8 +89,8 @@ fn recent_table(bundle: &Bundle) -> Option<(Vec<u8>, Arc<SharedMemory>)> {
     equal.find_map(|recent| Some((recent.bytes.clone(), recent.table.upgrade()?)))
 }
 
-/// Unpacks a bundle, and opens its memory: in `context`, or each array in the default context of its device. Returns
-/// the structure and the arrays.
+/// Unpacks a bundle and opens its memory, in `context` or in the default context of each array's
+/// device. Returns the structure and the arrays.
 #[pyfunction]
 #[pyo3(signature = (context, data, *, writable = true, timeout = None))]
 pub(crate) fn unpack<'py>(
@@ -100,7 +104,7 @@ pub(crate) fn unpack<'py>(
     let bundle = match Bundle::decode(data).map_err(refused)? {
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
-            // The table is memory of the host, wherever the arrays are.
+            // The table is in host memory, on whichever device the arrays are.
             let host = default_context(py, None)?;
             let context = &host.get().0;
             detached_for(py, timeout, || context.unpack_bundle(data))?
@@ -112,7 +116,7 @@ pub(crate) fn unpack<'py>(
     };
     let signals = open_signals(py, &bundle, timeout, context_of)?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
-    // An array without elements has no bytes to open, and nobody has to keep them.
+    // An array without elements has no bytes to open, so its exporter need not keep it.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));
     let mut opened = open_all(py, full, writable, timeout, context_of)?.into_iter();
     let mut waits = Vec::new();
@@ -150,8 +154,8 @@ pub(crate) fn unpack<'py>(
     Ok((bundle.structure, arrays))
 }
 
-/// Opens the events of a bundle, each once, in the context of the first array. `None`: the event has ended, and its
-/// signal had completed before.
+/// Opens each event of a bundle once, in the context of the first array. The result is `None` for
+/// an event that has ended after its signal had completed.
 fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
@@ -187,12 +191,13 @@ fn open_signals<'py>(
     Ok(signals)
 }
 
-/// An array that waits for signals: its memory, its bytes there, and the signals, by their indexes too.
+/// An array that waits for signals: its memory, its range of bytes, and its signals, as indexes and
+/// as objects.
 type Wait = (Arc<SharedMemory>, Range<usize>, Vec<u32>, Ready);
 
-/// Notes for each memory when its bytes are there, so that all views of them wait.
+/// Records in each memory when its bytes are ready, so that all views of them wait.
 fn note_arrivals(waits: Vec<Wait>) {
-    // As a rule all arrays wait for the same signals: then it is noted once for each memory.
+    // Usually all arrays wait for the same signals. Then one record for each memory is enough.
     let is_one = waits.windows(2).all(|pair| pair[0].2 == pair[1].2);
     let mut noted = HashSet::new();
     for (memory, bytes, _, ready) in waits {
@@ -204,14 +209,15 @@ fn note_arrivals(waits: Vec<Wait>) {
     }
 }
 
-/// Handles that are opened at once.
+/// Handles that are opened together.
 struct Group<'py> {
     context: Bound<'py, Context>,
     writable: bool,
     handles: Vec<MemoryHandle>,
 }
 
-/// Opens the memory of a bundle's arrays, that of each context at once. Returns that of each array.
+/// Opens the memory of a bundle's arrays, together for each context. Returns the memory of each
+/// array.
 fn open_all<'a, 'py>(
     py: Python<'py>,
     arrays: impl Iterator<Item = &'a BundledArray>,
@@ -220,7 +226,7 @@ fn open_all<'a, 'py>(
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
-    // By handle and access: the numbers of the group and of the handle in it.
+    // The number of the group and of the handle in it, by handle and access.
     let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
     let mut places = Vec::new();
     let mut before: Option<(&'a BundledArray, (usize, usize))> = None;
@@ -229,7 +235,7 @@ fn open_all<'a, 'py>(
         let is_same = |(other, _): &(&BundledArray, _)| {
             other.handle == array.handle && other.read_only == array.read_only
         };
-        // Tensors of one allocation follow one another.
+        // Tensors in one allocation are usually adjacent.
         let place = match before.filter(is_same) {
             Some((_, place)) => place,
             None => match known.entry((*array.handle.as_bytes(), may_write)) {
@@ -255,7 +261,8 @@ fn open_all<'a, 'py>(
     Ok(places.into_iter().map(memory).collect())
 }
 
-/// Adds a handle to the group of its context and access, and returns the places of both.
+/// Adds a handle to the group of its context and access. Returns the number of the group and of the
+/// handle in it.
 fn add<'py>(
     groups: &mut Vec<Group<'py>>,
     context: Bound<'py, Context>,
@@ -275,11 +282,11 @@ fn add<'py>(
     (place, groups[place].handles.len() - 1)
 }
 
-/// The default contexts of devices, as they were asked for.
+/// The default contexts of devices, in the order of their first use.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
 static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
-/// Forgets which contexts are the default ones, so that they can end: the interpreter is about to.
+/// Forgets the default contexts so that they can end, because the interpreter is about to exit.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
     leave_events_open();
@@ -287,7 +294,8 @@ pub(crate) fn forget_contexts() {
     drop(known);
 }
 
-/// Returns this process's default context for a handle's device. It is asked for over and over.
+/// Returns this process's default context for a handle's device. It is cached, because it is needed
+/// often.
 fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py, Context>> {
     let device = (handle.backend(), handle.device());
     {
@@ -353,7 +361,7 @@ fn gather(
     })
 }
 
-/// The signals of a bundle, each once.
+/// The signals of a bundle, each stored once.
 #[derive(Default)]
 struct Signals {
     all: Vec<ReadyEvent>,
@@ -361,7 +369,7 @@ struct Signals {
 }
 
 impl Signals {
-    /// Returns the indexes of signals, ascending.
+    /// Returns the indexes of signals, in ascending order.
     fn indexes(&mut self, signals: Vec<ReadyEvent>) -> Vec<u32> {
         let index = |signal: ReadyEvent| {
             *self.known.entry(signal).or_insert_with(|| {
@@ -406,7 +414,7 @@ fn layout_of(layout: bundle::Layout) -> PyResult<Layout> {
                 "the bundle has elements of an unknown type ({code}, {bits} bits)"
             ))
         })?,
-        // The text is read when an array of NumPy is asked for.
+        // The text is parsed when a NumPy array is requested.
         ElementType::Described { bytes, text } => Dtype::described(text, bytes),
     };
     let too_large =

@@ -20,20 +20,22 @@ use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// What a process shares and opens on one device.
+/// A process's connection to one device. It creates the objects that the process shares, and opens
+/// those of other processes.
 ///
-/// Memory and events belong to a context and keep it alive. Any thread may use it. `pooling=False` gives
-/// each allocation a segment of its own: who opens one then can reach no other. `overcommit=True` lets host memory be
-/// larger than what the machine has left, for memory that is hardly touched. `socket_dir` is the
-/// directory by which processes find each other (default: the environment's, see the README); `exchange_timeout`
-/// is how long opening may wait for an exporter, in seconds.
+/// Memory and events belong to a context and keep it alive. Any thread may use it. `pooling=False`
+/// gives each allocation its own segment, so a process that opens one allocation cannot access
+/// another. `overcommit=True` allows host memory larger than the machine's free memory, for memory
+/// that is mostly unused. `socket_dir` is the directory in which processes find each other. By
+/// default it comes from the environment, see the README. `exchange_timeout` is the maximum number
+/// of seconds that opening waits for an exporter.
 ///
 /// >>> context = crosshandle.Context("host", name="trainer")
 /// >>> memory, ready = context.allocate(4096), context.event(name="ready")
 /// >>> array = context.empty((16, 16), "float64")
 /// >>> queue = context.queue()
 ///
-/// Another process opens what it has the handles of:
+/// Another process opens the objects from their handles:
 ///
 /// >>> same = context.open_memory(memory.handle())
 /// >>> also = context.open_event(ready.handle())
@@ -50,7 +52,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Context(
     pub(crate) crosshandle::Context,
     pub(crate) Wholes,
-    /// Memory of all arrays without elements that other processes or libraries made.
+    /// The memory of all arrays without elements that come from other processes or libraries.
     OnceLock<Arc<SharedMemory>>,
 );
 
@@ -94,9 +96,11 @@ impl Context {
         Device(self.0.device().clone())
     }
 
-    /// Allocates `nbytes` bytes, of arbitrary contents, that can be shared. `align` is a power of two. `populate` takes
-    /// all pages of host memory now, so that a lack of memory is an error here and no signal later. `overcommit` lets
-    /// host memory be larger than what the machine has left. Raises `OutOfMemoryError`.
+    /// Allocates `nbytes` bytes that can be shared. Their contents are arbitrary.
+    ///
+    /// `align` is a power of two. `populate` allocates all pages of host memory now, so that a lack
+    /// of memory is an exception here and not a signal later. `overcommit` allows host memory
+    /// larger than the machine's free memory. Raises `OutOfMemoryError`.
     #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false, overcommit = false))]
     fn allocate(
         &self,
@@ -120,9 +124,11 @@ impl Context {
         Ok(Memory::allocated(memory, self.0.clone()))
     }
 
-    /// Opens memory that a process has exported: the same bytes, without a copy. `handle` is a
-    /// `MemoryHandle`, its bytes or its text. A read-only handle opens with `writable=False` alone. `timeout`: how many
-    /// seconds to wait for the exporter, if less than the context's `exchange_timeout`.
+    /// Opens memory that another process has exported, without a copy.
+    ///
+    /// `handle` is a `MemoryHandle`, its bytes or its text. A read-only handle needs
+    /// `writable=False`. `timeout` is the maximum number of seconds to wait for the exporter. The
+    /// context's `exchange_timeout` applies if it is shorter.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
@@ -136,8 +142,8 @@ impl Context {
         Ok(Memory::open(py, &self.0, handle, writable, timeout)?)
     }
 
-    /// Makes an event. `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share
-    /// memory with no other event.
+    /// Creates an event. With `low_power`, waiting threads sleep at once instead of spinning first.
+    /// With `isolated`, the event's counters do not share memory with another event.
     #[pyo3(signature = (*, name = None, low_power = false, isolated = false))]
     pub(crate) fn event(
         &self,
@@ -153,8 +159,8 @@ impl Context {
         Ok(Event::new(event, None))
     }
 
-    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text. `timeout` as for
-    /// `open_memory`.
+    /// Opens an event of another process. `handle` is an `EventHandle`, its bytes or its text.
+    /// `timeout` is as for `open_memory`.
     #[pyo3(signature = (handle, *, low_power = false, timeout = None))]
     fn open_event(
         &self,
@@ -170,20 +176,20 @@ impl Context {
         Ok(Event::new(event, Some(handle)))
     }
 
-    /// Creates `nbytes` bytes of physical memory, a multiple of the device's granularity: 2 MiB on GPUs, a page on the
-    /// host.
+    /// Creates `nbytes` bytes of physical memory. The size is a multiple of the device's
+    /// granularity, which is 2 MiB on GPUs and a page on the host.
     fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
         let memory = detached(py, || self.0.create_physical_memory(nbytes))?;
         Ok(PhysicalMemory::new(memory, None))
     }
 
-    /// Reserves `nbytes` bytes of addresses, to map physical memory into.
+    /// Reserves `nbytes` bytes of addresses. Physical memory can be mapped into them.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
         Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
     }
 
-    /// Opens what a handle is for: memory, physical memory or an event. Memory is opened for reading only if
-    /// the handle grants no more, or `writable=False`. `timeout` as for `open_memory`.
+    /// Opens the object of a handle: memory, physical memory or an event. Memory opens read-only if
+    /// the handle only allows reading, or with `writable=False`. `timeout` is as for `open_memory`.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open(
         &self,
@@ -214,9 +220,12 @@ impl Context {
         }
     }
 
-    /// Makes a queue, which runs commands in order, or as they become ready with `in_order=False`. With `stream`, the
-    /// queue is that stream of torch, CuPy, numba or cuda.core (any object with `__cuda_stream__`), or of the
-    /// driver by its number: what is submitted to either runs in the order of the calls.
+    /// Creates a queue that runs commands in order. With `in_order=False`, commands run as soon as
+    /// they are ready.
+    ///
+    /// With `stream`, the queue is that stream. `stream` is a stream of torch, CuPy, numba or
+    /// cuda.core, any object with `__cuda_stream__`, or the driver's number of a stream. Work that
+    /// is submitted to the queue or to the stream runs in the order of the calls.
     #[pyo3(signature = (stream = None, *, in_order = true))]
     fn queue<'py>(
         slf: &Bound<'py, Self>,
@@ -236,8 +245,8 @@ impl Context {
         Ok(Bound::new(py, Queue::new(queue, None))?.into_any())
     }
 
-    /// Adopts a stream of the driver by its number. The queue keeps `stream`, the object that the driver's stream
-    /// lives as long as.
+    /// Adopts a stream of the driver by its number. The queue keeps `stream`, the object that owns
+    /// the driver's stream.
     fn _adopt_stream(
         &self,
         py: Python<'_>,
@@ -245,14 +254,14 @@ impl Context {
         stream: Option<Py<PyAny>>,
     ) -> Result<Queue> {
         let native = NativeObject::new(self.0.device().info().backend, number);
-        // SAFETY: the queue keeps the stream's object, and is dropped before it. Where the program gave a number
-        // alone, it has promised to keep the stream.
+        // SAFETY: the queue keeps the stream's object, and is dropped before it. If the program
+        // gave only a number, it has promised to keep the stream.
         let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
         Ok(Queue::new(detached(py, adopt)?, stream))
     }
 
-    /// Makes an array in new memory, of arbitrary elements. `shape` is a number or a tuple, `dtype` a NumPy dtype
-    /// or a name (default: `float64`).
+    /// Creates an array in new memory. Its elements are arbitrary. `shape` is a number or a tuple.
+    /// `dtype` is a NumPy dtype or a name (default: `float64`).
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
         &self,
@@ -264,13 +273,14 @@ impl Context {
         self.empty_of(py, dtype, Layout::shape_of(shape)?)
     }
 
-    /// Gives freed memory that is kept for reuse back to the system. Idle memory of the host goes back by itself within
-    /// about a second.
+    /// Returns freed memory that is kept for reuse to the system. Idle host memory is returned
+    /// automatically within about a second.
     fn trim(&self, py: Python<'_>) {
         py.detach(|| self.0.trim());
     }
 
-    /// Returns the handle of the memory that an address points into, if it is this context's.
+    /// Returns the handle of the memory that contains an address. The memory must belong to this
+    /// context.
     fn memory_handle_at(&self, address: usize) -> Result<MemoryHandle> {
         let pointer = std::ptr::without_provenance(address);
         Ok(MemoryHandle(self.0.memory_handle(pointer)?))
@@ -282,7 +292,7 @@ impl Context {
 }
 
 impl Context {
-    /// Returns the memory for arrays without elements: an array has an address all the same.
+    /// Returns the memory of arrays without elements, which need an address too.
     pub(crate) fn nothing(&self, py: Python<'_>) -> PyResult<Arc<SharedMemory>> {
         if let Some(memory) = self.2.get() {
             return Ok(Arc::clone(memory));
@@ -292,7 +302,7 @@ impl Context {
         Ok(Arc::clone(self.2.get_or_init(|| memory)))
     }
 
-    /// Makes an array in new memory.
+    /// Creates an array in new memory.
     pub(crate) fn empty_of(
         &self,
         py: Python<'_>,
@@ -305,17 +315,17 @@ impl Context {
         let layout = Layout::contiguous(dtype, shape, 0);
         let (Some(bytes), Some(layout)) = (bytes, layout) else {
             return Err(PyValueError::new_err(
-                "the shape has more bytes than there are addresses",
+                "the array is larger than the address space",
             ));
         };
-        // An array without elements has an address all the same.
+        // An array without elements needs an address too.
         let memory = detached(py, || self.0.allocate(bytes.max(1)))?;
         let memory = Memory::allocated(memory, self.0.clone());
         Array::new(memory.shared()?, layout)
     }
 }
 
-/// Returns this process's default context of a device; `None` is the host.
+/// Returns this process's default context of a device. `None` stands for the host.
 pub(crate) fn default_context<'py>(
     py: Python<'py>,
     device: Option<&Bound<'py, PyAny>>,
@@ -328,7 +338,7 @@ pub(crate) fn default_context<'py>(
     Ok(context.cast_into()?)
 }
 
-/// Returns the module that knows the streams of other libraries.
+/// Returns the module that handles streams of other libraries.
 pub(crate) fn streams(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
     static MODULE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let module = MODULE.get_or_try_init(py, || {

@@ -4,10 +4,11 @@ use crate::error::Result;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-/// A device: the host's own memory, or a GPU.
+/// A device: host memory, or a GPU.
 ///
-/// `Device("host")` (also `"cpu"`), `Device("cuda:0")` (also `"cuda"`), `Device("level_zero:0")`. A device of torch
-/// is accepted too: `Device(tensor.device)`. Raises `NoDeviceError` with what was looked for and where.
+/// `Device("host")` (also `"cpu"`), `Device("cuda:0")` (also `"cuda"`) and `Device("level_zero:0")`
+/// name a device. A torch device is accepted too: `Device(tensor.device)`. Raises `NoDeviceError`,
+/// whose message says what was looked for and where.
 ///
 /// >>> crosshandle.Device("cpu").name
 /// 'host:0'
@@ -24,56 +25,56 @@ impl Device {
         find(name).map(Self)
     }
 
-    /// All devices of this machine whose drivers are here.
+    /// Returns the devices of this machine that have an installed driver.
     #[staticmethod]
     fn all(py: Python<'_>) -> Vec<Self> {
         let all = py.detach(crosshandle::Device::all);
         all.into_iter().map(Self).collect()
     }
 
-    /// The name that finds the device again, such as `cuda:0`.
+    /// The name of the device, such as `cuda:0`, which `Device` accepts.
     #[getter]
     fn name(&self) -> String {
         self.0.to_string()
     }
 
-    /// What the driver calls it.
+    /// The driver's name for the device.
     #[getter]
     fn description(&self) -> &str {
         &self.0.info().name
     }
 
-    /// The driver that it belongs to: `host`, `cuda` or `level_zero`.
+    /// The backend of the device: `host`, `cuda` or `level_zero`.
     #[getter]
     fn backend(&self) -> String {
         self.0.info().backend.to_string()
     }
 
-    /// Its number among those of its backend, in this process.
+    /// The number of the device among the devices of its backend, in this process.
     #[getter]
     fn index(&self) -> usize {
         self.0.info().index
     }
 
-    /// Its identity, the same in every process on this machine.
+    /// The identity of the device, which is the same in every process on this machine.
     #[getter]
     fn uuid(&self) -> String {
         self.0.info().uuid.to_string()
     }
 
-    /// Its memory, in bytes.
+    /// The size of the device's memory, in bytes.
     #[getter]
     fn total_memory(&self) -> u64 {
         self.0.info().total_memory
     }
 
-    /// Its memory that is free now, in bytes; `None` if the driver doesn't say.
+    /// The free memory of the device in bytes, or `None` if the driver does not report it.
     #[getter]
     fn free_memory(&self) -> Option<u64> {
         self.0.free_memory()
     }
 
-    /// What the sizes of physical memory and of mappings are multiples of, in bytes.
+    /// The granularity of physical memory and mappings, in bytes. Their sizes are multiples of it.
     #[getter]
     fn granularity(&self) -> usize {
         self.0.info().granularity
@@ -95,14 +96,14 @@ impl Device {
     }
 }
 
-/// Returns the name of a device, such as `cuda:0`, for whatever names one: a `Device`, a name, or a device of torch,
-/// JAX or CuPy. `None` is the host.
+/// Returns the name of a device, such as `cuda:0`. The argument is a `Device`, a name, or a device
+/// of torch, JAX or CuPy. `None` stands for the host.
 #[pyfunction]
 pub(crate) fn device_name(device: Option<&Bound<'_, PyAny>>) -> PyResult<String> {
     Ok(find(device)?.to_string())
 }
 
-/// Finds a device as [`device_name`] names it.
+/// Finds a device. The argument is as for [`device_name`].
 pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::Device> {
     let Some(device) = device else {
         return named("host");
@@ -122,7 +123,7 @@ pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::D
 }
 
 fn named(name: &str) -> PyResult<crosshandle::Device> {
-    // Array libraries call the host so.
+    // The name of the host in array libraries.
     let name = match name {
         "cpu" | "cpu:0" => "host",
         name => name,
@@ -131,7 +132,7 @@ fn named(name: &str) -> PyResult<crosshandle::Device> {
     Ok(found?)
 }
 
-/// Returns the name of a device of another library; `None` if the object is no such device.
+/// Returns the name of another library's device, or `None` if the object is not such a device.
 fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let text = |attribute: &str| -> PyResult<Option<String>> {
         let found = device.getattr_opt(attribute)?;
@@ -141,7 +142,8 @@ fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         let found = device.getattr_opt(attribute)?;
         Ok(found.and_then(|found| found.extract().ok()))
     };
-    // torch has `type` and `index`, JAX `platform` and `id`, CuPy `id` alone.
+    // torch devices have `type` and `index`, JAX devices `platform` and `id`, CuPy devices only
+    // `id`.
     let kind = match text("type")? {
         Some(kind) => Some(kind),
         None => text("platform")?,
@@ -158,7 +160,7 @@ fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         Some("cuda" | "gpu") => {
             let index = match index {
                 Some(index) => index,
-                // torch means its current device.
+                // torch then means its current device.
                 None => device
                     .py()
                     .import("torch")?

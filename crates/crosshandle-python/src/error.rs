@@ -1,4 +1,5 @@
-//! Exceptions: the classes are Python's (`crosshandle/_errors.py`), the texts are the library's.
+//! Exceptions. Their classes are defined in Python (`crosshandle/_errors.py`), their messages in
+//! the library.
 
 use crate::interrupt;
 use crosshandle::Error;
@@ -7,10 +8,10 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 
-/// The result of a call of the library, in Python.
+/// The result of a library call, with an error that converts to a Python exception.
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// An error of the library on its way to Python.
+/// An error of the library that converts to a Python exception.
 pub(crate) struct Failure(Error);
 
 impl From<Error> for Failure {
@@ -31,7 +32,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         return interrupt::raised();
     }
     build(py, error).unwrap_or_else(|failed| {
-        // The package is incomplete: the text still says what happened.
+        // The Python package is incomplete. The text still says what happened.
         drop(failed);
         PyRuntimeError::new_err(error.to_string())
     })

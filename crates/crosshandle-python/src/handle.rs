@@ -1,4 +1,4 @@
-//! Handles: values that travel.
+//! Handles, as values that can be sent to other processes.
 
 use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
@@ -13,8 +13,9 @@ macro_rules! handle_class {
     ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
-        /// `bytes(handle)` are its 104 bytes and `str(handle)` is its text, to be sent in any way; both give
-        /// the handle back: `handle_class(bytes_or_text)`. Handles compare and hash by their bytes.
+        /// `bytes(handle)` is its 104 bytes, and `str(handle)` is its text. Both can be sent over
+        /// any channel. The class makes the handle again from either. Handles compare and hash by
+        /// their bytes.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::$Class);
@@ -33,19 +34,20 @@ macro_rules! handle_class {
                 Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
             }
 
-            /// The backend of its device: `host`, `cuda` or `level_zero`.
+            /// The backend of the device: `host`, `cuda` or `level_zero`.
             #[getter]
             fn backend(&self) -> String {
                 self.0.backend().to_string()
             }
 
-            /// The identity of its device, as `Device.uuid` has it.
+            /// The identity of the device, as in `Device.uuid`.
             #[getter]
             fn device_uuid(&self) -> String {
                 self.0.device().to_string()
             }
 
-            /// The id of the process that made it, in that process's own namespace: for messages only.
+            /// The id of the process that made the handle, in its own PID namespace. Use it only in
+            /// messages.
             #[getter]
             fn exporter_pid(&self) -> u32 {
                 self.0.exporter_pid()
@@ -88,13 +90,13 @@ handle_class! {
     /// >>> handle.nbytes, handle.read_only
     /// (64, True)
     MemoryHandle {
-        /// The bytes that it is for.
+        /// The size of the memory, in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
             self.0.len()
         }
 
-        /// Whether it grants reading only.
+        /// Whether the handle only allows reading.
         #[getter]
         fn read_only(&self) -> bool {
             self.0.is_read_only()
@@ -120,13 +122,13 @@ handle_class! {
     /// >>> crosshandle.PhysicalMemoryHandle(bytes(handle)) == handle
     /// True
     PhysicalMemoryHandle {
-        /// The bytes that it is for.
+        /// The size of the memory, in bytes.
         #[getter]
         fn nbytes(&self) -> u64 {
             self.0.len()
         }
 
-        /// Whether it grants reading only.
+        /// Whether the handle only allows reading.
         #[getter]
         fn read_only(&self) -> bool {
             self.0.is_read_only()
@@ -134,7 +136,7 @@ handle_class! {
     }
 }
 
-/// What a handle can be given as.
+/// The forms in which a program can pass a handle.
 pub(crate) enum Form {
     Text(String),
     Bytes(Data),

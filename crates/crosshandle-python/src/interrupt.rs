@@ -1,10 +1,10 @@
-//! Waits that let other Python threads run, and end at Ctrl-C.
+//! Waits during which other Python threads run, and which Ctrl-C ends.
 //!
-//! | wait | ends by |
+//! | wait | how Ctrl-C is noticed |
 //! |---|---|
-//! | for an event or a queue | short timeouts, between which signals of the system are handled ([`wait`]) |
-//! | for another process, in the library | a look at signals that the library makes while it waits ([`released`]) |
-//! | for anything else, as for another host | leaving the call to a thread of its own ([`aside`]) |
+//! | for an event or a queue | the wait is split into short timeouts, and signals are handled between them ([`wait`]) |
+//! | for another process, in the library | the library checks for signals while it waits ([`released`]) |
+//! | for anything else, such as another host | the call runs on a thread of its own ([`aside`]) |
 
 use crate::error::{Failure, Result};
 use crosshandle::Error;
@@ -14,17 +14,17 @@ use std::cell::Cell;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// The longest time that a wait does not look for signals of the system such as Ctrl-C's. Halved: a
-/// long wait costs twice the processor time, which is a few microseconds each time. Doubled: Ctrl-C ends a
-/// wait up to 80 ms late.
+/// Interval at which a wait checks for operating system signals such as Ctrl-C. Each check takes a
+/// few microseconds.
 pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
-/// How long an event loop that awaits nothing else looks at an event before it leaves that to the thread for
-/// awaited events, which costs it about as much. Halved: answers of other processes that take a few
-/// microseconds are awaited three times as long. Doubled: an await that finds nothing costs that much more.
+/// How long an event loop that awaits nothing else spins on an event.
+///
+/// After that, it leaves the wait to the thread for awaited events. A longer time catches slower
+/// replies, but an await that finds nothing wastes it.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Returns whether a signal completes while an event loop looks at the event for a moment.
+/// Returns whether a signal completes within [`LOOK`].
 pub(crate) fn look(py: Python<'_>, event: &crosshandle::Event, value: u64) -> Result<bool> {
     match py.detach(|| event.wait_value_timeout(value, LOOK)) {
         Err(Error::TimedOut(_)) => Ok(false),
@@ -33,7 +33,7 @@ pub(crate) fn look(py: Python<'_>, event: &crosshandle::Event, value: u64) -> Re
     }
 }
 
-/// Returns a timeout that was given in seconds.
+/// Converts a timeout in seconds. `None` is no timeout.
 pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let Some(seconds) = seconds else {
         return Ok(None);
@@ -47,19 +47,20 @@ pub(crate) fn timeout(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     }
 }
 
-/// Returns an option that is a number of seconds. One that is too large to count is for ever.
+/// Converts an option that is a number of seconds. A number that is too large becomes
+/// [`Duration::MAX`].
 pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
     let given = seconds.is_some();
     Ok(timeout(seconds)?.or(given.then_some(Duration::MAX)))
 }
 
 thread_local! {
-    /// What handling a signal of the system raised, until the call that it ended returns.
+    /// The exception that a signal handler raised, until the interrupted call returns.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Handles signals of the system. Returns whether that raised something. Other threads than the main one have nothing
-/// to handle.
+/// Runs Python's signal handlers. Returns whether one raised an exception. Only the main thread has
+/// handlers to run.
 fn handle_signals() -> bool {
     let handled = Python::try_attach(|py| py.check_signals());
     match handled {
@@ -71,14 +72,15 @@ fn handle_signals() -> bool {
     }
 }
 
-/// Returns what ended a call that fails with [`Error::Interrupted`].
+/// Returns the exception that made a call fail with [`Error::Interrupted`].
 pub(crate) fn raised() -> PyErr {
     RAISED
         .take()
         .unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
 }
 
-/// Makes a call without the interpreter's lock. Its waits for other processes end at Ctrl-C, and after `timeout`.
+/// Makes a call without the interpreter's lock. Its waits for other processes end at Ctrl-C, and
+/// after `timeout`.
 pub(crate) fn released<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -95,7 +97,7 @@ pub(crate) fn detached<T: Send>(
     detached_for(py, None, call)
 }
 
-/// Makes a call as [`detached`] does, which waits for other processes no longer than `timeout`.
+/// Makes a call as [`detached`] does. It waits for other processes for at most `timeout`.
 pub(crate) fn detached_for<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -104,8 +106,8 @@ pub(crate) fn detached_for<T: Send>(
     Ok(released(py, timeout, call)?)
 }
 
-/// Waits by calling `wait` with short timeouts, without the interpreter's lock, until it ends otherwise
-/// than by its timeout.
+/// Waits by calling `wait` with short timeouts, without the interpreter's lock, until it returns
+/// something other than a timeout.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -122,7 +124,7 @@ pub(crate) fn wait<T: Send>(
     }
 }
 
-/// A timeout, in short ones.
+/// A timeout that is split into short ones.
 pub(crate) struct Slices(Option<Instant>);
 
 impl Slices {
@@ -130,7 +132,7 @@ impl Slices {
         Self(timeout.and_then(|timeout| Instant::now().checked_add(timeout)))
     }
 
-    /// Returns the next one, of at most `most`, and whether it is the last one.
+    /// Returns the next timeout, which is at most `most`, and whether it is the last one.
     pub(crate) fn next(&self, most: Duration) -> (Duration, bool) {
         let Some(end) = self.0 else {
             return (most, false);
@@ -140,8 +142,8 @@ impl Slices {
     }
 }
 
-/// Makes a call on a thread of its own. If Ctrl-C or the timeout comes first, the call goes on there, and its
-/// result is dropped: `None` after the timeout.
+/// Makes a call on a thread of its own. If Ctrl-C or the timeout comes first, the thread finishes
+/// the call and drops the result. Returns `None` after the timeout.
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -149,7 +151,7 @@ pub(crate) fn aside<T: Send + 'static>(
 ) -> PyResult<Option<T>> {
     let (sender, mut receiver) = sync_channel(1);
     crosshandle::adapter_support::run_blocking(move || {
-        // Nobody may wait any more.
+        // The caller may have stopped waiting.
         let _ = sender.send(call());
     });
     let slices = Slices::new(timeout);

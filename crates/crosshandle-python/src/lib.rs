@@ -1,20 +1,21 @@
 //! The Python module `crosshandle._crosshandle`.
 //!
-//! A class here is an object of the library with Python's manners: it can be closed and used in a
-//! `with` statement, its waits let other threads run and end at Ctrl-C, and its errors are Python's.
-//! What is nicer in Python is in `python/crosshandle`, which is what programs import.
+//! Each class wraps an object of the library for Python. It can be closed and used in a `with`
+//! statement. Its waits let other threads run and end at Ctrl-C, and its errors are Python
+//! exceptions. Programs import `python/crosshandle`, which contains the parts that are written in
+//! Python.
 //!
 //! | file | holds |
 //! |---|---|
 //! | `device.rs`, `context.rs`, `memory/`, `event/`, `queue.rs`, `memory/physical.rs` | a class for each object of the library |
 //! | `handle.rs` | handles, as values that convert to `bytes` and `str` |
-//! | `array/` | arguments whose size the caller chooses; typed views of memory, and the protocols by which array libraries take them |
+//! | `array/` | typed views of memory, their protocols for array libraries, and arguments of arbitrary size |
 //! | `foreign/` | arrays that other libraries made, and allocators that they call |
 //! | `bundle.rs` | the bytes that carry arrays to other processes |
 //! | `memory/pending.rs` | pickled objects that no process has opened yet |
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
-//! | `store/` | models under names, with a holder |
+//! | `store/` | named models that a holder keeps |
 //! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
 mod array;

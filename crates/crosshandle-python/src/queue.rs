@@ -8,7 +8,7 @@ use crate::memory::Memory;
 use crosshandle::Command;
 use pyo3::prelude::*;
 
-/// A queue of commands of a device.
+/// A queue of commands for a device.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> source, destination = context.allocate(4096), context.allocate(4096)
@@ -26,7 +26,7 @@ use pyo3::prelude::*;
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct Queue {
     queue: crosshandle::Queue,
-    /// The object of the stream that the queue is, dropped after it.
+    /// The object that owns the queue's stream. It is dropped after the queue.
     _stream: Option<Py<PyAny>>,
 }
 
@@ -41,8 +41,8 @@ impl Queue {
 
 #[pymethods]
 impl Queue {
-    /// Submits a copy of `nbytes` bytes (default: all of the source). It waits for the events in `after` and
-    /// signals `signal` when it is done. Submitting does not wait.
+    /// Submits a copy of `nbytes` bytes (default: the whole source). The copy waits for the events
+    /// in `after`, and signals `signal` when it is done. This call itself does not wait.
     #[pyo3(signature = (source, destination, *, nbytes = None, source_offset = 0, destination_offset = 0, after = None, signal = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -77,7 +77,7 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Submits a fill of memory with a pattern, over and over.
+    /// Submits a command that fills memory with a repeated pattern.
     #[pyo3(signature = (destination, pattern, *, after = None, signal = None))]
     fn fill(
         &self,
@@ -99,13 +99,14 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Has the event signalled when all earlier commands are done. Returns the signal's number.
+    /// Submits a signal of the event, which follows all earlier commands. Returns the signal's
+    /// number.
     fn signal(&self, event: &Event) -> Result<u64> {
         Ok(self.queue.signal_numbered(&event.event)?)
     }
 
-    /// Has all later commands wait for signal `value` of the event (default: the latest, or the first one if there is
-    /// none).
+    /// Makes all later commands wait for signal `value` of the event. The default is the latest
+    /// signal, or the first one if there is none.
     #[pyo3(signature = (event, value = None))]
     fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
         match value {
@@ -118,7 +119,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The driver's own number of the queue, such as a `CUstream`'s; `None` where no driver is behind it.
+    /// The driver's own number of the queue, such as a `CUstream`, or `None` for a queue without a
+    /// driver.
     #[getter]
     fn native(&self) -> Option<usize> {
         self.queue.native().map(crosshandle::NativeObject::raw)
@@ -131,7 +133,7 @@ impl Queue {
         interrupt::wait(py, limit, |slice| self.queue.finish_timeout(slice))
     }
 
-    /// Whether no command is under way.
+    /// Whether all submitted commands are done.
     #[getter]
     fn idle(&self) -> bool {
         self.queue.is_idle()
@@ -144,7 +146,7 @@ impl Queue {
 }
 
 impl Queue {
-    /// Submits a command that calls Rust. Other threads of Python's run meanwhile.
+    /// Submits a command that calls a Rust function. Other Python threads run meanwhile.
     pub(crate) fn submit_call(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-"""Every test has sockets of its own, and processes that never outlive it."""
+"""Fixtures: each test has its own socket directory, and processes that never outlive it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import crosshandle
 
-# Otherwise JAX takes most of a GPU's memory when it is first used.
+# Otherwise JAX allocates most of a GPU's memory on first use.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 DEADLINE = 30.0
@@ -44,13 +44,13 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts() -> None:
-    # A program that was started in the background ignores Ctrl-C, and so would its processes.
+    # A program that was started in the background ignores Ctrl-C, and so would its child processes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # Once: the default context finds its directory when it is made.
+    # Once for each session, because the default context reads its directory when it is created.
     directory: Path = tmp_path_factory.mktemp("sockets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CROSSHANDLE_SOCKET_DIR", str(directory))
@@ -58,7 +58,7 @@ def _sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Peer:
-    """A process that runs a function, and a pipe to it."""
+    """A process that runs a function, with a pipe to it."""
 
     def __init__(self, function: Callable[..., None], *arguments: Any):
         context = multiprocessing.get_context("spawn")
@@ -71,7 +71,7 @@ class Peer:
         self._pipe.send(value)
 
     def receive(self) -> Any:
-        assert self._pipe.poll(DEADLINE), "the other process says nothing"
+        assert self._pipe.poll(DEADLINE), "the other process sent no reply"
         return self._pipe.recv()
 
     def kill(self) -> None:
@@ -103,7 +103,7 @@ def start() -> Iterator[Callable[..., Peer]]:
 
 @contextmanager
 def running_holder() -> Iterator[None]:
-    """Runs a holder in the directory of this test's sockets, and ends it."""
+    """Runs a holder in this test's socket directory, and stops it afterwards."""
 
     def hold(*arguments: str) -> int:
         command = [crosshandle.command(), "hold", *arguments]

@@ -1,13 +1,14 @@
-"""The blocks of Python in the documents, as programs to run.
+"""Finds the Python blocks in the documents, and runs them as programs.
 
 A comment before a block says how it runs:
 
-- `<!-- run: maker -->` and `<!-- run: user -->`: the two blocks are two processes, with a `connection` to each other.
-- `<!-- run: torch -->`: the block runs where this module is installed. Several words are allowed. `gpu` is a GPU of
-  NVIDIA's; `holder` is a holder that has a model `llama-70b` with one tensor.
+- `<!-- run: maker -->` and `<!-- run: user -->`: the two blocks run in two processes, with a
+  `connection` to each other.
+- `<!-- run: torch -->`: the block runs if this module is installed. Several words are allowed.
+  `gpu` is an NVIDIA GPU. `holder` is a holder that has a model `llama-70b` with one tensor.
 - `<!-- not run: REASON -->`: the block does not run.
 
-A block without a comment runs in a process of its own.
+A block without a comment runs in its own process.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _BLOCK = re.compile(r"(?:^<!-- (not run|run): ([^\n]*) -->\n)?^```python\n(.*?)^
 
 @dataclass(frozen=True)
 class Block:
-    """A block of Python in a document."""
+    """A Python block in a document."""
 
     document: str
     line: int
@@ -58,7 +59,7 @@ class Block:
 
 @dataclass
 class Program:
-    """A block, or two that are two processes."""
+    """A block that runs alone, or a pair of blocks that run in two processes."""
 
     blocks: list[Block] = field(default_factory=list)
 
@@ -72,14 +73,15 @@ class Program:
 
 
 def directory() -> Path:
-    """Where the documents are: beside the tests where they were packed, otherwise at the root of the repository."""
+    """Returns the directory of the documents: next to packed tests, otherwise the root of the
+    repository."""
     here = Path(__file__).resolve().parent
     packed = here.parent / "documents"
     return packed if packed.is_dir() else here.parents[2]
 
 
 def blocks() -> Iterator[Block]:
-    """Finds all blocks of all documents."""
+    """Yields all blocks of all documents."""
     root = directory()
     paths = [root / "README.md", root / "crates" / "crosshandle-python" / "README.md"]
     for path in [*paths, *sorted((root / "docs").glob("*.md"))]:
@@ -95,7 +97,7 @@ def blocks() -> Iterator[Block]:
 
 
 def programs() -> list[Program]:
-    """The programs that the documents' blocks make."""
+    """Returns the programs that the documents' blocks form."""
     found: list[Program] = []
     for block in blocks():
         if block.reason is not None:
@@ -113,9 +115,11 @@ def programs() -> list[Program]:
 
 
 def run(block: Block, connection: Connection | None, notes: Connection | None = None, line: int = 0) -> None:
-    """Runs a block. It is killed before it runs its line number `line`; lines of the package count too.
+    """Runs a block, and kills its process before it runs its line number `line`. Lines of the
+    package count too.
 
-    `notes` receives the text of each line of the block before that runs, and in the end the number of lines.
+    `notes` receives the text of each line of the block before that line runs. At the end it
+    receives the number of lines.
     """
     import crosshandle
 

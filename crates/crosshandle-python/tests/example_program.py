@@ -1,4 +1,4 @@
-"""A program of two processes, either of which may be killed at any of its lines."""
+"""A program of two processes, each of which may be killed at any of its lines."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 import crosshandle
 
 TURNS = 3
-# Far more seconds than any step needs.
+# Time limit of a step in seconds, which is far more than any step needs.
 LIMIT = 60.0
 
 
 def make(pipe: Any) -> None:
-    """Makes what is shared, asks, and reads the answers."""
+    """Creates and shares the objects, asks the other process, and reads its replies."""
     context = crosshandle.Context()
     array = context.empty(16, "int64")
-    # Each makes the event that it signals: whoever waits then learns of its death.
+    # Each process creates the event that it signals, so waiters learn of its death.
     asked = context.event(name="asked")
     numbers = memoryview(array)
     with crosshandle.share({"numbers": array}) as bundle:
@@ -36,7 +36,7 @@ def make(pipe: Any) -> None:
 
 
 def use(pipe: Any) -> None:
-    """Opens what is shared, and answers."""
+    """Opens the objects, and replies to the other process."""
     bundle, ask = pipe.recv()
     context = crosshandle.Context()
     answered = context.event(name="answered")
@@ -53,7 +53,8 @@ def use(pipe: Any) -> None:
 
 
 def run(pipe: Any, role: str, line: int) -> None:
-    """Plays a role, and is killed when so many lines of this file and of the package have run."""
+    """Runs one of the two roles. Kills the process after `line` lines of this file and of the
+    package."""
     count = 0
     places = (__file__, str(Path(crosshandle.__file__).parent))
 

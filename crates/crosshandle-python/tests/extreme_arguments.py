@@ -1,6 +1,8 @@
-"""Calls every public callable of the package with extreme arguments. `test_extremes.py` runs it as a process of its own.
+"""Calls every public callable of the package with extreme arguments. `test_extremes.py` runs it in
+its own process.
 
-It prints a line for each outcome that no program may see: a panic, or anything else that is no exception of Python's.
+It prints a line for each outcome that no program may see: a panic, or a failure that is not a
+Python exception.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from crosshandle import link, store
 
 
 class Late(Exception):
-    """A call took too long, and was interrupted as Ctrl-C would."""
+    """A call took too long, and was interrupted as by Ctrl-C."""
 
 
 def late(_signal: int, _frame: FrameType | None) -> None:
@@ -49,7 +51,8 @@ LISTS: list[Any] = [[], (), [1 << 62] * 3, [-1], [0] * 1000, [1 << 64], range(1 
 OTHERS: list[Any] = [None, True, bytearray(3), memoryview(b"abcd")[::2], object(), int, ...]
 EXTREMES = [*INTEGERS, *NUMBERS, *TEXTS, *LISTS, *OTHERS]
 
-# They end an object that the other calls need, or import libraries that end the process where they find little memory.
+# These end an object that other calls need, or import libraries that end the process when memory is
+# low.
 SKIPPED = {"close", "release", "cupy", "dpctl", "dpnp", "jax", "torch"}
 
 
@@ -139,7 +142,7 @@ def main() -> None:
     ends.append(listener.accept(timeout=20))
     connecting.join()
     other = ends[-1]
-    # As a peer may have it: far more than there is.
+    # A peer may have such memory. It is far larger than the machine's memory.
     huge = sparse.allocate(1 << 44)
     remote, there = other.open_memory(huge.handle()), other.open_event(event.handle())
     opened = context.open_memory(huge.handle())
@@ -158,7 +161,7 @@ def main() -> None:
         ("Bundle", bundle), ("Link", other), ("Listener", listener), ("RemoteMemory", remote), ("RemoteEvent", there),
         ("Store", store.Store()),
     ]  # fmt: skip
-    # Now, so that what is larger cannot be allocated, and an allocation that nobody checks ends the process.
+    # From now on, larger allocations fail, and an unchecked allocation ends the process.
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
     for module in (crosshandle, store, link):

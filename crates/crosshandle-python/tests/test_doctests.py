@@ -1,6 +1,7 @@
-"""Every public function and method has an example, and every example is right.
+"""Every public function and method has an example, and every example is correct.
 
-A comment at the end of an example's line says what the example needs: `# needs torch`, `# needs gpu`.
+A comment at the end of a line says what the example needs, such as `# needs torch` or
+`# needs gpu`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from conftest import running_holder
 from crosshandle import link, store
 
 MODULES = ["crosshandle", "crosshandle.store", "crosshandle.link", "crosshandle.torch", "crosshandle.cupy"]
-# Where these are looked for says nothing: whoever runs the examples by hand has them.
+# These are never detected. Examples that need them only run by hand.
 BY_HAND = {"sycl", "holder"}
 
 
@@ -36,7 +37,7 @@ def has(need: str) -> bool:
 
 
 def module(name: str) -> Any:
-    """A module, or None without the library that it is for."""
+    """Returns a module, or None if the library that it supports is missing."""
     _, _, library = name.partition(".")
     if library in ("torch", "cupy") and not has(library):
         return None
@@ -44,7 +45,8 @@ def module(name: str) -> Any:
 
 
 def public(module: Any) -> Iterator[tuple[str, Any]]:
-    """The public functions and classes of a module, and the public methods of its classes."""
+    """Yields the public functions and classes of a module, and the public methods of its
+    classes."""
     own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
     for name in getattr(module, "__all__", own):
         value = getattr(module, name)
@@ -76,7 +78,7 @@ def test_every_public_function_has_an_example() -> None:
     without = []
     for name, text in TEXTS.items():
         owner, _, member = name.rpartition(".")
-        # A method may be shown in the example of its class.
+        # The example of the class may show the method.
         examples = "".join(example.source for example in doctest.DocTestParser().get_examples(TEXTS.get(owner, "")))
         if name not in MODULES and ">>> " not in text and f".{member}(" not in examples:
             without.append(name)

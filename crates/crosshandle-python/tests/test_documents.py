@@ -1,4 +1,4 @@
-"""Every block of Python in the documents runs, and any of its lines may be the last one of its process."""
+"""Every Python block in the documents runs, and a kill of its process leaves the peer working."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import crosshandle
 import documents
 from conftest import DEADLINE, running_holder
 
-# Seconds that a survivor takes: the documents' own timeouts are 5 s, and machines that test are busy.
+# Time limit of a surviving process in seconds. The documents' own timeouts are 5 s, and the machine
+# may be busy.
 SURVIVES = 20.0
 
 PROGRAMS = documents.programs()
@@ -45,7 +46,7 @@ def _holder(program: documents.Program) -> Iterator[None]:
 
 
 class Played:
-    """A block that runs in a process of its own."""
+    """A block that runs in its own process."""
 
     def __init__(self, block: documents.Block, connection: Connection | None, line: int = 0):
         spawn = multiprocessing.get_context("spawn")
@@ -58,7 +59,8 @@ class Played:
                 end.close()
 
     def result(self, seconds: float = DEADLINE) -> BaseException | None:
-        """What the block raised. Fails if it is still running after `seconds`."""
+        """Returns the exception of the block, or None. Fails if the block still runs after
+        `seconds`."""
         ready = wait([self._result, self.process.sentinel], seconds)
         assert ready, "a block of a document hangs"
         try:
@@ -69,7 +71,7 @@ class Played:
         return raised
 
     def notes(self) -> list[Any]:
-        """The lines that were begun, and the number of lines if all have run."""
+        """Returns the lines that started to run, and the number of lines if all have run."""
         found = []
         try:
             while self._notes.poll(0):
@@ -133,7 +135,7 @@ def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, kil
     _skip_without(program.needs)
     share = kills // (2 * len(PAIRS))
     if program is PAIRS[0]:
-        # The first one of the README, in each run of the tests.
+        # At least one line of the README's first program, in each run of the tests.
         share = max(share, 1)
     if share == 0:
         pytest.skip(f"a kill of each document's processes needs --kills {2 * len(PAIRS)} or more")
@@ -145,13 +147,13 @@ def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, kil
         for each in whole:
             each.stop()
     for number in range(share):
-        # Evenly over all lines; then all of them again.
+        # Spread evenly over all lines. If there are more kills than lines, start over.
         line = 1 + (2 * number + 1) * lines // (2 * share) if share < lines else 1 + number % lines
         played = _start(program, killed, line)
         try:
             raised = played[1 - killed].result(SURVIVES)
             if isinstance(raised, crosshandle.TimedOutError):
-                # Who never attached cannot be known to have died.
+                # The death of a process that never attached cannot be detected.
                 begun = played[killed].notes()
                 opened = [text for text in begun[:-1] if "open(" in text]
                 assert not opened, f"killed at line {line}: {raised!r} after {opened}"

@@ -1,4 +1,4 @@
-"""Loaders for engines. What needs torch, vLLM or SGLang is skipped where they are not; no test needs a GPU."""
+"""Loaders for engines. Tests are skipped without torch, vLLM or SGLang. No test needs a GPU."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_settings_are_read_and_what_is_not_known_is_refused() -> None:
 
 
 def network(seed: int | None) -> Any:
-    """A module as an engine leaves it behind; without a seed, as it builds it on meta."""
+    """Returns a module as an engine leaves it after loading. Without a seed, returns one on meta,
+    before loading."""
     import torch
 
     class Part(torch.nn.Module):
@@ -52,7 +53,7 @@ def network(seed: int | None) -> Any:
     torch.manual_seed(seed)
     part = Part().to(torch.bfloat16)
     with torch.no_grad():
-        # Repacked, as quantized weights are, and things that no file has.
+        # Repacked as quantized weights are, with tensors that no file has.
         part.up.weight = torch.nn.Parameter(part.up.weight.t().contiguous().t(), requires_grad=False)
         part.up.register_parameter("scale", torch.nn.Parameter(torch.rand(3), requires_grad=False))
         part.table = torch.arange(7, dtype=torch.float32) + seed
@@ -93,13 +94,14 @@ def test_what_an_engine_has_made_of_weights_is_mapped_by_the_next_one(start: Sta
     before = part.up.weight
     before.weight_loader = "the engine's"
     model = store.open("net/state", hash, framework="torch")
-    with pytest.raises(_state.OtherState, match="another engine, ranks"):
+    with pytest.raises(_state.OtherState, match=r"different settings \(engine, ranks\)"):
         _state.adopt(part, model, {**FINGERPRINT, "engine": "test 2", "ranks": "tp0-of-2"})
     assert part.up.weight is before
     assert _state.adopt(part, model, FINGERPRINT) == 7
     assert _state.left_on_meta(part) == []
     assert answer(part) == expected
-    # Tied, in the same order, with what the engine has noted, and without a copy.
+    # The tied tensors are one object, strides and the engine's attributes are kept, and nothing was
+    # copied.
     assert part.head.weight is part.embed.weight
     assert part.up.weight.stride() == (1, 30) and part.up.weight.weight_loader == "the engine's"
     assert "table" not in part.state_dict()
@@ -120,7 +122,7 @@ def weights() -> dict[str, np.ndarray[Any, Any]]:
 
 
 class Engine:
-    """What a model of an engine does with weights: it copies them out as they come."""
+    """A stand-in for an engine's model, which copies out the weights as they come."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}

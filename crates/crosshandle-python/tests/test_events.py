@@ -1,4 +1,4 @@
-"""What a wait is for, and how it ends if the process that was to signal ends."""
+"""Events: which signal a wait is for, and how the wait ends if the signalling process dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from conftest import DEADLINE, Peer
 
 Start = Callable[..., Peer]
 
-# Seconds that a wait takes if nothing ends it, and by which it may be late on a busy machine.
+# Seconds that a wait takes if nothing ends it, and how late it may end on a busy machine.
 WAIT = 1.0
 LATE = 10.0
 SOON = 0.02
@@ -100,13 +100,14 @@ def test_an_array_shared_before_its_signal_is_waited_for(start: Start) -> None:
         array.numpy()[:] = 7
         event.signal()
         assert peer.receive() == 7
-    # The latest one, if there is one.
+    # The latest signal, if there is one.
     event.signal()
     with crosshandle.share(array, event=event) as bundle:
         assert int(crosshandle.open(bytes(bundle)).numpy()[0]) == 7
 
 
-# The README's pattern: one process makes an array and an event, the other fills the array and signals.
+# The pattern of the README: one process makes an array and an event, and its peer fills the array
+# and signals.
 
 
 def give(pipe: Any) -> None:
@@ -131,7 +132,8 @@ def take(pipe: Any) -> None:
 
 
 def run_killed(pipe: Any, role: str, line: int) -> None:
-    """Plays a role, and is killed when so many lines of this file and of the package have run."""
+    """Runs one of the two roles. Kills the process after `line` lines of this file and of the
+    package."""
     count = 0
     places = (__file__, str(Path(crosshandle.__file__).parent))
 
@@ -155,8 +157,11 @@ def run_killed(pipe: Any, role: str, line: int) -> None:
 
 
 def play(role: str, line: int) -> tuple[Any, bool, int]:
-    """Plays a role here, next to a process that is killed at a line. Returns the error if there was one, whether
-    the other process had attached, and how many lines it ran."""
+    """Runs one role here, next to a process that is killed at a line.
+
+    Returns the error if there was one, whether the other process had attached, and how many lines
+    it ran.
+    """
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
     other = {"give": "take", "take": "give"}[role]
@@ -190,7 +195,7 @@ def play(role: str, line: int) -> tuple[Any, bool, int]:
 def test_the_readmes_pattern_never_hangs(kills: int) -> None:
     error, attached, lines = play("give", 0)
     assert error is None and attached and lines > 10, (error, lines)
-    # Lines before the process has attached cost the timeout each.
+    # A kill before the process has attached costs the whole timeout.
     share = max(kills // 5, 2)
     for number in range(share):
         line = 1 + (number + 1) * lines // (share + 1)
@@ -200,7 +205,8 @@ def test_the_readmes_pattern_never_hangs(kills: int) -> None:
         if attached and error is not None:
             assert isinstance(error, crosshandle.PeerDiedError), (line, error)
         elif error is not None:
-            # It was killed before it attached: only a timeout can tell. It may have attached without a word.
+            # The process was killed before it reported that it had attached. If it had not
+            # attached, only the timeout ends the wait.
             assert isinstance(error, (crosshandle.TimedOutError, crosshandle.PeerDiedError, OSError)), (line, error)
     error, _, lines = play("take", 0)
     share = max(kills // 8, 1)
@@ -246,7 +252,7 @@ def test_the_death_of_the_last_process_ends_every_wait(start: Start) -> None:
     for raises in (event.ready, event.done, lambda: event.wait(timeout=0), lambda: event.wait_value(9)):
         with pytest.raises(crosshandle.PeerDiedError, match="done"):
             raises()
-    # Another process is announced by another handle.
+    # The handle announces another process that may signal.
     bytes(event.handle())
     assert not event.ready()
     assert event.signal() == 1 and event.ready()
@@ -286,7 +292,7 @@ def test_receivers_of_a_pickled_event_are_expected(start: Start) -> None:
     assert peer.receive() == "attached"
     queue.put(event)
     peer.kill()
-    # The event in the queue has not arrived yet.
+    # The event is still in the queue.
     with pytest.raises(crosshandle.TimedOutError):
         event.wait(timeout=0.1)
     arrived = queue.get(timeout=DEADLINE)

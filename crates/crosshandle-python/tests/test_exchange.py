@@ -1,4 +1,4 @@
-"""DLPack's table of C functions, of a stand-in for torch in a process of its own."""
+"""DLPack's table of C functions, tested with a stand-in for torch in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from crosshandle import _crosshandle as rust
 
 class Described(ctypes.Structure):
     _fields_ = [
-        ("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
         ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
         ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("offset", ctypes.c_uint64),
@@ -99,7 +100,8 @@ class Proxy:
 def check(value, names):
     seen.clear()
     found = rust.describe(value)
-    assert (found.device, found.dtype, found.shape, found.address) == ("host", "float32", (2, 3), value.data_ptr())
+    assert (found.device, found.dtype, found.shape) == ("host", "float32", (2, 3))
+    assert found.address == value.data_ptr()
     assert seen == names, seen
 
 
@@ -129,7 +131,8 @@ import crosshandle
 
 class Tensor(ctypes.Structure):
     _fields_ = [
-        ("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32),
+        ("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
         ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
         ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
         ("offset", ctypes.c_uint64),
@@ -142,7 +145,8 @@ class Managed(ctypes.Structure):
 
 Delete = ctypes.PYFUNCTYPE(None, ctypes.POINTER(Managed))
 Managed._fields_ = [
-    ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("owner", ctypes.c_void_p), ("delete", Delete),
+    ("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("owner", ctypes.c_void_p),
+    ("delete", Delete),
     ("flags", ctypes.c_uint64), ("tensor", Tensor),
 ]
 Pointer = ctypes.POINTER(Managed)
@@ -157,7 +161,8 @@ class Table(ctypes.Structure):
         ("from_object", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Pointer))),
         ("to_object", ctypes.PYFUNCTYPE(ctypes.c_int, Pointer, ctypes.POINTER(ctypes.py_object))),
         ("describe", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(Tensor))),
-        ("stream", ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))),
+        ("stream", ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))),
     ]
 
 
@@ -180,7 +185,8 @@ def refused(call, *arguments):
 array = crosshandle.full((2, 3), 7, "int16").T
 seen = Tensor()
 assert table.describe(array, seen) == 0
-assert (seen.data, seen.kind, seen.ndim, seen.code, seen.bits, seen.lanes) == (array.address, 1, 2, 0, 16, 1)
+assert (seen.data, seen.kind, seen.ndim) == (array.address, 1, 2)
+assert (seen.code, seen.bits, seen.lanes) == (0, 16, 1)
 assert seen.shape[:2] == [3, 2] and seen.strides[:2] == [1, 3]
 assert isinstance(refused(table.describe, 3, seen), TypeError)
 assert isinstance(refused(table.describe, crosshandle.zeros(2, "M8[s]"), seen), BufferError)
@@ -192,11 +198,12 @@ del array
 assert held[0].major == 1 and held[0].flags == 0 and held[0].tensor.data == address
 assert ctypes.c_int16.from_address(address).value == 7
 
-# The memory is this package's, so the array that is made of it is shared without a copy.
+# The memory belongs to this package, so an array that is made from it is shared without a copy.
 again = ctypes.py_object()
 assert table.to_object(held, again) == 0
 again = again.value
-assert type(again) is crosshandle.Array and again.tolist() == [[7, 7]] * 3 and again.address == address
+assert type(again) is crosshandle.Array
+assert again.tolist() == [[7, 7]] * 3 and again.address == address
 crosshandle.open(crosshandle.share(again))[0, 0] = 9
 assert again.tolist()[0] == [9, 7]
 
@@ -205,11 +212,13 @@ assert table.from_object(read_only, held) == 0 and held[0].flags == 1
 held[0].delete(held)
 
 assert table.describe(again, seen) == 0 and table.allocate(seen, held, None, Fail()) == 0
-assert held[0].tensor.shape[:2] == [3, 2] and held[0].tensor.strides[:2] == [2, 1] and held[0].tensor.data != address
+assert held[0].tensor.shape[:2] == [3, 2] and held[0].tensor.strides[:2] == [2, 1]
+assert held[0].tensor.data != address
 held[0].delete(held)
 told = []
 seen.bits = 3
-assert table.allocate(seen, held, None, Fail(lambda _context, kind, text: told.append((kind, text)))) == -1
+fail = Fail(lambda _context, kind, text: told.append((kind, text)))
+assert table.allocate(seen, held, None, fail) == -1
 assert told == [(b"RuntimeError", b"crosshandle cannot allocate such a tensor")]
 stream = ctypes.c_void_p(1)
 assert table.stream(2, 0, stream) == 0 and stream.value is None

@@ -1,4 +1,4 @@
-"""No argument ends the interpreter, or makes it see a panic of Rust's."""
+"""No argument ends the interpreter, or causes a Rust panic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_every_public_callable_takes_extreme_arguments() -> None:
     assert ran.returncode == 0, (ran.returncode, ran.stderr[-2000:])
     found = json.loads(ran.stdout.splitlines()[-1])
     assert found["bad"] == []
-    # What it calls is found by looking: this is what a change of names could take out of it.
+    # The script searches for the callables. This checks that renamed ones are still found.
     expected = {"Memory.read", "VirtualRange.read", "RemoteMemory.read", "Event.wait", "Context.allocate"}
     assert expected <= set(found["names"])
     assert found["calls"] > 3000

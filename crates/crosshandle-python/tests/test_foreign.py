@@ -1,4 +1,4 @@
-"""Arrays that other libraries made, on the host; `test_gpu.py` has those of GPUs."""
+"""Arrays of other libraries on the host. `test_gpu.py` tests arrays on GPUs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ Start = Callable[..., Peer]
 
 
 class Owner:
-    """What keeps bytes, and can be watched."""
+    """An object that keeps bytes and supports weak references."""
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    """Waits for what another process does; making and freeing something is when this one looks."""
+    """Waits until a condition holds that another process causes. Allocates and frees memory
+    meanwhile, because that is when this process notices."""
     context = crosshandle.default_context()
     deadline = time.monotonic() + DEADLINE
     while not condition() and time.monotonic() < deadline:
@@ -107,7 +108,7 @@ def is_stale(data: bytes) -> bool:
 
 
 def numbers_in(block: rust.Block, count: int) -> Any:
-    """An array of an allocator that uses its memory again when the array is gone."""
+    """Returns an array of an allocator that reuses its memory when the array has ended."""
     memory = (ctypes.c_int64 * count).from_address(block.address)
     memory.block = block
     memory.witness = Owner()
@@ -135,7 +136,7 @@ def test_arrays_of_an_allocator_are_kept_from_reuse(start: Start) -> None:
     assert peer.receive() == "closed"
     assert until(lambda: alive[0]() is None)
     peer.send(None)
-    # A tree in one block is one handle.
+    # A tree in one block needs only one handle.
     bundle = crosshandle.share(arrays)
     opened: Any = crosshandle.open(bundle)
     assert [array.numpy()[0] for array in opened] == [1, 2, 3, 4]
@@ -159,7 +160,7 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     gc.collect()
     with pytest.raises(crosshandle.StaleHandleError):
         crosshandle.open(data)
-    # The storage of an allocator's array lives as long as a view does.
+    # The storage of an allocator's array lives as long as its views.
     array = numbers_in(rust.Block(crosshandle.default_context(), 80), 10)
     data = bytes(crosshandle.share([array[2:4]]))
     rest = array[5:]
@@ -170,7 +171,7 @@ def test_a_dropped_bundle_keeps_what_lives() -> None:
     assert until(lambda: is_stale(data))
     data = bytes(crosshandle.share([numbers_in(rust.Block(crosshandle.default_context(), 80), 10)]))
     assert until(lambda: is_stale(data))
-    # A long table lives as long.
+    # A long table lives as long as its arrays.
     arrays = [crosshandle.empty(1) for _ in range(200)]
     data = bytes(crosshandle.share(arrays))
     gc.collect()
@@ -264,8 +265,8 @@ def test_what_is_no_array_is_refused() -> None:
         __array_interface__ = {"shape": (1 << 62, 4), "typestr": "<f8", "data": (8, False), "version": 3}
 
     for value, text in [
-        (Masked(), "mask"), (Elsewhere(), "type 7"), (NoCapsule(), "no capsule"), (object(), "no protocol"),
-        (Huge(), "more bytes than there are addresses"),
+        (Masked(), "mask"), (Elsewhere(), "type 7"), (NoCapsule(), "did not return a DLPack capsule"),
+        (object(), "supports no array protocol"), (Huge(), "larger than the address space"),
     ]:  # fmt: skip
         with pytest.raises((TypeError, ValueError), match=text):
             crosshandle.share(value)
@@ -317,7 +318,7 @@ def test_an_array_whose_maker_died_raises(start: Start) -> None:
 
 def test_streams_need_a_gpu() -> None:
     event = crosshandle.default_context().event()
-    with pytest.raises(TypeError, match="no stream"):
+    with pytest.raises(TypeError, match="not a stream"):
         event.signal(object())
     if all(device.backend != "cuda" for device in crosshandle.Device.all()):
         with pytest.raises(ValueError, match="no CUDA device"):

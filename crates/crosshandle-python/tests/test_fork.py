@@ -1,4 +1,4 @@
-"""A child that is made by fork starts afresh on the host."""
+"""A forked child starts with fresh contexts on the host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def forks(request: pytest.FixtureRequest) -> int:
 
 
 class Child:
-    """A forked child that runs a function, and ends as a process does."""
+    """A forked child that runs a function, and exits normally."""
 
     def __init__(self, function: Callable[[Any], None]):
         self._pipe, theirs = Pipe()
@@ -67,7 +67,7 @@ class Child:
 
 @pytest.fixture
 def _busy() -> Iterator[None]:
-    """Threads that take the locks of this process as often as they can."""
+    """Runs threads that take the locks of this process as often as possible."""
     is_over = threading.Event()
     ended: list[bool] = []
 
@@ -100,15 +100,15 @@ def refused(call: Callable[[], Any]) -> None:
 
 
 def afresh(pipe: Any, inherited: crosshandle.Array, data: bytes) -> None:
-    # It reads and writes what it has inherited.
+    # The child reads and writes inherited memory.
     view = inherited.numpy()
     assert view[0] == 5
     view[1] = os.getpid()
     assert crosshandle.pending() == (0, 0), "what its parent keeps"
-    # It opens what its parent has made,
+    # It opens objects that its parent has created,
     opened, done = pickle.loads(data)
     assert np.all(opened.numpy() == 7)
-    # and makes objects of its own.
+    # and creates objects of its own.
     own = crosshandle.empty(10, "int64")
     own.numpy()[:] = 9
     event = crosshandle.default_context().event()
@@ -162,14 +162,14 @@ def test_what_a_forked_child_cannot_use_names_the_remedy() -> None:
         refused(lambda: context.open(handle))
         refused(lambda: pickle.dumps(array))
         refused(lambda: pickle.dumps(opened))
-        # It has the bytes of all memory.
+        # The child can access the bytes of all memory.
         memory.write(b"child")
         assert opened.read(5) == b"child"
 
     child = Child(check)
     child.end()
     assert memory.read(5) == b"child"
-    # What the child has dropped is the parent's.
+    # The parent keeps the objects that the child has dropped.
     assert pickle.loads(pickle.dumps(opened)).read(5) == b"child"
     event.signal()
     queue.signal(event)
@@ -189,7 +189,7 @@ def test_a_child_of_a_child_starts_afresh() -> None:
         pipe.send(child.receive().shape)
         child.send("end")
         child.end()
-        # The grandchild has taken nothing.
+        # The grandchild has not taken the object.
         pipe.send(array)
         pipe.recv()
 

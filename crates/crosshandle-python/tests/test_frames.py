@@ -1,4 +1,5 @@
-"""Tables of pandas, Polars and Arrow, and arrays of xarray: what crosses, and what a forged bundle can do."""
+"""Tables of pandas, Polars and Arrow, and arrays of xarray: sharing them, and opening forged
+bundles."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def opened(value: Any, **options: Any) -> Any:
 def test_every_type_of_arrow_crosses(name: str) -> None:
     column = BATCH[name]
     many = pa.chunked_array([column, column.slice(1, 2), column.slice(3), column])
-    # pyarrow makes no empty arrays of unions itself.
+    # pyarrow cannot make empty arrays of unions itself.
     empty = [] if pa.types.is_union(column.type) else [column.slice(0, 0)]
     for value in (column, column.slice(1), column.slice(2, 1), *empty, many, many.slice(2, 4)):
         frame = opened(value, copy=True)
@@ -66,7 +67,7 @@ def test_every_type_of_arrow_crosses(name: str) -> None:
         back = frame.native()
         assert isinstance(back, type(value)) and back.type == value.type
         assert str(back.to_pylist()) == str(value.to_pylist())
-        # It lies in shared memory now, so it crosses again without a copy.
+        # The table is in shared memory now, so it can be shared again without a copy.
         again = opened(back).native()
         assert str(again.to_pylist()) == str(value.to_pylist())
         if len(back) > 1 or empty:
@@ -166,7 +167,7 @@ def test_xarray() -> None:
     xr.testing.assert_identical(frame.native(), dataset)
     with pytest.raises(ValueError, match="pass copy=True"):
         crosshandle.share(full)
-    with pytest.raises(TypeError, match="no table"):
+    with pytest.raises(TypeError, match="not a table"):
         frame.arrow()
 
 
@@ -216,7 +217,7 @@ def test_no_forged_table_breaks_anything() -> None:
 
 
 def _look(parts: Any, arrays: list[Any]) -> None:
-    """Opens a forged table: it is refused, or all of it can be read."""
+    """Opens a forged table. Either the bundle is refused, or all of the table can be read."""
     try:
         frame = _frames.rearrange(parts, iter(arrays))
     except (ValueError, StopIteration, crosshandle.Error):
@@ -224,12 +225,12 @@ def _look(parts: Any, arrays: list[Any]) -> None:
     try:
         str(frame.native().to_pylist())
     except (ValueError, ArithmeticError, pa.ArrowException):
-        # Values that Python has no objects for, such as dates of the year 300,000.
+        # Values for which Python has no objects, such as dates of the year 300,000.
         pass
 
 
 def _change(generator: random.Random, parts: Any) -> None:
-    """Changes a number, or drops a part."""
+    """Changes a number, or removes a part."""
     while True:
         keys: list[Any] = list(parts) if isinstance(parts, dict) else list(range(len(parts)))
         if not keys:

@@ -1,7 +1,7 @@
 """Arrays, streams and allocators of torch, CuPy, JAX, numba and cuda.core on a CUDA device.
 
-Each library is used if it is there; without a device everything is skipped. `cargo xtask gpu-pack` packs these tests for
-a machine that has one.
+Each library is used if it is installed. Without a device, all tests are skipped.
+`cargo xtask gpu-pack` packs these tests for a machine that has a device.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def library(name: str) -> Any:
     return pytest.importorskip(name)
 
 
-# What the other process does, by name.
+# The functions of the other process, by name.
 
 
 class Other:
@@ -64,7 +64,7 @@ class Other:
         gc.collect()
 
     def echo(self, first: bytes, second: bytes, data: bytes, value: int) -> None:
-        """On a stream: waits for the first event, adds one, signals the second."""
+        """On a stream, waits for the first event, adds one, and signals the second event."""
         import torch
 
         stream = torch.cuda.Stream()
@@ -99,7 +99,8 @@ def total(array: Any, way: str) -> float:
     if way == "cupy":
         import cupy
 
-        # CuPy's kernels run on the current device, and those of another one may not reach what a legacy handle opened.
+        # CuPy's kernels run on the current device. Other devices may not be able to access memory
+        # that a legacy handle opened.
         with cupy.cuda.Device(int(array.device.partition(":")[2])):
             return float(array.cupy().astype("float64").sum())
     return float(array.jax().astype("float32").sum())
@@ -226,7 +227,7 @@ def test_a_dropped_bundle_keeps_what_lives(other: Served) -> None:
     data = bytes(crosshandle.share(tensor))
     gc.collect()
     assert other.call("sums", data) == 1000.0
-    # Opened here, it is at the same address; what is shared then is torch's memory all the same.
+    # The memory is opened at the same address here, but torch's own memory is shared again.
     own = crosshandle.open(data).torch()
     again = bytes(crosshandle.share(tensor))
     del tensor
@@ -374,7 +375,7 @@ def test_arrays_wait_for_their_event(other: Served, way: str) -> None:
         opened = crosshandle.open(bundle)["x"]
         assert opened.event.submitted == 1
         if way == "cupy":
-            # By the interface with a stream too.
+            # Also through the interface that includes a stream.
             cupy = library("cupy")
             assert float(cupy.asarray(opened).sum()) == float(1 << 20)
 
@@ -428,13 +429,13 @@ def test_the_pool_of_torch(other: Served) -> None:
     pool = crosshandle.torch.MemPool(reserve=256 << 20)
     with torch.cuda.use_mem_pool(pool):
         tensors = [torch.full((1 << 20,), float(number), device="cuda") for number in range(40)]
-        # More than the reserve.
+        # Larger than the reserve.
         large = torch.ones(300 << 18, device="cuda")
     torch.cuda.synchronize()
     with crosshandle.share([*tensors, large]) as bundle:
         sums = other.call("sums", bytes(bundle))
         assert sums == [float(number << 20) for number in range(40)] + [float(300 << 18)]
-    # Freed and used again by torch only when nobody has it open.
+    # torch can reuse the freed memory only when no process has it open.
     with crosshandle.share(tensors[0]) as bundle:
         other.call("hold", "pooled", bytes(bundle))
     taken = tensors[0].data_ptr()
@@ -487,15 +488,15 @@ def test_torch_multiprocessing_sends_bundles(other: Served) -> None:
             other.queue.put(tensor)
             assert other.call("receive") == [name, tensor.requires_grad, total, "cuda:0"]
             assert float(tensor.detach().float().sum()) == 2 * total
-        with pytest.raises(RuntimeError, match="no leaf"):
+        with pytest.raises(RuntimeError, match="not a leaf"):
             ForkingPickler.dumps(leaf * 2)
-        # A tensor of the host goes as before.
+        # Host tensors are sent as before.
         other.queue.put(torch.ones(4))
         assert other.call("receive")[2:] == [4.0, "cpu"]
     registration.undo()
     assert b"xhb" not in bytes(ForkingPickler.dumps(torch.ones(3)))
     del plain
-    # Only what was pickled and never received is kept.
+    # Only pickled objects that no process has received are kept.
     assert crosshandle.pending().objects == 3
     crosshandle.release_pending()
 
@@ -510,7 +511,7 @@ def test_what_a_queue_sends_waits_for_the_stream_of_put(other: Served) -> None:
             tensor = torch.zeros(1 << 20, device="cuda")
             torch.cuda.synchronize()
             with torch.cuda.stream(side):
-                # About half a second of a GPU's time, before the bytes are there.
+                # This delays the bytes by about half a second of GPU time.
                 torch.cuda._sleep(1_000_000_000)
                 tensor.fill_(1)
                 other.queue.put(tensor)

@@ -1,4 +1,5 @@
-"""Ctrl-C ends every call that waits for another process, timeouts do, and errors name the process."""
+"""Every call that waits for another process ends at Ctrl-C and at its timeout. Its errors name the
+process."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ import crosshandle
 from conftest import DEADLINE
 from crosshandle import link, store
 
-# How late a call may end, in seconds.
+# The number of seconds by which a call may end late.
 SOON = 1.0
 
 EXPORTER = """
@@ -31,7 +32,8 @@ print(bytes(crosshandle.share(array)).hex(), str(event.handle()), flush=True)
 sys.stdin.read()
 """
 
-# Says what it does next, does it, and says how it ended. The test interrupts it in between.
+# Reports its next action, performs it, and reports how it ended. The test interrupts it during the
+# action.
 CALLER = """
 import signal, sys, time, crosshandle
 import numpy
@@ -51,7 +53,8 @@ else:
 
 
 def chosen(calls: dict[str, str], by_default: int) -> list[Any]:
-    """The calls to try: each takes a process of its own, so all of them only if the environment asks for it."""
+    """Returns the calls to test. Each needs its own process, so all of them run only if the
+    environment requests it."""
     all_of_them = "CROSSHANDLE_TEST_ALL_CALLS" in os.environ
     some = list(calls.items())[: None if all_of_them else by_default]
     return [pytest.param(call, id=name) for name, call in some]
@@ -74,7 +77,7 @@ class Caller:
         return self.process.stdout.readline().strip()
 
     def interrupted(self) -> tuple[str, float]:
-        # The call has begun to wait when the process sleeps for a moment.
+        # If the process sleeps for a moment, the call has started to wait.
         self.awaits()
         began = time.monotonic()
         self.process.send_signal(signal.SIGINT)
@@ -97,7 +100,7 @@ class Caller:
 
 
 class Stopped:
-    """An exporter that was stopped: it answers nothing, and has not ended."""
+    """An exporter that was stopped. It does not reply, but it has not ended."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -106,7 +109,7 @@ class Stopped:
         assert self.process.stdout is not None
         self.bundle, self.event = self.process.stdout.readline().split()
         self.process.send_signal(signal.SIGSTOP)
-        # A stopped process is seen by its parent.
+        # Waits until the parent sees that the process has stopped.
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
 
@@ -140,7 +143,7 @@ def test_a_timeout_of_opening_names_the_process(stopped: Stopped) -> None:
     assert time.monotonic() - began < SOON + 0.2
     assert late.value.pid == stopped.process.pid
     assert late.value.program.startswith("python")
-    # It is not held against the exporter, nor against the next call.
+    # The timeout affects neither the exporter nor the next call.
     stopped.process.send_signal(signal.SIGCONT)
     assert crosshandle.open(bytes.fromhex(stopped.bundle)).shape == (4,)
 
@@ -149,7 +152,8 @@ NOT_READY = """
 from crosshandle import default_context
 event = default_context().event()
 array = crosshandle.default_context().allocate(64).array((4,), "int32")
-# A signal that is submitted and not done: behind one that waits for a signal that nobody makes.
+# A submitted signal that is never done, because it follows a wait for a signal that no process
+# makes.
 never = default_context().event()
 queue = default_context().queue()
 queue.wait(never, 1)
@@ -173,7 +177,7 @@ WAITING = {
 
 @pytest.mark.parametrize("call", chosen(WAITING, 2))
 def test_waiting_for_a_signal(call: str) -> None:
-    # The queue's own commands end with the process only.
+    # The queue's own commands only end with the process.
     caller = Caller(call, before=NOT_READY)
     caller.awaits()
     began = time.monotonic()
@@ -278,7 +282,8 @@ def test_asking_a_stopped_host(call: str) -> None:
 import os
 from crosshandle import link
 context = crosshandle.Context("host")
-other = link.connect(arguments[0], token=arguments[1], data="tls", context=context, timeout={DEADLINE})
+address, token = arguments[:2]
+other = link.connect(address, token=token, data="tls", context=context, timeout={DEADLINE})
 memory, event = other.open_memory(arguments[2]), other.open_event(arguments[3])
 os.kill({host.pid}, signal.SIGSTOP)
 """

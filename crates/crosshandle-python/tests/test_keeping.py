@@ -1,4 +1,5 @@
-"""Who keeps what, and until when: reserves of allocators, owners of lent memory, streams that wait."""
+"""What keeps memory, and how long: reserves of allocators, owners of lent memory, and waiting
+streams."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Owner:
 
 
 class Allocator:
-    """The functions that torch calls, for a device that no other test has."""
+    """The C functions that torch calls, for a device number that no other test uses."""
 
     def __init__(self, number: int):
         library = ctypes.CDLL(_rust.__file__)
@@ -44,7 +45,7 @@ class Allocator:
 
 
 def test_a_reserve_ends_with_its_pool_and_what_is_in_it() -> None:
-    # Large, so that no block has anything else in it.
+    # Large, so that other tests' memory is not in the same block.
     context, number, reserve = crosshandle.Context(), 1001, 4 << 20
 
     def is_there(address: int) -> bool:
@@ -60,14 +61,14 @@ def test_a_reserve_ends_with_its_pool_and_what_is_in_it() -> None:
     one = allocator.allocate(1000)
     two = allocator.allocate(reserve)
     assert is_there(one) and is_there(two)
-    # The first pool ends. The second one's reserve is empty now and then.
+    # The first pool ends. The reserve of the second one is empty at times.
     allocator.free(two, reserve)
     _rust.abandon_arena(number, first)
     assert is_there(one) and is_there(two)
-    # What is left of the first one is nobody's.
+    # The first pool's remaining arena is used by no other pool.
     assert allocator.allocate(2000) == two
     allocator.free(two, 2000)
-    # Its last part was given back.
+    # Its last part was freed.
     allocator.free(one, 1000)
     assert not is_there(one) and is_there(two)
     _rust.abandon_arena(number, second)
@@ -83,7 +84,7 @@ def hold(pipe: Any) -> None:
     pipe.send(memory.read(5))
     memory.close()
     pipe.send("closed")
-    # Attached still.
+    # The importer is still attached.
     pipe.recv()
 
 
@@ -115,7 +116,7 @@ def test_an_owner_outlives_its_context(start: Callable[..., Peer], ends: str) ->
 
     waited = threading.Event()
     for _ in range(int(DEADLINE * 100)):
-        # Whoever makes something looks for what was closed.
+        # An exporter notices closed memory when it makes a new handle.
         other.allocate(10).handle()
         if kept() is None:
             break
@@ -146,7 +147,7 @@ def test_each_signal_of_a_queue_has_its_number() -> None:
 
 def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> None:
     class FakeQueue:
-        """A queue that is busy until the events that it waits for were signalled."""
+        """A queue that is busy until the events that it waits for are signalled."""
 
         def __init__(self, number: int):
             self.native = number
@@ -175,7 +176,7 @@ def test_a_wait_is_behind_no_other_events(monkeypatch: pytest.MonkeyPatch) -> No
     assert streams.waiting(never, 1, "fake:0") == 1
     assert streams.waiting(now, 1, "fake:0") == 2
     now.signal()
-    # What is done is used again, and there are not more than a number.
+    # Idle queues are reused, and their number is limited.
     assert streams.waiting(never, 2, "fake:0") == 2
     for _ in range(100):
         streams.waiting(never, 3, "fake:0")
@@ -202,7 +203,8 @@ def test_the_queue_of_a_bare_number_is_not_that_of_a_stream(monkeypatch: pytest.
 
     monkeypatch.setattr(streams, "default_context", lambda device: FakeContext())
     monkeypatch.setattr(streams, "_adopted", OrderedDict())
-    # As a consumer of DLPack gives it: the stream may end, and another one have its number.
+    # A DLPack consumer passes only the number. Its stream may end, and another stream may get the
+    # same number.
     streams.wait(crosshandle.default_context().event(), 7, 1, "cuda:0")
     stream = FakeStream()
     queue = streams.queue(stream)
@@ -232,7 +234,7 @@ def test_the_default_streams_of_two_devices_are_told_apart(monkeypatch: pytest.M
     monkeypatch.setattr(streams, "_devices", lambda: ["cuda:0", "cuda:1"])
     event = crosshandle.default_context().event()
     for number in (0, 1, 2):
-        # As a consumer of DLPack on the second device gives it.
+        # A DLPack consumer on the second device passes the number like this.
         streams.wait(event, number, 1, "cuda:1")
         first = streams.queue(number)
         assert first.device == "cuda:0"

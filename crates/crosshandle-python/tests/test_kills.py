@@ -1,4 +1,4 @@
-"""A process is killed at any line of a program: the other one gets an exception at once, and goes on."""
+"""If a process is killed at any line of a program, its peer gets an exception at once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ import crosshandle
 import example_program
 from conftest import DEADLINE
 
-# Seconds from a death to the exception. It takes milliseconds; machines that test are busy.
+# Maximum number of seconds from a death to the exception. It takes milliseconds, but the machine
+# may be busy.
 AT_ONCE = 5.0
 
 
 def play(role: str, line: int) -> tuple[Any, float]:
-    """Plays one role here, beside a process that plays the other and is killed at a line. Returns the
-    exception, if there was one, and the seconds from the death to it."""
+    """Runs one role here, next to a process that runs the other role and is killed at a line.
+
+    Returns the exception if there was one, and the seconds from the death to it.
+    """
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
     other = {"make": "use", "use": "make"}[role]
@@ -46,7 +49,7 @@ def play(role: str, line: int) -> tuple[Any, float]:
     if raised is None:
         process.join(DEADLINE)
     else:
-        # What the exception speaks of was a death, and no delay.
+        # The exception was caused by a death, not by a delay.
         watcher.join(AT_ONCE)
     gap = ended - died[0] if died else 0.0
     process.kill()
@@ -62,13 +65,13 @@ def test_no_line_to_be_killed_at_hangs_the_other(role: str, kills: int) -> None:
     share = max(kills // 2, 1)
     raised = 0
     for number in range(share):
-        # Evenly over all lines; then all of them again.
+        # Spread evenly over all lines. If there are more kills than lines, start over.
         line = 1 + number * lines // share if share < lines else 1 + number % lines
         result, gap = play(role, line)
         assert not isinstance(result, TimeoutError), f"killed at line {line}: {result!r}"
         assert gap < AT_ONCE, f"killed at line {line}: {result!r} after {gap:.1f} s"
         raised += not isinstance(result, int)
-        # Whoever survives goes on.
+        # The surviving process continues to work.
         event = crosshandle.Context().event()
         event.signal()
         event.wait_value(1, timeout=DEADLINE)

@@ -1,4 +1,5 @@
-"""Links: a second process is the other host, with a boot identity of its own where the system lets one be made."""
+"""Links. A second process plays the other host, with its own boot identity if the system allows
+that."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ CERTIFICATES = Path(__file__).parents[2] / "crosshandle-link" / "tests" / "certi
 
 
 def become_another_host(directory: str) -> bool:
-    """Gives this process a boot identity of its own, in a mount namespace. Returns whether that is allowed."""
+    """Gives this process its own boot identity in a mount namespace. Returns whether that is
+    allowed."""
     new_namespace, bind, private = 0x20000, 4096, 16384 | 1 << 18
     file = Path(directory) / "boot"
     file.write_text("c0ffee00-0000-4000-8000-000000000000\n")
@@ -62,7 +64,7 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     assert (memory.nbytes, memory.read_only, memory.staged) == (4000, False, False)
     assert memory.read() == bytes(4000)
 
-    # Bytes, arrays, and memory of this host.
+    # Writes bytes, arrays, and memory of this host.
     numbers = np.arange(500, dtype="float32")
     memory.write(numbers.reshape(20, 25), offset=1000)
     back = np.zeros(500, dtype="float32")
@@ -76,7 +78,7 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     local.write(b"x" * 1000)
     memory.copy_from(local, nbytes=1000)
 
-    # Commands of a queue: the copy back waits for an event, and nobody waits for the copy.
+    # Commands of a queue. The copy back waits for an event, and no thread waits for the copy.
     context = crosshandle.default_context()
     queue, begin, done = context.queue(), context.event(), context.event()
     queue.wait(begin, 1)
@@ -89,7 +91,7 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     memory.copy_from(local, nbytes=1000, queue=queue)
     queue.finish(timeout=DEADLINE)
 
-    # What is written before the signal is seen after it.
+    # A process that sees the signal also sees the bytes that were written before it.
     assert memory.write_and_signal(b"first", event) == 1
     seen = peer.receive()
     assert seen[:5] == b"first" and seen[5:1000] == b"x" * 995 and seen[1000:3000] == numbers.tobytes()
@@ -112,7 +114,7 @@ def test_memory_and_events_of_another_host(start: Start, tmp_path: Path) -> None
     with pytest.raises(TypeError):
         memory.write(numbers.tolist())
 
-    # The other side ends the link: what waits fails.
+    # The other side ends the link, so pending waits fail.
     peer.send(None)
     with pytest.raises(crosshandle.PeerDiedError):
         event.mirror.wait_value(100, timeout=DEADLINE)

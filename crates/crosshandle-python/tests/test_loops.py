@@ -1,4 +1,4 @@
-"""Event loops that end while something waits in them leave nothing open."""
+"""Event loops that end during a wait leave no descriptor open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def waits(event: crosshandle.Event) -> None:
 
 def test_asyncio_loops_that_are_closed_while_something_waits() -> None:
     event = crosshandle.default_context().event()
-    # What the first loop needs stays.
+    # The first loop's descriptor stays open.
     loop = asyncio.new_event_loop()
     loop.run_until_complete(asyncio.wait([loop.create_task(waits(event))], timeout=0.001))
     loop.close()
@@ -38,11 +38,12 @@ def test_asyncio_loops_that_are_closed_while_something_waits() -> None:
             task = loop.create_task(waits(event))
             loop.run_until_complete(asyncio.wait([task], timeout=0.001))
             assert not task.done()
-            # Otherwise a pending task is complained of.
+            # Otherwise asyncio warns about a pending task.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             loop.close()
             del loop, task
-        # The last loop's, until another one waits or the loop is collected.
+        # Only the last loop's descriptor may be open, until another loop waits or that loop is
+        # collected.
         assert descriptors() <= before + 1
         gc.collect()
         assert descriptors() <= before

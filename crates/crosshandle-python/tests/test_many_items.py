@@ -1,6 +1,7 @@
-"""Many arrays through the pools and queues that programs use: all arrive, and nothing grows.
+"""Sends many arrays through pools and queues. All of them arrive, and the process's resources do
+not grow.
 
-`--items 10000` sends as many through each.
+`--items 10000` sends that many arrays through each.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def put(queue: Any, items: int) -> None:
 
 
 def usage() -> tuple[int, int, int]:
-    """Descriptors, threads, and KiB of resident memory of this process."""
+    """Returns this process's numbers of descriptors and threads, and its resident memory in KiB."""
     gc.collect()
     status = Path("/proc/self/status").read_text()
     resident = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS:"))
@@ -42,7 +43,8 @@ def usage() -> tuple[int, int, int]:
 
 
 def arrive(received: Iterable[crosshandle.Array], items: int) -> None:
-    """Checks that every item arrives, and that the second half of them takes nothing more than the first one."""
+    """Checks that all items arrive, and that the second half needs no more resources than the
+    first."""
     found = []
     before = usage()
     for place, array in enumerate(received):

@@ -1,4 +1,4 @@
-"""How much memory a process keeps, and how much it may ask for."""
+"""How much memory a process keeps, and how much it may request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import crosshandle
 
 
 MIB = 1 << 20
-# The figure that the limit is promised for is 200 MiB, which takes a while to touch.
+# The limit is documented for 200 MiB, which takes a while to touch.
 ALIVE = int(os.environ.get("CROSSHANDLE_TEST_ALIVE_MIB", "64")) * MIB
 LIMIT = 1.3 * ALIVE + 64 * MIB
 
 
 def resident() -> int:
-    """Bytes of shared pages, of which the memory of the host consists."""
+    """Returns the bytes of resident shared pages, which include all host memory of the package."""
     with open("/proc/self/status") as status:
         for line in status:
             if line.startswith("RssShmem:"):
@@ -59,14 +59,14 @@ def test_pages_of_freed_blocks_go_back_beside_blocks_in_use() -> None:
     start = resident()
     context = crosshandle.Context("host")
     arrays = filled(context, 96 << 10, ALIVE)
-    # In every segment something is in use.
+    # Each segment still has a part in use.
     kept = arrays[::8]
     del arrays
     gc.collect()
     assert settles_below(start + 1.3 * ALIVE / 8 + 64 * MIB), resident() // MIB
     for array in kept:
         assert np.asarray(array).all(), "what is in use stays as it is"
-    # Blocks whose pages went back are used again.
+    # Blocks whose pages were returned to the system can be used again.
     again = filled(context, 96 << 10, ALIVE // 2)
     assert all(np.asarray(array).all() for array in [*kept, *again])
 

@@ -1,4 +1,4 @@
-"""What a program gets told that asks for what cannot be."""
+"""The error messages for requests that cannot be fulfilled."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def misaligned() -> Any:
 @pytest.mark.parametrize(
     ("value", "kind", "text"),
     [
-        (print, TypeError, "builtin_function_or_method is no array that can be shared"),
-        (..., TypeError, "ellipsis is no array"),
+        (print, TypeError, "builtin_function_or_method is not an array that can be shared"),
+        (..., TypeError, "ellipsis is not an array"),
         (np.array(["a"], object), TypeError, "objects of this process"),
         (np.array([object()]), TypeError, "cannot be shared"),
         (np.ones(3), ValueError, "^pass copy=True .* or make it with crosshandle.empty"),
-        (np.ones(3, ">f4"), TypeError, "byte order of other machines: share array.astype"),
+        (np.ones(3, ">f4"), TypeError, "not in this machine.s byte order: share array.astype"),
         (np.ma.masked_array([1, 2], [False, True]), TypeError, "share its data and its mask"),
         ({Path(): 1}, TypeError, "a dict with a key of type pathlib.PosixPath: keys are strings, numbers"),
     ],
@@ -92,5 +92,5 @@ def test_a_forked_child_is_told_to_be_spawned() -> None:
     for call in (crosshandle.default_context().event, lambda: crosshandle.share(array)):
         told = after_fork(call)
         assert told.startswith("UnsupportedError: a child made by fork") and "'spawn' or 'forkserver'" in told
-    # What was open stays readable.
+    # Memory that was open before the fork stays readable.
     assert after_fork(lambda: array.numpy().sum()) == ""

@@ -1,4 +1,5 @@
-"""The names that programs type first: what makes arrays and events, NumPy's types, and names of devices."""
+"""The names that programs use first: functions that create arrays and events, NumPy's types, and
+devices."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ def test_types_of_torch_and_arrow() -> None:
         array = crosshandle.empty(3, kind)
         assert array.torch().dtype == kind
     pyarrow = pytest.importorskip("pyarrow")
-    # Arrow calls it "float", which is NumPy's float64.
+    # The type's str() in Arrow is "float", which is float64 in NumPy.
     assert crosshandle.empty(1, pyarrow.float32()).dtype == "float32"
 
 
@@ -140,7 +141,7 @@ def test_new_arrays() -> None:
         expected = np.array(value, ml_dtypes.bfloat16)
         assert crosshandle.full(1, value, "bfloat16").numpy()[0] == expected
     assert np.isnan(crosshandle.full(1, float("nan"), "bfloat16").numpy()[0].astype("f4"))
-    with pytest.raises(OverflowError, match="300 is no value of uint8"):
+    with pytest.raises(OverflowError, match="300 is not a value of uint8"):
         crosshandle.full(1, 300, "uint8")
 
 
@@ -177,7 +178,7 @@ def test_arrays_are_read_and_written_in_place() -> None:
     assert not np.shares_memory(np.array(array), array.numpy()) and np.shares_memory(np.asarray(array), array.numpy())
     with pytest.raises(IndexError):
         array[2]
-    # What a view shows is shared without a copy.
+    # A view of the array is shared without a copy.
     assert crosshandle.open(crosshandle.share(array[:, 1:])).tolist() == [[2, 3], [0, 7]]
     assert crosshandle.zeros((), "f4").tolist() == 0.0 and crosshandle.zeros(1, "f2").tolist() == [0.0]
     read_only = crosshandle.open(crosshandle.share(array, read_only=True))

@@ -167,7 +167,7 @@ def test_nothing_leaks() -> None:
     for _ in range(5):
         once()
     gc.collect()
-    # What the library closes in the background is closed soon.
+    # The library closes these in the background, soon.
     began = time.monotonic()
     while descriptors() > before and time.monotonic() - began < DEADLINE:
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Pickled objects are kept until they are opened: queues, pools and executors."""
+"""Pickled objects are kept until they are opened, in queues, pools and executors."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def filled(number: int, count: int = 100) -> crosshandle.Array:
 
 
 def reuse() -> None:
-    """Takes the memory that nothing keeps, and changes it."""
+    """Allocates the memory that no object keeps, and changes it."""
     for _ in range(64):
         filled(-1)
 
 
 def put_many(pipe: Any, queue: Any, count: int) -> None:
     for number in range(count):
-        # Nothing in this process keeps it.
+        # No other object in this process keeps the array.
         queue.put(filled(number))
-    # A thread of the queue pickles them.
+    # The feeder thread of the queue pickles the arrays.
     until(lambda: crosshandle.pending().objects == count)
     reuse()
     pipe.send(crosshandle.pending())
@@ -72,7 +72,8 @@ def test_what_a_queue_has_is_kept(start: Start) -> None:
 
 
 def pickles() -> dict[str, Any]:
-    """An object of each kind, which nothing else keeps, and what says that it is there."""
+    """Returns an object of each kind that only its pickle keeps, with a check that it still
+    exists."""
     context = crosshandle.Context()
     memory = context.allocate(100)
     memory.write(b"memory")
@@ -122,7 +123,7 @@ def test_a_bundle_is_pickled_as_its_bytes() -> None:
     opened = pickle.loads(data)
     assert crosshandle.open(opened).nbytes == 16 << 20
     until(lambda: crosshandle.pending().objects == 0)
-    # Of what was received, more bundles can be made.
+    # A received bundle can be shared again.
     again = pickle.loads(pickle.dumps(opened))
     assert crosshandle.open(again).nbytes == 16 << 20
     released = crosshandle.share(crosshandle.empty(3))
@@ -144,7 +145,7 @@ def test_a_pickle_for_several_receivers_is_kept_until_all_have_opened_it() -> No
     until(lambda: crosshandle.pending().objects == 1)
     assert np.all(pickle.loads(data).numpy() == 8)
     until(lambda: crosshandle.pending() == (0, 0))
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         crosshandle.pickled(filled(1), receivers=0)
 
 
@@ -154,7 +155,7 @@ def test_too_much_is_not_pickled() -> None:
     data = [pickle.dumps(filled(number)) for number in range(3)]
     with pytest.raises(crosshandle.LimitReachedError, match="3 pickled objects.*release_pending"):
         pickle.dumps(filled(3))
-    # None of them has become stale.
+    # None of the pickles has become stale.
     assert [int(pickle.loads(one).numpy()[0]) for one in data] == [0, 1, 2]
     until(lambda: crosshandle.pending() == (0, 0))
 
@@ -235,7 +236,7 @@ def test_a_queue_of_torch_pickles_in_put(monkeypatch: pytest.MonkeyPatch) -> Non
             threads.append(threading.current_thread())
             return int, (7,)
 
-    # As if there were a device, whose streams each thread chooses for itself.
+    # Simulates a device, on which each thread has its own current stream.
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     context = multiprocessing.get_context("spawn")
     for queue in (context.Queue(), context.JoinableQueue()):

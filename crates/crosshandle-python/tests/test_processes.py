@@ -86,7 +86,7 @@ def test_a_death_is_an_exception(start: Start) -> None:
         event.wait_value(1, timeout=DEADLINE)
     assert isinstance(died.value, ConnectionError)
     assert died.value.pid == peer.process.pid and died.value.number == 1 and "step" in died.value.event
-    # What was opened stays.
+    # Open memory stays usable.
     memory.write(b"still here")
     with pytest.raises(crosshandle.ExporterGoneError):
         crosshandle.Context().open_memory(memory_handle)
@@ -122,7 +122,7 @@ def test_asyncio_awaits_many_with_one_descriptor(start: Start) -> None:
             await late
 
     asyncio.run(main())
-    # Another loop has a descriptor of its own.
+    # Another loop gets its own descriptor.
     asyncio.run(main_again(events[0]))
     peer.send("end")
     peer.end()

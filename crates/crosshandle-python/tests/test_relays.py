@@ -1,4 +1,4 @@
-"""What an array keeps on its way through several processes: its event, its storage, its bytes."""
+"""An array that passes through several processes keeps its event, its storage and its bytes."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Start = Callable[..., Peer]
 
 
 def shared_after(array: crosshandle.Array, event: crosshandle.Event, value: int) -> Any:
-    """The array as a process opens it that waits for a signal."""
+    """Returns the array as another process opens it, so that it waits for the signal."""
     context = crosshandle.default_context()
     data, _ = rust.pack_shared(context, "null", [array], False, event=(event.handle(), value))
     return crosshandle.open(data)
 
 
 def relay(pipe: Any) -> None:
-    """Opens a tree, and passes its arrays on at once, each way of its own."""
+    """Opens a tree, and passes each array on at once in a different way."""
     opened = crosshandle.open(pipe.recv())
     first, second, ready = opened.values()
     pipe.send([
@@ -72,7 +72,7 @@ def test_an_array_keeps_its_event_through_relays(start: Start) -> None:
             event.signal()
             assert last.receive() == place + 7
             if place == 0:
-                # Pickled, and in a tree with one that is not ready.
+                # Once pickled, and once in a tree with an array that is not ready.
                 for _ in range(2):
                     assert (last.receive(), last.receive()) == ("reads", 7)
         found = [last.receive() for _ in range(7)]
@@ -87,7 +87,7 @@ def test_views_wait_as_their_array_does() -> None:
     array, event = context.empty(8, "int64"), context.event()
     opened = shared_after(array, event, 1)
     assert opened.event is not None
-    # By the address alone, as a tensor of another library is known.
+    # The array is found by its address only, like a tensor of another library.
     view = (ctypes.c_int64 * 4).from_address(opened.address + 16)
     for kept in (crosshandle.open(crosshandle.share(view)), pickle.loads(pickle.dumps(opened))):
         assert kept.event is not None and kept.event.handle() == event.handle()
@@ -102,7 +102,7 @@ def test_views_wait_as_their_array_does() -> None:
     assert again.event.handle() == event.handle() and again.event.submitted == 1
     del again, event, opened, kept, overridden
     gc.collect()
-    # The event may end before the array does.
+    # The event may end before the array.
     assert crosshandle.open(passed).event is None
 
 
@@ -193,7 +193,7 @@ def test_a_copy_lives_as_long_as_what_it_was_made_of() -> None:
 
 
 def lent_block(count: int) -> Any:
-    """Memory of an allocator that uses it again when the last array has gone."""
+    """Returns memory of an allocator that reuses it when the last array has ended."""
     block = rust.Block(crosshandle.default_context(), count * 8)
     memory = (ctypes.c_int64 * count).from_address(block.address)
     memory.block = block  # type: ignore[attr-defined]
@@ -213,13 +213,13 @@ def test_tensors_of_torch_live_as_long_as_their_storage(start: Start) -> None:
     torch = pytest.importorskip("torch")
     tensor = torch.from_numpy(lent_block(100))
     tensor[:] = 3
-    # None of these objects lives on.
+    # None of these view objects lives on.
     makes: list[Callable[[Any], Any]] = [lambda t: t.detach(), lambda t: t.data, lambda t: t[10:20], lambda t: t.view(10, 10)]
     kept = [bytes(crosshandle.share(make(tensor))) for make in makes]
     state = bytes(crosshandle.share({"weight": tensor.data, "bias": tensor[:4].detach()}))
     gc.collect()
     assert not any(stale(data) for data in (*kept, state))
-    # Another object of the same storage.
+    # Another tensor of the same storage.
     part = tensor[50:]
     del tensor
     gc.collect()
@@ -268,7 +268,7 @@ def test_negative_strides_do_not_reach_torch() -> None:
         assert np.array_equal(tensor.numpy(), view)
         tensor[0, 0] = 100
         assert opened.numpy()[0, 0] != 100
-    # A dimension of one element has no direction.
+    # A dimension with one element has no direction.
     one: Any = crosshandle.open(crosshandle.share(np.lib.stride_tricks.as_strided(numbers[:1], strides=(-16, 4))))
     assert one.torch().shape == (1, 4)
 

@@ -1,4 +1,4 @@
-"""An exporter whose socket or directory somebody removes stays reachable."""
+"""An exporter stays reachable after another program has removed its socket or directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Exporter:
         return self.read()
 
     def importer_opens(self, bundle: str) -> None:
-        # A new process, since one that has the exporter open needs no socket.
+        # A new process is needed, since a process that has the exporter open does not use the
+        # socket.
         command = [sys.executable, "-c", IMPORTER, bundle]
         ran = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=DEADLINE)
         assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""Models under names: a holder of the test's own, loaders and readers in processes of their own."""
+"""Named models, with a holder for each test, and with loaders and readers in separate processes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_arrays_are_published_by_one_process_and_opened_by_another(start: Start)
     assert [(name.name, name.version, name.label, name.device) for name in held] == [
         ("model", 1, published.hash, "host:0")
     ]
-    # What is mapped stays, whatever becomes of the name and of the model's object.
+    # Mapped tensors stay valid, whatever happens to the name and the model object.
     weights = model["w"]
     model.close()
     with pytest.raises(ValueError, match="closed"):
@@ -247,7 +247,7 @@ def update(pipe: Any) -> None:
 
             def broken() -> Iterator[tuple[str, Any]]:
                 yield "w", arrays(9)["w"]
-                # The update is under way, and asking still answers.
+                # An update is in progress, and properties can still be read.
                 assert updater.version == 1
                 with pytest.raises(ValueError, match="under way"):
                     updater.update(arrays(9))
@@ -316,7 +316,7 @@ def test_updates_in_place_are_seen_and_those_that_end_early_are_too(start: Start
         same(model, arrays(4))
     with pytest.raises(ValueError):
         store.updater("model").update({"w": np.zeros(3, "float32")})
-    # Nothing was written.
+    # The update wrote nothing.
     model.stable(DEADLINE)
     same(store.open("model"), arrays(4))
 
@@ -404,7 +404,7 @@ def place(pipe: Any) -> None:
         pipe.send("sleeps")
         pipe.recv()
         another = model.wake()
-        # The array that was made before.
+        # This array was made before the model slept.
         pipe.send((another, model.address, float(weights.sum())))
 
 
@@ -449,7 +449,7 @@ def test_models_sleep_and_wake_at_the_same_addresses(start: Start) -> None:
 
 
 def holder_processes() -> tuple[int, int]:
-    """The holder's process and its successor's."""
+    """Returns the process ids of the holder and of its successor."""
     done = subprocess.run([crosshandle.command(), "hold", "--check"], capture_output=True, text=True, check=True)
     words = done.stdout.split()
     holder, successor = (int(words[at + 1]) for at, word in enumerate(words) if word == "process")
@@ -457,7 +457,7 @@ def holder_processes() -> tuple[int, int]:
 
 
 def kill_holder() -> None:
-    """Kills the holder and its successor, so that neither starts another one."""
+    """Kills the holder and its successor, so that neither can start another one."""
     holder, successor = holder_processes()
     os.kill(holder, signal.SIGSTOP)
     os.kill(successor, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Models of a holder as torch has them, on a CUDA device; without one, or without torch, everything is skipped."""
+"""A holder's models in torch on a CUDA device. Without a device or torch, all tests are skipped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def answer(module: Any) -> list[float]:
 
 
 class Other:
-    """What the second process does, by name."""
+    """The functions of the second process, by name."""
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
@@ -98,7 +98,7 @@ def test_a_module_is_loaded_without_a_copy_and_follows_updates(start: Start) -> 
         assert allocated < 1 << 20
     model = store.open("net", published.hash, framework="torch")
     model.verify()
-    # From this GPU's memory to the same: nothing goes through the host.
+    # The tensors are copied from this GPU to itself, not through the host.
     changed = network(2)
     number = model.stable()
     hash = store.updater("net").update(changed.state_dict())
@@ -174,7 +174,7 @@ def test_weights_sleep_on_the_host_and_come_back(start: Start) -> None:
     before = torch.cuda.mem_get_info()[0]
     model.sleep(to="host", keep_tensors=True)
     assert [(it.device, it.version, it.label) for it in store.ls()] == [("host:0", version + 1, hash)]
-    # Nobody else has it open, so the GPU's memory is free.
+    # No other process has the model open, so the GPU's memory is freed.
     end = time.monotonic() + DEADLINE
     while torch.cuda.mem_get_info()[0] < before + LARGE * 3 // 4:
         assert time.monotonic() < end, (before, torch.cuda.mem_get_info())
@@ -211,7 +211,7 @@ def test_weights_come_back_from_a_reader_when_both_holders_die(start: Start) -> 
     assert reader.receive() == answer(network(1))
     kill_holder()
     with next_holder():
-        # Descriptors of CUDA's memory are all alike, so whoever opens it takes the hash.
+        # Descriptors of CUDA memory do not differ, so the reader verifies the hash.
         held = await_back("net")
         assert (held.version, held.recovered) == (1, "unverified")
         model = store.open("net", held.label, framework="torch")

@@ -1,4 +1,4 @@
-"""Trees: what crosses besides arrays, what is refused, and what a forged bundle can do."""
+"""Trees: the values that can be shared besides arrays, refused values, and forged bundles."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_named_tuples_and_dataclasses_keep_their_classes() -> None:
     assert type(back["batch"]) is Batch and back["batch"].extra == (None, 3) and back["batch"].label == ""
     assert opened(Fancy(3)) == (3,) and type(opened(tuple.__new__(Fancy, (3,)))) is Fancy
     assert type(opened(WithProperty(1))) is WithProperty
-    # Only the programs' own calls above have run code of the classes.
+    # Only the test's own calls above have run code of the classes.
     assert RAN == ["new", "a"]
 
 

@@ -1,4 +1,4 @@
-"""Arrays of dpnp and memory of dpctl, over the Unified Runtime adapter that the wheel has."""
+"""Arrays of dpnp and memory of dpctl, through the wheel's Unified Runtime adapter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from crosshandle._libraries import usm  # noqa: E402
 
 Start = Callable[..., Peer]
 
-# Before the SYCL runtime starts, here and in the other processes.
+# Set before the SYCL runtime starts, here and in the other processes.
 os.environ["UR_ADAPTERS_FORCE_LOAD"] = crosshandle.ur_adapter("host")
 os.environ["CROSSHANDLE_UR_BACKEND"] = "opencl"
 
@@ -62,7 +62,7 @@ def make_and_free(pipe: Any) -> None:
     pipe.recv()
     bundle.release()
     del memory
-    # Would lie where the freed memory was.
+    # These would reuse the freed memory.
     others = [device_memory(b"else" * 1000) for _ in range(20)]
     pipe.send("freed")
     pipe.recv()
@@ -127,7 +127,7 @@ def test_the_last_array_closes_the_memory(start: Start) -> None:
     assert not is_dropped()
     peer.send("drop the second")
     assert peer.receive() == 0
-    # What the peer closes arrives by itself.
+    # The close by the peer arrives in the background.
     end = time.monotonic() + DEADLINE
     while not is_dropped():
         assert time.monotonic() < end, "the owner is kept"
@@ -142,7 +142,7 @@ def test_memory_of_this_process_is_opened_too() -> None:
     assert memory.tobytes() == array.numpy().tobytes()
     memory.memset(1)
     assert (array.numpy() == 0x01010101).all()
-    # What was opened is shared again by the handle that it was opened by.
+    # Opened memory is shared again by the handle that opened it.
     again = crosshandle.open(crosshandle.share(memory))
     assert not again.read_only and bytes(again) == b"\1" * 48
 
@@ -240,7 +240,7 @@ def test_what_an_adapter_cannot_share_is_copied_if_asked() -> None:
 
     class Refusing:
         def handle(self, address: int) -> tuple[bytes, int]:
-            # A handle of a device that this package does not find.
+            # A handle of a device that this package does not have.
             handle, inside = adapter.handle(address)
             return handle[:-1] + bytes([handle[-1] ^ 1]), inside
 
@@ -265,7 +265,7 @@ def test_the_adapter_refuses_bad_handles_and_unknown_pointers() -> None:
     for address in (0, 1, memory._pointer + memory.nbytes, 2**64 - 1):
         with pytest.raises(usm._Unknown):
             adapter.open(address, handle)
-    # Neither is there to be closed.
+    # Neither of these exists.
     adapter.close(2**63, memory._pointer)
     adapter.close(1, 12345)
     assert memory.tobytes() == b"beside"
@@ -325,7 +325,7 @@ def test_dpnp_computes_on_the_other_s_array(start: Start) -> None:
     assert np.array_equal(theirs.numpy(), expected[1:, ::-2])
     view = theirs.dpnp()
     assert view.strides == theirs.strides and np.array_equal((view * 2).asnumpy(), 2 * expected[1:, ::-2])
-    # The same bytes, not copies of them.
+    # The arrays share their bytes.
     view[0, 0] = -1
     view.sycl_queue.wait()
     assert whole.numpy()[1, 5] == -1 and np.array_equal(whole.dpnp().asnumpy(), whole.numpy())

@@ -1,8 +1,8 @@
-//! Measures what a holder and a store cost on this machine's host device:
+//! Measures the cost of a holder and a store on this machine's host device:
 //! `cargo run --release -p crosshandle-store --example holder_figures [MIB] [TAKEOVERS]`.
 //!
-//! Beside each figure is the raw technique, in the same run. The program starts itself as the holder and as
-//! its successors.
+//! Each result is printed next to that of the raw technique, from the same run. The program also
+//! runs itself as the holder and as its successors.
 
 use crosshandle::holder::{self, HoldOptions, Holder, ServeOptions};
 use crosshandle_store::{LoadOptions, Store};
@@ -49,7 +49,7 @@ fn main() -> Result<()> {
     measured
 }
 
-/// A directory, removed when dropped.
+/// A directory that is removed when the value is dropped.
 struct Place(PathBuf);
 
 impl Drop for Place {
@@ -71,7 +71,7 @@ fn measure(store: &Store, place: &Path, bytes: usize, takeovers: usize) -> Resul
     let file = place.join("model.safetensors");
     let each = bytes / TENSORS / 8 * 8;
     write_model(&file, each)?;
-    // Into the page cache, as the raw technique finds it.
+    // Fill the page cache, as for the raw technique.
     let read_once = || -> Result<Duration> {
         let mut file = File::open(&file)?;
         let mut buffer = vec![0; 1 << 20];
@@ -96,7 +96,7 @@ fn measure(store: &Store, place: &Path, bytes: usize, takeovers: usize) -> Resul
     let fresh = || Store::new().socket_dir(place.join("sockets"));
     let mut opens = Vec::new();
     for _ in 0..200 {
-        // As a process that has just started: no context, no connection.
+        // Start as a new process does, without a context and without a connection.
         let store = fresh();
         let begin = Instant::now();
         let model = store.open("model")?;
@@ -180,7 +180,7 @@ fn kill(pid: u32) -> Result<()> {
     )?)
 }
 
-/// Returns what both processes take of the machine at rest.
+/// Returns the memory and CPU time that both processes use while they are idle.
 fn cost_of(holder: &Holder) -> Result<String> {
     let status = await_safe(holder)?;
     let successor = status.successor.ok_or("no successor")?;

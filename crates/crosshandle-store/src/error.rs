@@ -6,130 +6,133 @@ use std::path::PathBuf;
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of this crate. Its text says what went wrong, and what to do about it.
+/// An error of this crate. The text says what went wrong and what to do about it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call of the library failed: there is no holder, no such name, no memory left, …
+    /// A call of the library failed, for example because there is no holder, no such name, or no
+    /// free memory.
     #[error(transparent)]
     Crosshandle(#[from] crosshandle::Error),
 
     /// A file cannot be read.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// The system's error.
+        /// The operating system's error.
         source: std::io::Error,
     },
 
-    /// A file is not what its name says.
+    /// The content of a file is invalid.
     #[error("{path}: {why}", path = .path.display())]
     Format {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason why it is invalid.
         why: String,
     },
 
-    /// The name stands for memory that no store put there.
-    #[error("{name} is no model: {why}")]
+    /// The name refers to memory that is not a model of a store.
+    #[error("{name} is not a model: {why}")]
     NotAModel {
-        /// The name.
+        /// The name that was opened.
         name: String,
-        /// What is wrong with it.
+        /// The reason why it is not a model.
         why: String,
     },
 
-    /// The model is another one than the caller wants.
-    #[error("{name} has the hash {found}, but {expected} was asked for")]
+    /// The model has another hash than the caller expects.
+    #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
-        /// The name.
+        /// The name of the model.
         name: String,
-        /// The hash that was asked for.
+        /// The hash that the caller expects.
         expected: Hash,
-        /// The hash that it has.
+        /// The hash of the model.
         found: Hash,
     },
 
-    /// The memory's bytes are not those that were loaded.
+    /// The bytes of the memory have changed since they were loaded.
     #[error(
-        "the contents have the hash {found}, but the manifest says {expected}: somebody has written the \
+        "the contents have the hash {found}, but the manifest says {expected}: a process has written the \
          memory; load it again"
     )]
     Changed {
         /// The hash in the manifest.
         expected: Hash,
-        /// The hash of what is there.
+        /// The hash of the current contents.
         found: Hash,
     },
 
-    /// There is no hash to compare with.
+    /// There is no hash to compare the contents with.
     #[error(
-        "the last update of the model took no hash of the contents; update it with one, or publish its next version"
+        "the last update of the model did not compute a hash of the contents: update it with one, or publish its next version"
     )]
     NoHash,
 
-    /// An update of the model was begun and not ended: its writer died or gave up. Its tensors may have old
-    /// bytes, new ones, or a mixture.
+    /// An update of the model was started and not finished, because its writer died or gave up. The
+    /// tensors may contain old bytes, new bytes, or a mixture.
     #[error(
-        "an update of the model was begun and never ended, so its tensors may be mixtures: write all of them in \
+        "an update of the model was started and never finished, so its tensors may be mixtures: write all of them in \
          one update, or publish the next version"
     )]
     Torn,
 
-    /// The model was updated while it was read, so what was read may be a mixture.
-    #[error("the model was updated meanwhile: read again")]
+    /// The model was updated while it was being read, so the data read may be a mixture.
+    #[error("the model was updated in the meantime: read again")]
     Overwritten,
 
-    /// Another process has begun an update, because this one did not seem to live any more.
-    #[error("another process has begun to update the model, since this one seemed to be dead")]
+    /// Another process has started an update, because this process appeared to be dead.
+    #[error(
+        "another process has started to update the model, because this one appeared to be dead"
+    )]
     Superseded,
 
-    /// An update that has to write everything does not.
+    /// An update must write all tensors, but does not.
     #[error(
-        "the model is torn, and this update does not write its tensor {0}: it has to write all of them"
+        "the model is torn, and this update does not write its tensor {0}: it must write all tensors"
     )]
     Incomplete(String),
 
-    /// The model sleeps.
-    #[error("the model sleeps: wake it first")]
+    /// The model is asleep.
+    #[error("the model is asleep: wake it first")]
     Asleep,
 
-    /// Something uses the model's memory.
-    #[error("tensors of the model, or commands, are in use: drop them first")]
+    /// The model's memory is in use.
+    #[error("tensors of the model or commands that use it exist: drop them first")]
     InUse,
 
-    /// The addresses that were asked for are taken in this process.
+    /// The requested addresses are already in use in this process.
     #[error(
-        "the addresses {wanted:#x} and following are taken in this process: open the model before other things \
-         take them, or elsewhere"
+        "the addresses from {wanted:#x} on are in use in this process: open the model before something else \
+         takes them, or elsewhere"
     )]
     AddressTaken {
-        /// The first address.
+        /// The first requested address.
         wanted: usize,
     },
 
-    /// What the name stands for now has other tensors or other places for them.
-    #[error("{0} has tensors of other names, shapes or places now: open it anew")]
+    /// The name now refers to a model with other tensors or another layout.
+    #[error("{0} now has tensors of other names, shapes or places: open it again")]
     OtherLayout(String),
 
-    /// The model has no such tensor.
+    /// The model has no tensor of this name.
     #[error("the model has no tensor '{0}'")]
     NoTensor(String),
 
-    /// The tensors cannot be stored.
+    /// The tensors, or other arguments, are invalid.
     #[error("{0}")]
     Invalid(String),
 }
 
 impl Error {
-    /// Returns whether the time was over.
+    /// Returns `true` if a time limit passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::Crosshandle(error) if error.is_timeout())
     }
 
-    /// Returns whether somebody else may write the memory of a name that was claimed.
+    /// Returns `true` if another process may still write the memory of a claimed name.
     pub fn is_fenced(&self) -> bool {
         let fault = |error: &crosshandle::Error| match error {
             crosshandle::Error::Holder { fault, .. } => Some(*fault),
@@ -138,7 +141,7 @@ impl Error {
         matches!(self, Self::Crosshandle(error) if fault(error) == Some(crosshandle::HolderFault::Fenced))
     }
 
-    /// Returns whether the other process or the holder has ended, or nobody holds the name.
+    /// Returns `true` if the holder or another process has ended, or no holder keeps the name.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Crosshandle(error) if error.is_peer_dead()
             || matches!(error, crosshandle::Error::Holder { fault, .. }

@@ -1,21 +1,21 @@
-//! Weights that outlive their loader.
+//! Model weights that outlive the process that loaded them.
 //!
-//! A model's tensors are loaded once, into one piece of device memory, and handed over to a
-//! [holder](crosshandle::holder) under a name. Programs that open the name map that piece once, and find
-//! each tensor in it by the *manifest*: names, types, shapes, offsets, and the hash of all bytes. The loader
-//! may end; so may the holder, whose successor goes on.
+//! A loader loads the tensors of a model once, into one piece of device memory, and hands it over
+//! to a [holder](crosshandle::holder) under a name. Programs that open the name map that memory
+//! once. They find each tensor by the *manifest*, which has names, types, shapes, offsets, and the
+//! hash of all bytes. The loader may then end. If the holder ends too, its successor continues.
 //!
 //! ```no_run
 //! use crosshandle_store::{LoadOptions, Store};
 //!
 //! # fn main() -> crosshandle_store::Result<()> {
-//! // `crosshandle hold` runs. The loader, once:
+//! // `crosshandle hold` is running. The loader does this once:
 //! let store = Store::new();
 //! let loaded = store.load("host", &["model.safetensors".into()], &LoadOptions::new())?;
 //! println!("{} has the hash {}", loaded.manifest().tensors.len(), loaded.hash());
 //! loaded.publish("llama-70b", Default::default())?;
 //!
-//! // Any number of programs:
+//! // Any number of programs do this:
 //! let model = store.open("llama-70b")?;
 //! let tensor = model.tensor("lm_head.weight")?;
 //! println!("{} {:?} {:?}", tensor.info.dtype, tensor.info.shape, tensor.bytes()?.len());
@@ -24,25 +24,29 @@
 //! ```
 //!
 //! # What the hash promises
-//! [`Manifest::data_hash`] is the BLAKE3 hash of *all bytes* of the memory, taken while they were loaded, and
-//! the [hash](Model::hash) of a model is that of its manifest, with this one in it. So it stands for names,
-//! types, shapes and contents. [`Store::open_expecting`] refuses every other model; [`Model::verify`]
-//! takes the hash of the memory again, for readers that trust nobody who may write it.
+//! [`Manifest::data_hash`] is the BLAKE3 hash of *all bytes* of the memory, computed while they
+//! were loaded. The [hash](Model::hash) of a model is the hash of its manifest, which contains the
+//! data hash. It therefore covers names, types, shapes and contents. [`Store::open_expecting`]
+//! refuses a model with another hash. [`Model::verify`] computes the hash of the memory again, for
+//! readers that do not trust the processes that may write it.
 //!
 //! # Updates in place
-//! [`Store::updater`] writes new contents over those that readers have open, for instance the weights of a
-//! policy that learns. While an update is under way the model's bytes are a mixture. A reader asks
-//! [`Model::stable`] before it reads, which waits until no update is under way, and [`Model::is_still`] after,
-//! or it stops reading between updates by an understanding of its own. A writer that dies in the middle leaves
-//! the model *torn*: readers get [`Error::Torn`] until an update has written all of it.
+//! [`Store::updater`] writes new contents over a model that readers have open, for instance the
+//! weights of a policy that learns. During an update the model's bytes are a mixture. A reader
+//! calls [`Model::stable`] before it reads, which waits until no update is in progress, and
+//! [`Model::is_still`] afterwards. Alternatively, readers and the writer agree by other means that
+//! no one reads during an update. A writer that dies during an update leaves the model *torn*.
+//! Readers then get [`Error::Torn`] until an update has written the whole model.
 //!
 //! # Addresses
-//! A model that was opened with [`OpenOptions::agreed_address`] lies at the same addresses in every process that
-//! opens it so, unless they are taken there. It can [sleep](Model::sleep): nothing is mapped then, and the
-//! addresses stay reserved until it [wakes](Model::wake) at the same place.
+//! A model opened with [`OpenOptions::agreed_address`] is at the same addresses in every process
+//! that opens it in this way, unless the addresses are in use there. Such a model can
+//! [sleep](Model::sleep). It is then unmapped, and its addresses stay reserved until it
+//! [wakes](Model::wake) in the same place.
 //!
 //! # Threads
-//! All objects are `Send` and `Sync`. Loading and verifying start threads and join them before they return.
+//! All objects are `Send` and `Sync`. Loading and verifying start threads, and join them before
+//! they return.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Loading: from a source into new memory, which a holder may take over.
+//! Loading from a source into new memory, which can be handed over to a holder.
 
 use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// How a model is loaded.
+/// Options for loading a model.
 #[derive(Clone)]
 pub struct LoadOptions {
     threads: usize,
@@ -49,7 +49,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns the usual options: as many threads as the process may use, at most 16.
+    /// Returns the default options: as many threads as the process may use, at most 16.
     pub fn new() -> Self {
         Self {
             threads: contents::usual_threads(),
@@ -62,20 +62,20 @@ impl LoadOptions {
         }
     }
 
-    /// Sets the number of threads that read and take the hash; at least one does.
+    /// Sets the number of threads that read and hash. At least one is used.
     pub fn threads(mut self, threads: usize) -> Self {
         self.threads = threads;
         self
     }
 
-    /// Sets the bytes of each of a thread's two staging buffers, through which memory is written that the host cannot
-    /// access (default: 4 MiB).
+    /// Sets the size in bytes of each thread's two staging buffers (default: 4 MiB). Memory that
+    /// the host cannot access is written through them.
     pub fn staging_bytes(mut self, bytes: usize) -> Self {
         self.staging_bytes = bytes;
         self
     }
 
-    /// Sets the bytes that a thread reads at a time, before it takes their hash (default: 512 KiB).
+    /// Sets how many bytes a thread reads at a time before it hashes them (default: 512 KiB).
     pub fn part_bytes(mut self, bytes: usize) -> Self {
         self.part_bytes = bytes;
         self
@@ -87,15 +87,15 @@ impl LoadOptions {
         self
     }
 
-    /// Sets whether files are read past the page cache (default: no), for storage that is faster than that. The
-    /// file system must allow it.
+    /// Sets whether files are read without the page cache (default: `false`), for storage that is
+    /// faster than the page cache. The file system must support this.
     pub fn direct(mut self, is_direct: bool) -> Self {
         self.is_direct = is_direct;
         self
     }
 
-    /// Adds texts to what the files say beside the tensors, in the place of theirs under the same keys. They are part of
-    /// the model's hash.
+    /// Adds texts to the metadata of the files. They replace texts of the files that have the same
+    /// keys. They are part of the model's hash.
     pub fn metadata(
         mut self,
         texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
@@ -105,8 +105,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets what is called with the bytes of each piece that is loaded and with those of all, by several
-    /// threads.
+    /// Sets a callback for progress. Several threads call it with the number of bytes of each
+    /// loaded piece and the total number of bytes.
     pub fn progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.progress = Arc::new(progress);
         self
@@ -114,11 +114,11 @@ impl LoadOptions {
 }
 
 impl LoadOptions {
-    /// Refuses a model with another hash than the expected one.
+    /// Returns an error if the model has another hash than expected.
     pub(crate) fn check(&self, found: Hash) -> Result<()> {
         match self.expected {
             Some(expected) if expected != found => Err(Error::OtherModel {
-                name: "what was loaded".into(),
+                name: "the loaded model".into(),
                 expected,
                 found,
             }),
@@ -143,19 +143,19 @@ impl LoadOptions {
     }
 }
 
-/// How long the parts of a load took.
+/// Durations of the steps of a load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadTiming {
-    /// Making the memory.
+    /// Allocating the memory.
     pub allocation: Duration,
-    /// Making staging buffers, by the thread that took longest for it; a part of `filling`.
+    /// Allocating staging buffers, for the slowest thread. It is a part of `filling`.
     pub staging: Duration,
-    /// Reading, taking the hash, and copying to the device.
+    /// Reading, hashing, and copying to the device.
     pub filling: Duration,
 }
 
-/// A model that this process has loaded. Dropped, it is freed, unless a holder has taken it over.
+/// A model that this process has loaded. Dropping it frees the memory, unless a holder has it.
 #[derive(Debug)]
 pub struct Loaded {
     store: Store,
@@ -167,11 +167,12 @@ pub struct Loaded {
     timing: LoadTiming,
 }
 
-/// What fills the memory, and how long it took to make staging buffers.
+/// The result of a function that fills the memory: the hashes, and the time that staging buffers
+/// took.
 type Filled = (Vec<PieceHash>, Duration);
 
 impl Loaded {
-    /// Loads from files or from the host's memory.
+    /// Loads from files or from host memory.
     pub(crate) fn read(
         store: &Store,
         device: &str,
@@ -184,7 +185,7 @@ impl Loaded {
         })
     }
 
-    /// Has the device copy what it can reach.
+    /// Lets the device copy tensors that it can access.
     pub(crate) fn copy(
         store: &Store,
         device: &str,
@@ -240,12 +241,12 @@ impl Loaded {
         })
     }
 
-    /// Returns what the memory contains.
+    /// Returns the manifest, which describes the memory.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Returns the model's hash, which stands for all of it.
+    /// Returns the model's hash, which covers names, types, shapes and contents.
     pub fn hash(&self) -> Hash {
         self.hash
     }
@@ -255,16 +256,17 @@ impl Loaded {
         &self.data
     }
 
-    /// Returns how long the parts of the load took.
+    /// Returns the durations of the steps of the load.
     pub fn timing(&self) -> LoadTiming {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. The options' label is the model's hash. Before the holder is
-    /// asked, this process opens the model as a reader does, so that a model that nobody can open replaces nothing.
+    /// Hands the model over to the holder, under a name. The label in `options` is replaced by the
+    /// model's hash. Before that, this process opens the model as a reader does, so that an
+    /// unreadable model replaces nothing.
     ///
     /// # Errors
-    /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over), and as [`Store::open`].
+    /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and [`Store::open`].
     pub fn publish(&self, name: &str, options: HoldOptions) -> Result<HandedOver> {
         let options = options.label(self.hash.to_hex().as_str());
         let parts = [
@@ -277,15 +279,16 @@ impl Loaded {
     }
 }
 
-/// Makes memory for all of a source's tensors.
+/// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
-        let why = "there is no tensor with a byte to load";
+        let why = "there are no bytes to load";
         return Err(Error::Invalid(why.into()));
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // Too large a model is better refused than the end of this process.
+    // Populate the memory now, so that a model that is too large is an error instead of ending this
+    // process later.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 
@@ -312,7 +315,7 @@ mod tests {
             let published = loaded.publish("model", HoldOptions::new().replaces(true));
             published.expect_err("there is no holder")
         };
-        // Without harm the holder is asked. There is none.
+        // An undamaged model gets as far as asking the holder, which does not exist.
         assert!(publish(&|_| ()).is_gone());
         let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
         assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");

@@ -1,31 +1,30 @@
-//! The manifest: what a model's memory contains.
+//! The manifest, which describes the contents of a model's memory.
 
 use crate::{Error, Hash};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of manifests.
+/// Version of the manifest format.
 const FORMAT: u32 = 1;
-/// Tensors begin at multiples of this many bytes in the memory: what every load and store of a GPU is aligned
-/// to.
+/// Alignment of tensors in the memory, in bytes. It is enough for every load and store of a GPU.
 pub(crate) const ALIGNMENT: u64 = 256;
-/// Bytes of the longest manifest that is read.
+/// Maximum size of a manifest that is read, in bytes.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = Manifest::MAX_BYTES as u64;
 
-/// What a model's memory contains.
+/// A description of the contents of a model's memory.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Manifest {
     format: u32,
-    /// Bytes of the memory.
+    /// Size of the memory in bytes.
     pub bytes: u64,
-    /// The BLAKE3 hash of all of the memory's bytes, the zeros between tensors included; `None` after an update
-    /// that took none.
+    /// The BLAKE3 hash of all bytes of the memory, including the zeros between tensors. `None`
+    /// after an update that did not compute it.
     #[serde(with = "hash_text")]
     pub data_hash: Option<Hash>,
-    /// The tensors by their names.
+    /// The tensors by name.
     pub tensors: BTreeMap<String, TensorInfo>,
-    /// What the files said beside the tensors, as it was: how they are quantized, for instance.
+    /// The unchanged metadata of the files, for instance about quantization.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -33,11 +32,11 @@ pub struct Manifest {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TensorInfo {
-    /// The type of its elements, as safetensors calls it: `BF16`, `F8_E4M3`, `I64`.
+    /// The element type, by its name in safetensors, such as `BF16`, `F8_E4M3` or `I64`.
     pub dtype: String,
-    /// Its size in each dimension, in elements.
+    /// The size of each dimension, in elements.
     pub shape: Vec<u64>,
-    /// The first byte in the memory: a multiple of 256.
+    /// Offset of the first byte in the memory, a multiple of 256.
     pub offset: u64,
     /// The length in bytes.
     pub bytes: u64,
@@ -47,7 +46,8 @@ mod hash_text {
     use crate::Hash;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    /// No hash, as long as one: an update changes no byte of a manifest's length.
+    /// An unknown hash. It has the length of a hash, so that an update never changes the length of
+    /// a manifest.
     const UNKNOWN: &str = "----------------------------------------------------------------";
 
     pub(super) fn serialize<S: Serializer>(
@@ -63,13 +63,14 @@ mod hash_text {
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Hash>, D::Error> {
-        // A writer that died while it noted the hash leaves a mixture of two, and the next one has to read the rest.
+        // A writer that died while it wrote the hash leaves a mixture of two hashes. The next
+        // writer must still be able to read the rest.
         Ok(Hash::from_hex(String::deserialize(deserializer)?).ok())
     }
 }
 
 impl Manifest {
-    /// Bytes of the longest manifest that is read.
+    /// Maximum size of a manifest that is read, in bytes.
     pub const MAX_BYTES: usize = 256 << 20;
 
     pub(crate) fn new(
@@ -87,21 +88,22 @@ impl Manifest {
         }
     }
 
-    /// Returns the manifest's bytes, of which the model's hash is taken.
+    /// Returns the manifest's bytes. The model's hash is the hash of these bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // Maps are in the order of their keys, so one manifest has one text.
+        // Maps are sorted by key, so the text of a manifest is unique.
         serde_json::to_vec(self).expect("plain data")
     }
 
-    /// Returns whether a model with this manifest has the same tensors in the same places.
+    /// Returns `true` if both manifests have the same tensors in the same places.
     pub(crate) fn has_layout_of(&self, other: &Self) -> bool {
         self.bytes == other.bytes && self.tensors == other.tensors
     }
 
-    /// Reads a manifest for memory of `bytes` bytes. Anybody may have written it, so all of it is checked.
+    /// Decodes a manifest for memory of `bytes` bytes. Its author is not trusted, so everything is
+    /// checked.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why the manifest is invalid.
     pub fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;
@@ -112,19 +114,19 @@ impl Manifest {
             ));
         }
         if manifest.bytes != bytes {
-            return Err("its manifest is of memory of another length".into());
+            return Err("its manifest is for memory of another length".into());
         }
         for (name, tensor) in &manifest.tensors {
             let end = tensor.offset.checked_add(tensor.bytes);
             if end.is_none_or(|end| end > bytes) || !tensor.offset.is_multiple_of(ALIGNMENT) {
-                return Err(format!("its tensor {name} is not inside of the memory"));
+                return Err(format!("its tensor {name} is not inside the memory"));
             }
             if tensor
                 .expected_bits()
                 .is_some_and(|bits| bits.div_ceil(8) != tensor.bytes)
             {
                 return Err(format!(
-                    "its tensor {name} has another length than its shape"
+                    "the length of its tensor {name} does not match its shape"
                 ));
             }
         }
@@ -133,7 +135,7 @@ impl Manifest {
 }
 
 impl TensorInfo {
-    /// Returns the error for another tensor of this one's name.
+    /// Returns the error for a tensor of this name with another type or shape.
     pub(crate) fn refuse(&self, name: &str, dtype: &str, shape: &[u64]) -> Error {
         Error::Invalid(format!(
             "the tensor {name} is {} {:?} in the model, not {dtype} {shape:?}: publish the next version instead",
@@ -141,7 +143,8 @@ impl TensorInfo {
         ))
     }
 
-    /// Returns the bits that the shape asks for; `None` for types that this version does not know.
+    /// Returns the number of bits that the shape requires, or `None` for element types that this
+    /// version does not know.
     pub(crate) fn expected_bits(&self) -> Option<u64> {
         let dtype: safetensors::Dtype =
             serde_json::from_value(serde_json::Value::from(self.dtype.as_str())).ok()?;
@@ -149,7 +152,7 @@ impl TensorInfo {
             .shape
             .iter()
             .try_fold(1_u64, |all, size| all.checked_mul(*size));
-        // More than can be counted is no length of a tensor.
+        // No tensor has a length that overflows.
         Some(
             elements
                 .and_then(|count| count.checked_mul(dtype.bitsize() as u64))

@@ -1,4 +1,4 @@
-//! Models that were opened.
+//! Opened models.
 
 use crate::contents::Work;
 use crate::contents::hash;
@@ -17,8 +17,8 @@ use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedByte
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A model that was opened: its manifest, and one mapping for reading. The mapping stays until this is
-/// dropped or [sleeps](Self::sleep), whatever becomes of the name and of the holder.
+/// An opened model, with its manifest and one read-only mapping. The mapping stays until this
+/// object is dropped or [sleeps](Self::sleep), even if the name is removed or the holder ends.
 #[derive(Debug)]
 pub struct Model {
     name: String,
@@ -30,17 +30,17 @@ pub struct Model {
     state: State,
     listing: Memory,
     handle: MemoryHandle,
-    /// The addresses, if they stay while the model sleeps.
+    /// The reserved addresses, if they stay while the model sleeps.
     range: Option<Arc<VirtualRange>>,
     /// `None` while the model sleeps.
     memory: Option<Arc<Memory>>,
-    /// Brings it back when both holders have died, if that was asked for.
+    /// Restores the model if both holder processes die, if the options ask for that.
     backup: Option<Backup>,
     context: ContextOf,
     store: Store,
 }
 
-/// What a name stands for, before its data is mapped.
+/// The parts of a name, before the data is mapped.
 pub(crate) struct Parts {
     held: HeldName,
     pub(crate) data: MemoryHandle,
@@ -49,7 +49,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// Opens the words and the manifest of a name, to read or to write.
+    /// Opens the state and the manifest of a name, for reading or writing.
     pub(crate) fn open(
         store: &Store,
         name: &str,
@@ -64,7 +64,7 @@ impl Parts {
         Self::of(store, held, access, deadline)
     }
 
-    /// Opens the words and the manifest of what the holder has answered with.
+    /// Opens the state and the manifest of a name that the holder has returned.
     pub(crate) fn of(
         store: &Store,
         held: HeldName,
@@ -99,26 +99,26 @@ impl Parts {
         &self.held.label
     }
 
-    /// Returns whether whoever brought the memory back could have brought other bytes.
+    /// Returns `true` if the memory was restored by a process that could have changed its bytes.
     fn is_unverified(&self) -> bool {
         self.held
             .recovered
             .is_some_and(|how| how != Recovered::SameFiles)
     }
 
-    /// Keeps the memory so that it comes back when both holders have died.
+    /// Backs up the memory, so that it is restored if both holder processes die.
     fn back_up(&self, store: &Store, deadline: Deadline) -> Result<Backup> {
         Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
 
-    /// Opens the model as a reader will, before its memory gets another name.
+    /// Checks that readers can open the model, before its memory gets another name.
     pub(crate) fn check_readable(&self, store: &Store, expected: Hash) -> Result<()> {
         let (name, data) = (self.name(), &self.data);
         check_opened(store, name, data, &self.listing, &self.state, expected)
     }
 }
 
-/// Opens the words and the manifest of a model, of whose parts `handle_of` returns the handles.
+/// Opens the state and the manifest of a model. `handle_of` returns the handles of its parts.
 fn open_parts(
     store: &Store,
     name: &str,
@@ -130,7 +130,7 @@ fn open_parts(
     let on_host = |role: &str| {
         let handle = handle_of(role)?;
         if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
-            let why = format!("its part '{role}' is no memory of the host, or too long");
+            let why = format!("its part '{role}' is not host memory, or is too long");
             return Err(not_a_model(name, why));
         }
         Ok(host.open_memory_timeout(&handle, access, deadline.timeout())?)
@@ -142,10 +142,11 @@ fn open_parts(
     Ok((data, listing, state))
 }
 
-/// Opens a model of this process as a reader will, before a name stands for it: what cannot be opened replaces nothing.
+/// Opens a model of this process as a reader does, before it is published, so that an unreadable
+/// model replaces nothing.
 ///
 /// # Errors
-/// As [`Store::open`]; [`Error::OtherModel`] if a reader would find another hash.
+/// As [`Store::open`]. [`Error::OtherModel`] if a reader would find another hash.
 pub(crate) fn check_readable(
     store: &Store,
     name: &str,
@@ -162,7 +163,7 @@ pub(crate) fn check_readable(
     check_opened(store, name, &data, &listing, &state, expected)
 }
 
-/// Reads a model's manifest and maps its data, as a reader will.
+/// Reads a model's manifest and maps its data, as a reader does.
 fn check_opened(
     store: &Store,
     name: &str,
@@ -184,7 +185,7 @@ fn check_opened(
     map(&store.context_for(data)?, None, data, deadline).map(drop)
 }
 
-/// Reads a manifest, and returns the model's hash too.
+/// Reads a manifest. Also returns the model's hash.
 pub(crate) fn read_listing(listing: &Memory, name: &str, bytes: u64) -> Result<(Manifest, Hash)> {
     let mut text = vec![0; listing.len()];
     listing.read(0, &mut text)?;
@@ -192,7 +193,7 @@ pub(crate) fn read_listing(listing: &Memory, name: &str, bytes: u64) -> Result<(
     Ok((manifest, blake3::hash(&text)))
 }
 
-/// Reads a manifest while no update is under way, and returns the number of the state too.
+/// Reads a manifest while no update is in progress. Also returns the number of the state.
 fn read_settled(
     state: &State,
     listing: &Memory,
@@ -214,7 +215,7 @@ fn not_a_model(name: &str, why: String) -> Error {
     Error::NotAModel { name, why }
 }
 
-/// A context, which has nothing to show.
+/// A context that `Debug` shows as its device.
 struct ContextOf(Context);
 
 impl std::fmt::Debug for ContextOf {
@@ -226,7 +227,7 @@ impl std::fmt::Debug for ContextOf {
 /// A tensor of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Tensor<'a> {
-    /// Its type, shape and place.
+    /// The tensor's type, shape and place.
     pub info: &'a TensorInfo,
     memory: &'a Memory,
 }
@@ -281,17 +282,17 @@ impl Model {
         &self.name
     }
 
-    /// Returns the version of the name that this is.
+    /// Returns the version of the name that was opened.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns the model's hash, which stands for its names, types, shapes and contents.
+    /// Returns the model's hash, which covers its names, types, shapes and contents.
     pub fn hash(&self) -> Hash {
         self.hash
     }
 
-    /// Returns what the memory contains.
+    /// Returns the manifest, which describes the memory.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
@@ -304,20 +305,20 @@ impl Model {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
 
-    /// Returns the handle by which the memory was opened, for reading only. Other processes can open it too.
+    /// Returns the read-only handle of the memory. Other processes can open it too.
     pub fn handle(&self) -> &MemoryHandle {
         &self.handle
     }
 
-    /// Returns the address of the memory, which stays the same while the model sleeps; `None` for one that sleeps
-    /// and has none.
+    /// Returns the address of the memory, which stays the same while the model sleeps. `None` for a
+    /// sleeping model without reserved addresses.
     pub fn address(&self) -> Option<usize> {
         let mapped = self.memory.as_ref().map(|memory| memory.as_ptr());
         let reserved = || self.range.as_ref().map(|range| range.as_ptr());
         mapped.or_else(reserved).map(|start| start.addr())
     }
 
-    /// Returns whether the model sleeps.
+    /// Returns `true` if the model is asleep.
     pub fn is_asleep(&self) -> bool {
         self.memory.is_none()
     }
@@ -327,10 +328,10 @@ impl Model {
         &self.context.0
     }
 
-    /// Returns a tensor.
+    /// Returns the tensor of this name.
     ///
     /// # Errors
-    /// [`Error::NoTensor`]; [`Error::Asleep`].
+    /// [`Error::NoTensor`], [`Error::Asleep`].
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
         let info = self.manifest.tensors.get(name);
         let info = info.ok_or_else(|| Error::NoTensor(name.to_owned()))?;
@@ -338,12 +339,13 @@ impl Model {
         Ok(Tensor { info, memory })
     }
 
-    /// Takes the hash of the memory's bytes, as they are now, and compares it with the manifest's, as that is
-    /// now. The options' threads and progress count.
+    /// Computes the hash of the memory's current bytes, and compares it with the hash in the
+    /// current manifest. Of the options, only the threads and the progress callback are used.
     ///
     /// # Errors
-    /// [`Error::Changed`]; [`Error::NoHash`]; [`Error::Overwritten`] if an update came between; as
-    /// [`stable`](Self::stable), with a patience of 30 s; the device's failures.
+    /// [`Error::Changed`]. [`Error::NoHash`]. [`Error::Overwritten`] if the model was updated in
+    /// the meantime. The errors of [`stable`](Self::stable) with a timeout of 30 s. Errors of the
+    /// device.
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
         let memory = self.memory()?;
         let bytes = memory.len() as u64;
@@ -357,26 +359,27 @@ impl Model {
         }
     }
 
-    /// Waits until no update is under way, for at most `timeout`. Returns a number that every update changes, for
-    /// [`is_still`](Self::is_still) and [`next_update`](Self::next_update).
+    /// Waits until no update is in progress, at most for `timeout`. Returns a number that changes
+    /// with every update, for [`is_still`](Self::is_still) and [`next_update`](Self::next_update).
     ///
     /// # Errors
-    /// [`Error::Torn`] if an update was begun and will not end; a timeout.
+    /// [`Error::Torn`] if an update was started and will not be finished. A timeout.
     pub fn stable(&self, timeout: Duration) -> Result<u64> {
         self.state.settle(Deadline::after(timeout))
     }
 
-    /// Returns whether no update has begun since [`stable`](Self::stable) returned this number. What was read in
-    /// between, by the host, is whole then. A device's commands must have finished.
+    /// Returns `true` if no update has started since [`stable`](Self::stable) returned this number.
+    /// In that case the data that the host read in between is consistent. Commands of a device must
+    /// have completed before this call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a writer has written nonsense.
+    /// [`Error::Invalid`] if a writer has written invalid state.
     pub fn is_still(&self, number: u64) -> Result<bool> {
         self.state.is_still(number)
     }
 
-    /// Waits until an update has ended after the moment with this number, for at most `timeout`. Returns the new
-    /// number.
+    /// Waits until an update has finished after the state with this number, at most for `timeout`.
+    /// Returns the new number.
     ///
     /// # Errors
     /// As [`stable`](Self::stable).
@@ -384,8 +387,8 @@ impl Model {
         self.state.next_after(number, Deadline::after(timeout))
     }
 
-    /// Reads the manifest again, so that [`hash`](Self::hash) is that of the contents after all updates that have
-    /// ended. Returns the number of the last one.
+    /// Reads the manifest again, so that [`hash`](Self::hash) is the hash of the contents after all
+    /// finished updates. Returns the number of the last update.
     ///
     /// # Errors
     /// As [`stable`](Self::stable).
@@ -401,17 +404,20 @@ impl Model {
         Ok(seen)
     }
 
-    /// Returns the number of the state at which the manifest was read, as [`stable`](Self::stable) does.
+    /// Returns the number of the state at which the manifest was read, in the sense of
+    /// [`stable`](Self::stable).
     pub fn seen(&self) -> u64 {
         self.seen
     }
 
-    /// Unmaps the model's memory, and keeps its addresses: touching them is a fault until [`wake`](Self::wake).
-    /// The model stays with the holder. If that lets go of it, and nobody else has it open, its memory is free.
+    /// Unmaps the model's memory and keeps its addresses reserved. An access to them faults until
+    /// [`wake`](Self::wake). The holder keeps the model. The memory is freed if the holder drops it
+    /// and no other process has it open.
     ///
     /// # Errors
-    /// [`Error::InUse`] while others have a clone of [`memory`](Self::memory) or commands use it;
-    /// [`Error::Invalid`] for a model that was not opened to sleep ([`OpenOptions::sleepable`]).
+    /// [`Error::InUse`] while a clone of [`memory`](Self::memory) exists or commands use the
+    /// memory. [`Error::Invalid`] for a model that was not opened with addresses that stay
+    /// ([`OpenOptions::sleepable`]).
     pub fn sleep(&mut self) -> Result<()> {
         if self.range.is_none() {
             return Err(Error::Invalid(
@@ -438,13 +444,15 @@ impl Model {
         }
     }
 
-    /// Copies the model to memory of another device, as a rule the host's, publishes it there as the next version of
-    /// its name, and [sleeps](Self::sleep). The memory that it had is free when nobody else has it open. To
-    /// [wake](Self::wake) brings it back in the same way. The options' threads and progress count.
+    /// Copies the model to memory of another device, usually the host, and publishes the copy as
+    /// the next version of its name. The model then [sleeps](Self::sleep). Its previous memory is
+    /// freed when no other process has it open. [`wake`](Self::wake) copies the model back. Of the
+    /// options, only the threads and the progress callback are used.
     ///
     /// # Errors
-    /// As [`sleep`](Self::sleep), [`Store::open`] and [`Loaded::publish`](crate::Loaded::publish);
-    /// [`Error::Overwritten`] if an update came between. The model is awake then.
+    /// As [`sleep`](Self::sleep), [`Store::open`] and [`Loaded::publish`](crate::Loaded::publish).
+    /// [`Error::Overwritten`] if the model was updated in the meantime. After an error the model
+    /// stays awake.
     pub fn sleep_to(&mut self, device: &str, options: &LoadOptions) -> Result<()> {
         if self.is_asleep() {
             return Ok(());
@@ -460,7 +468,7 @@ impl Model {
         let moved = moving::move_to(&self.store, self, device, options)?;
         self.sleep()?;
         self.version = moved.version;
-        // What it kept is not what the name stands for any more.
+        // The name now refers to other memory than the backup.
         if self.backup.take().is_some() {
             let held = self.store.holder().open(&self.name)?;
             self.backup = Some(self.store.holder().back_up(&held)?);
@@ -468,12 +476,12 @@ impl Model {
         Ok(())
     }
 
-    /// Brings what the name stands for from the host to the model's device, as the next version of the name.
+    /// Copies the model from the host back to its device, as the next version of the name.
     fn bring_back(&mut self, deadline: Deadline) -> Result<()> {
         let own = self.context.0.device();
         let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
-        // Memory of another device is mapped as it is, where that is possible.
+        // If possible, memory of another device is mapped without a copy.
         let is_here = own.info().backend == BackendKind::Host
             || data.is_none_or(|data| data.backend() != BackendKind::Host);
         if is_here {
@@ -484,7 +492,7 @@ impl Model {
         let there = self.store.open_with(&self.name, &options)?;
         if there.manifest.has_layout_of(&self.manifest) {
             let moved = moving::move_to(&self.store, &there, &device, &LoadOptions::new())?;
-            // To who looks whether it is another one, it is not.
+            // The copy has the same contents, so `wake` must not report it as another version.
             if there.version == self.version {
                 self.version = moved.version;
             }
@@ -496,18 +504,19 @@ impl Model {
         &self.state
     }
 
-    /// Maps what the name stands for now at the addresses that the model had. Returns whether the
-    /// [hash](Self::hash) or the [version](Self::version) is another one.
+    /// Maps the current version of the name at the addresses that the model had. Returns `true` if
+    /// the [hash](Self::hash) or the [version](Self::version) has changed.
     ///
     /// # Errors
-    /// As [`Store::open`]; [`Error::OtherLayout`] if the tensors are not the same or have other places. The model
-    /// sleeps on then.
+    /// As [`Store::open`]. [`Error::OtherLayout`] if the tensors differ or have other places. After
+    /// an error the model stays asleep.
     pub fn wake(&mut self) -> Result<bool> {
         self.wake_within(UPDATE_PATIENCE)
     }
 
-    /// Wakes as [`wake`](Self::wake) does, which waits for 30 s, and waits for other processes for at most `timeout`.
-    /// Copying the model back to its device, and verifying it, take as long as they take.
+    /// Wakes the model as [`wake`](Self::wake) does, but waits for other processes at most for
+    /// `timeout` instead of 30 s. Copying the model back to its device and verifying it are not
+    /// limited.
     ///
     /// # Errors
     /// As [`wake`](Self::wake).
@@ -546,7 +555,7 @@ impl Model {
     }
 }
 
-/// Compares the hash of all bytes with what a manifest says of them.
+/// Compares the hash of all bytes with the one in the manifest.
 fn verify(
     context: &Context,
     memory: &Memory,
@@ -565,7 +574,7 @@ fn verify(
     }
 }
 
-/// Maps a model's data to read it.
+/// Maps a model's data for reading.
 fn map(
     context: &Context,
     range: Option<&Arc<VirtualRange>>,
@@ -580,10 +589,10 @@ fn map(
 }
 
 impl<'a> Tensor<'a> {
-    /// Returns the address of the first element: of the device, and of the host where that can access the
-    /// memory. It may be dangling for a tensor without elements.
+    /// Returns the address of the first element. It is an address of the device, and also of the
+    /// host if the host can access the memory. It may be dangling for a tensor without elements.
     pub fn as_ptr(&self) -> *const u8 {
-        // Without arithmetic on what may be a device's pointer.
+        // No arithmetic on the pointer itself, which may be a device's.
         self.memory.as_ptr().wrapping_add(self.info.offset as usize)
     }
 

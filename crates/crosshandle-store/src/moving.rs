@@ -1,5 +1,5 @@
-//! Moves a model to memory of another device, under the same name: weights that sleep in the host's memory while
-//! a GPU's is needed for something else.
+//! Moves a model to memory of another device under the same name, for example to host memory while
+//! another job needs the GPU's memory.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};
@@ -11,8 +11,8 @@ use crate::store::{DATA, MANIFEST, STATE, Store};
 use crosshandle::AllocationOptions;
 use crosshandle::holder::{HandedOver, HoldOptions};
 
-/// Copies a model that is open to a device, and publishes it as the next version of its name: the same tensors in the
-/// same places, with the same hash.
+/// Copies an open model to a device, and publishes the copy as the next version of its name. The
+/// copy has the same tensors in the same places, and the same hash.
 pub(crate) fn move_to(
     store: &Store,
     model: &Model,
@@ -28,7 +28,7 @@ pub(crate) fn move_to(
     match source.bytes() {
         Ok(from) => Work::new(&context, &data, options, &progress).write_from(from, &pieces)?,
         Err(_) => {
-            // The host cannot access where it is, so it has to be able to access where it goes.
+            // The host cannot access the source, so it must be able to access the destination.
             let into = data.bytes()?;
             Work::new(model.context(), source, options, &progress).read_into(into, &pieces)?;
         }

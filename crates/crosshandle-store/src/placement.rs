@@ -10,38 +10,41 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Addresses are reserved in multiples of this many bytes: CUDA rounds an address that it is asked for up to one.
+/// Addresses are reserved in multiples of this many bytes, because CUDA rounds a requested address
+/// up to such a multiple.
 const RESERVED_UNIT: usize = 32 << 20;
 
-/// At least this many bytes are reserved at an address that is asked for. CUDA puts short ranges where it has room, in a
-/// process with torch up to 128 MiB at least, and those from 512 MiB on where they are asked for.
+/// Minimum number of bytes to reserve at a requested address. CUDA places short ranges anywhere (in
+/// a process with torch at least those up to 128 MiB), and ranges from 512 MiB on at the requested
+/// address.
 const PLACED_AT_LEAST: usize = 1 << 30;
 
-/// Addresses that readers agree on: those that neither the system nor a driver gives a process that asks for none.
-/// Programs are below or above them, libraries, heaps and stacks far above. CUDA reserves what is asked for here,
-/// also in a process with torch.
+/// Addresses that readers agree on. Neither the system nor a driver gives them to a process that
+/// does not request them. Programs are below or above them, and libraries, heaps and stacks far
+/// above. CUDA honours requests for these addresses, also in a process with torch.
 const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 
-/// Chooses the address that the readers of a model of `bytes` bytes agree on, so that hardly two models have the same.
+/// Chooses the agreed address for the readers of a model of `bytes` bytes, at random, so that two
+/// models rarely get the same one.
 pub(crate) fn choose_agreed(bytes: usize) -> usize {
     let random = RandomState::new().hash_one(bytes) as usize;
     let places = AGREED.len().saturating_sub(bytes.max(PLACED_AT_LEAST)) / RESERVED_UNIT;
     AGREED.start + random % places.max(1) * RESERVED_UNIT
 }
 
-/// Where a model is to lie in a process.
+/// Where a process maps a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Place {
-    /// Wherever the system likes; it cannot sleep.
+    /// At any address. The model cannot sleep.
     Mapped,
-    /// Wherever the system likes, at addresses that stay.
+    /// At any address, which stays reserved.
     Reserved,
-    /// At the address that the name's readers have agreed on.
+    /// At the address that the readers of the name agree on.
     Agreed,
     At(usize),
 }
 
-/// How a model is opened.
+/// Options for opening a model.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) expected: Option<Hash>,
@@ -58,7 +61,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Returns the usual options: any model, mapped anywhere.
+    /// Returns the default options: any model, mapped anywhere.
     pub fn new() -> Self {
         Self {
             expected: None,
@@ -75,48 +78,49 @@ impl OpenOptions {
         self
     }
 
-    /// Sets how long to wait for other processes: the holder, and the end of an update that is under way (default:
-    /// 30 s).
+    /// Sets how long to wait for other processes (default: 30 s). These are the holder, and a
+    /// writer whose update is in progress.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// Maps the model so that it can [sleep](crate::Model::sleep), at any addresses.
+    /// Maps the model at any addresses, such that it can [sleep](crate::Model::sleep).
     pub fn sleepable(mut self) -> Self {
         self.place = Place::Reserved;
         self
     }
 
-    /// Maps the model at addresses that its loader has chosen: the same in all processes that ask for this, and such
-    /// as hardly any process has something at. It can sleep.
+    /// Maps the model at addresses that its loader has chosen. They are the same in all processes
+    /// that use this option, and are rarely in use by anything else. The model can sleep.
     pub fn agreed_address(mut self) -> Self {
         self.place = Place::Agreed;
         self
     }
 
-    /// Maps the model at an address of the program's choice, a multiple of 32 MiB. A gibibyte is reserved there, or
-    /// what the model needs if that is more. It can sleep.
+    /// Maps the model at this address, a multiple of 32 MiB. Reserves 1 GiB there, or more if the
+    /// model is larger. The model can sleep.
     pub fn at(mut self, address: usize) -> Self {
         self.place = Place::At(address);
         self
     }
 
-    /// Sets whether other addresses are taken if the wanted ones are not free (default: no, opening fails).
+    /// Sets whether to use other addresses if the wanted ones are in use (default: `false`, opening
+    /// fails).
     pub fn or_elsewhere(mut self, is_fine: bool) -> Self {
         self.is_elsewhere_fine = is_fine;
         self
     }
 
-    /// Sets whether the model comes back from this process if the holder and its successor die at the same moment
-    /// (default: no): see [`Backup`](crosshandle::holder::Backup). It takes a descriptor for each part, and keeps the memory
-    /// also while the model sleeps.
+    /// Sets whether this process restores the model if the holder and its successor die at the same
+    /// moment (default: `false`). See [`Backup`](crosshandle::holder::Backup). A backup uses one
+    /// descriptor per part, and keeps the memory even while the model sleeps.
     pub fn back_up(mut self, back_up: bool) -> Self {
         self.is_backed_up = back_up;
         self
     }
 
-    /// Reserves addresses for `bytes` bytes, if the options ask for that.
+    /// Reserves addresses for `bytes` bytes, if the options require it.
     pub(crate) fn reserve(
         &self,
         context: &Context,

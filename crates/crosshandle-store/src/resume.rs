@@ -1,9 +1,10 @@
-//! Loads that go on where they were when their loader was killed.
+//! Loads that continue after their loader was killed.
 //!
-//! The memory is handed over before anything is in it, under a name of its own, as a model whose update was never
-//! ended: nobody opens it to read. The hash of each piece is noted in its `state` when the piece is in its place.
-//! Whoever loads the same files under the same name finds it, takes the hash of the noted pieces again, from the memory,
-//! and reads the others. At the end the memory gets its name, and loses the first one.
+//! The empty memory is handed over to the holder first, under a temporary name, as a model with an
+//! unfinished update, so that readers refuse it. When a piece is in place, its hash is noted in the
+//! model's `state`. A process that loads the same files under the same name finds this memory. It
+//! hashes the noted pieces in the memory again, and reads only the pieces that are missing or
+//! wrong. At the end the memory gets its final name and loses the temporary one.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};
@@ -23,26 +24,26 @@ use crosshandle::{Access, Context, Event, EventOptions, HolderFault, Memory};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// What follows the name of a model while it is loaded.
+/// Suffix of a model's name while it is being loaded.
 const SUFFIX: &str = "+loading";
 
-/// A model that was loaded and has its name.
+/// A model that was loaded and published.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Publication {
-    /// What the holder says of it.
+    /// The holder's result of the hand-over.
     pub handed_over: HandedOver,
-    /// Its hash.
+    /// The hash of the model.
     pub hash: Hash,
-    /// What its memory contains.
+    /// The description of its memory.
     pub manifest: Manifest,
-    /// Bytes that were in their places already, by a loader before.
+    /// Number of bytes that an earlier loader had already put in place.
     pub resumed_bytes: u64,
-    /// How long the parts of the load took.
+    /// Durations of the steps of the load.
     pub timing: LoadTiming,
 }
 
-/// A load under way. Dropped, it can be resumed.
+/// A load in progress. If it is dropped, the load can be resumed.
 struct Loading {
     state: State,
     listing: Memory,
@@ -53,13 +54,13 @@ struct Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // If it cannot be told, the next loader finds out when this process ends.
+        // If this fails, the next loader notices when this process ends.
         let _ = self.leave(Phase::Torn);
     }
 }
 
 impl Loading {
-    /// Says what is there, and lets the next one load.
+    /// Publishes the phase, and lets the next process load.
     fn leave(&mut self, phase: Phase) -> Result<()> {
         let Some(moment) = self.moment.take() else {
             return Ok(());
@@ -72,7 +73,7 @@ impl Loading {
         }
     }
 
-    /// Makes memory for a model, of which nothing is there yet, and hands it over.
+    /// Allocates memory for a model and hands it over while it is still empty.
     fn begin(
         store: &Store,
         context: &Context,
@@ -105,13 +106,14 @@ impl Loading {
         Ok(loading)
     }
 
-    /// Takes over what a loader has left behind. `None`: it is of other files, and was removed.
+    /// Claims an unfinished load. Returns `None` if it is a load of other files, which is then
+    /// removed.
     fn resume(store: &Store, context: &Context, parts: Parts, label: &str) -> Result<Option<Self>> {
         let event = event(parts.state.host())?;
         let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));
         let moment = claimed.map_err(|error| match error.is_timeout() {
             true => Error::Invalid(format!(
-                "another process loads {} just now: wait for it, or end it",
+                "another process is loading {}: wait for it, or end it",
                 parts.name()
             )),
             false => error,
@@ -136,7 +138,7 @@ impl Loading {
         }))
     }
 
-    /// Returns the pieces whose hashes were noted and are right still, with them.
+    /// Returns the pieces whose noted hashes still match the memory, with these hashes.
     fn verified(&self, work: &Work<'_>, bytes: u64) -> Result<Vec<(u64, PieceHash)>> {
         let mut noted = Vec::new();
         for piece in 0..hash::pieces(bytes) {
@@ -164,7 +166,7 @@ fn event(host: &Context) -> Result<Event> {
     Ok(event)
 }
 
-/// Loads files under a name, or goes on with a load of the same files that was not ended.
+/// Loads files under a name, or continues an unfinished load of the same files.
 pub(crate) fn load(
     store: &Store,
     device: &str,
@@ -182,7 +184,7 @@ pub(crate) fn load(
     let mut resumed = None;
     if let Some(parts) = left_behind(store, &partial)? {
         if is_named(store, name, &parts) {
-            // Its loader died between the last two steps, and it may be read already.
+            // The loader died between the last two steps. The model may already be in use.
             store.holder().remove(&partial)?;
         } else {
             resumed = Loading::resume(store, &context, parts, &label)?;
@@ -211,7 +213,7 @@ pub(crate) fn load(
     });
     let resumed_bytes = there.len() as u64 * hash::PIECE_BYTES;
     for piece in &missing {
-        // What was noted and is wrong.
+        // Clear a noted hash that is wrong.
         loading.state.put_hash(*piece, None)?;
     }
     let note = |piece: u64, hash: &PieceHash| loading.state.put_hash(piece, Some(hash));
@@ -224,7 +226,7 @@ pub(crate) fn load(
     let text = manifest.to_bytes();
     let hash = blake3::hash(&text);
     if let Err(error) = options.check(hash) {
-        // It will never be what is wanted.
+        // The files do not have the expected contents, so the partial load is useless.
         store.holder().remove(&partial)?;
         return Err(error);
     }
@@ -254,7 +256,7 @@ pub(crate) fn load(
     })
 }
 
-/// Names what is loaded, and to which device.
+/// Returns a label that identifies the files and the device.
 fn label(source: &Source<'_>, context: &Context) -> Result<String> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(source.identity()?.as_bytes());
@@ -263,7 +265,7 @@ fn label(source: &Source<'_>, context: &Context) -> Result<String> {
     Ok(format!("loading {}", hasher.finalize().to_hex()))
 }
 
-/// Returns what a loader has left under a name.
+/// Returns the unfinished load under a name.
 fn left_behind(store: &Store, partial: &str) -> Result<Option<Parts>> {
     let deadline = Deadline::after(UPDATE_PATIENCE);
     match Parts::open(store, partial, Access::ReadWrite, deadline) {
@@ -276,7 +278,7 @@ fn left_behind(store: &Store, partial: &str) -> Result<Option<Parts>> {
     }
 }
 
-/// Returns whether a name stands for this memory already.
+/// Returns `true` if a name already refers to this memory.
 fn is_named(store: &Store, name: &str, parts: &Parts) -> bool {
     let held = store.holder().open_to_write(name).ok();
     let data = held.as_ref().and_then(|held| held.part(DATA)?.handle);

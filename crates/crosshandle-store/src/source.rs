@@ -1,4 +1,4 @@
-//! Where tensors come from: files of safetensors, one or many with an index, or the program's own memory.
+//! Sources of tensors: safetensors files, one or many with an index, or the program's own memory.
 
 use crate::error::{Error, Result};
 use crate::manifest::{ALIGNMENT, Manifest, TensorInfo};
@@ -13,58 +13,58 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the longest header of a file, as the format has it.
+/// Maximum size of a file's header in bytes, by the safetensors format.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A tensor in the program's own memory.
 #[derive(Clone, Debug)]
 pub struct NamedBytes<'a> {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The type of its elements, as safetensors calls it.
+    /// The element type, by its name in safetensors.
     pub dtype: String,
-    /// Its size in each dimension, in elements.
+    /// The size of each dimension, in elements.
     pub shape: Vec<u64>,
-    /// Its elements, little-endian, the last dimension's neighbours beside each other.
+    /// The elements, little-endian, in row-major order.
     pub bytes: &'a [u8],
 }
 
 /// A tensor in memory that a device can copy from.
 #[derive(Clone, Debug)]
 pub struct NamedRange {
-    /// Its name.
+    /// The name of the tensor.
     pub name: String,
-    /// The type of its elements, as safetensors calls it.
+    /// The element type, by its name in safetensors.
     pub dtype: String,
-    /// Its size in each dimension, in elements.
+    /// The size of each dimension, in elements.
     pub shape: Vec<u64>,
-    /// Its elements, as [`NamedBytes`] has them; `None` for a tensor without any.
+    /// The elements, as in [`NamedBytes`]. `None` for a tensor without elements.
     pub range: Option<MemoryRange>,
 }
 
-/// What bytes are read from.
+/// The origin of bytes.
 enum Origin<'a> {
     File {
         path: PathBuf,
         file: File,
-        /// The same file past the page cache, if that is wanted.
+        /// The same file opened without the page cache, if the options ask for that.
         direct: Option<File>,
     },
     Bytes(&'a [u8]),
 }
 
-/// A run of bytes of an origin, and where it goes.
+/// A run of bytes of an origin, and its destination.
 struct Run {
     tensor: String,
-    /// The first byte in the memory.
+    /// Offset of the first byte in the memory.
     to: u64,
     len: u64,
     origin: usize,
-    /// The first byte in the origin.
+    /// Offset of the first byte in the origin.
     from: u64,
 }
 
-/// All tensors of a model, and the places in its memory that they will have.
+/// All tensors of a model, and their future places in its memory.
 pub(crate) struct Source<'a> {
     origins: Vec<Origin<'a>>,
     /// In the order of their places.
@@ -75,7 +75,7 @@ pub(crate) struct Source<'a> {
     is_direct: bool,
 }
 
-/// The index of a checkpoint of several files.
+/// The index of a checkpoint with several files.
 #[derive(Deserialize)]
 struct Index {
     weight_map: BTreeMap<String, String>,
@@ -93,9 +93,9 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads the headers of files of safetensors. A file that ends in `.json` is an index of others next to it, and a
-    /// directory stands for the checkpoint in it ([`files_of`]). The options say whether tensors are read past the page
-    /// cache, and have more metadata.
+    /// Reads the headers of safetensors files. A file that ends in `.json` is an index of other
+    /// files in its directory, and a directory represents the checkpoint in it ([`files_of`]). The
+    /// options choose whether tensors are read without the page cache, and add metadata.
     pub(crate) fn of_files(paths: &[PathBuf], options: &LoadOptions) -> Result<Self> {
         let mut source = Self {
             is_direct: options.is_direct,
@@ -112,13 +112,13 @@ impl<'a> Source<'a> {
         Ok(source.with(&options.metadata))
     }
 
-    /// Adds metadata, in the place of what it has under the same keys.
+    /// Adds metadata, which replaces texts with the same keys.
     pub(crate) fn with(mut self, metadata: &BTreeMap<String, String>) -> Self {
         self.metadata.extend(metadata.clone());
         self
     }
 
-    /// Takes tensors of the program's own.
+    /// Uses tensors in the program's own memory.
     pub(crate) fn of_bytes(tensors: impl IntoIterator<Item = NamedBytes<'a>>) -> Result<Self> {
         let mut source = Self::empty();
         for NamedBytes {
@@ -136,8 +136,8 @@ impl<'a> Source<'a> {
         Ok(source)
     }
 
-    /// Gives tensors that a device copies their places. Returns where each goes, too; nothing can be
-    /// [read](Self::read).
+    /// Assigns places to tensors that a device will copy. Also returns the place of each. The
+    /// source cannot be [read](Self::read).
     pub(crate) fn of_ranges(
         tensors: impl IntoIterator<Item = NamedRange>,
     ) -> Result<(Self, Vec<(u64, MemoryRange)>)> {
@@ -164,7 +164,7 @@ impl<'a> Source<'a> {
         Ok((source, copies))
     }
 
-    /// Returns the places of the bytes between tensors, and their number.
+    /// Returns the offsets and lengths of the gaps between tensors.
     pub(crate) fn gaps(&self) -> Vec<(u64, u64)> {
         let ends = std::iter::once(0).chain(self.runs.iter().map(|run| run.to + run.len));
         let starts = self.runs.iter().map(|run| run.to);
@@ -172,7 +172,7 @@ impl<'a> Source<'a> {
         gaps.filter(|(_, len)| *len > 0).collect()
     }
 
-    /// Takes bytes for one place of a model's memory.
+    /// Uses bytes for one place in a model's memory.
     pub(crate) fn of_run(tensor: &str, to: u64, bytes: &'a [u8], all: u64) -> Self {
         Self {
             origins: vec![Origin::Bytes(bytes)],
@@ -188,7 +188,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Gives a tensor its place.
+    /// Assigns a place to a tensor.
     fn add(
         &mut self,
         name: String,
@@ -197,7 +197,8 @@ impl<'a> Source<'a> {
         from: u64,
     ) -> Result<(), String> {
         let len = info.bytes;
-        // A tensor without elements takes no place. The end of the memory could be before the next multiple.
+        // A tensor without elements needs no place. At the end of the memory, the next aligned
+        // offset could be outside.
         let to = match len {
             0 => 0,
             _ => self.bytes.next_multiple_of(ALIGNMENT),
@@ -206,7 +207,7 @@ impl<'a> Source<'a> {
         let end = end.ok_or("the tensors have more bytes than can be addressed")?;
         let info = TensorInfo { offset: to, ..info };
         if self.tensors.contains_key(&name) {
-            return Err(format!("there are two tensors {name}"));
+            return Err(format!("there are two tensors named {name}"));
         }
         self.tensors.insert(name.clone(), info);
         if len > 0 {
@@ -241,18 +242,18 @@ impl<'a> Source<'a> {
             .read_to_end(&mut text);
         read.map_err(|source| io(path, source))?;
         let index: Index = serde_json::from_slice(&text)
-            .map_err(|error| format(format!("it is no index of a checkpoint: {error}")))?;
+            .map_err(|error| format(format!("it is not an index of a checkpoint: {error}")))?;
         let directory = path.parent().unwrap_or(Path::new(""));
         let files: BTreeSet<&String> = index.weight_map.values().collect();
         let mut found = BTreeMap::new();
         for name in files {
-            // A file beside the index, and no other.
+            // The index may name only files in its own directory.
             if Path::new(name)
                 .file_name()
                 .is_none_or(|file| file != name.as_str())
             {
                 return Err(format(format!(
-                    "it names {name:?}, which is no file beside it"
+                    "it names {name:?}, which is not a file in its directory"
                 )));
             }
             for tensor in self.add_file(&directory.join(name))? {
@@ -281,7 +282,7 @@ impl<'a> Source<'a> {
         let len = file.metadata().map_err(|source| io(path, source))?.len();
         let mut size = [0; 8];
         if len < 8 {
-            return Err(format("it is too short for a file of safetensors".into()));
+            return Err(format("it is too short for a safetensors file".into()));
         }
         file.read_exact_at(&mut size, 0)
             .map_err(|source| io(path, source))?;
@@ -289,7 +290,7 @@ impl<'a> Source<'a> {
         let header = Bounded::<MAX_HEADER_BYTES>::new(size).filter(|_| size <= len - 8);
         let Some(mut header) = header.and_then(Bounded::zeros) else {
             return Err(format(
-                "it is no file of safetensors: its header would be longer than the file or the format's \
+                "it is not a safetensors file: its header would be longer than the file or the format's \
                  limit"
                     .into(),
             ));
@@ -297,11 +298,11 @@ impl<'a> Source<'a> {
         file.read_exact_at(&mut header, 8)
             .map_err(|source| io(path, source))?;
         let metadata: safetensors::tensor::Metadata = serde_json::from_slice(&header)
-            .map_err(|error| format(format!("its header is none of safetensors: {error}")))?;
+            .map_err(|error| format(format!("its header is not a safetensors header: {error}")))?;
         let start = 8 + size;
         if start + metadata.data_len() as u64 != len {
             return Err(format(format!(
-                "it has {len} bytes, and its header speaks of {}; was it copied to its end?",
+                "it has {len} bytes, but its header describes {}: was it copied completely?",
                 start + metadata.data_len() as u64
             )));
         }
@@ -345,7 +346,7 @@ impl<'a> Source<'a> {
         Manifest::new(self.bytes, data_hash, tensors, metadata)
     }
 
-    /// Gives each tensor the place that it has in a model which is there.
+    /// Assigns to each tensor its place in an existing model.
     pub(crate) fn place_in(&mut self, manifest: &Manifest) -> Result<()> {
         for (name, own) in &mut self.tensors {
             let there = manifest.tensors.get(name);
@@ -363,7 +364,7 @@ impl<'a> Source<'a> {
         Ok(())
     }
 
-    /// Returns the places of what there is, in parts that do not cross a multiple of `step` bytes.
+    /// Returns the places of all runs, in parts that do not cross a multiple of `step` bytes.
     pub(crate) fn parts(&self, step: u64) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         for run in &self.runs {
@@ -377,8 +378,8 @@ impl<'a> Source<'a> {
         parts
     }
 
-    /// Reads the bytes that the memory will have from `offset` on, zeros between tensors. The system puts those of files
-    /// where they go, without a buffer of this process between.
+    /// Reads the bytes of the memory from `offset` on, with zeros between tensors. The system
+    /// writes the bytes of files directly to their place, without a buffer in between.
     pub(crate) fn read(&self, offset: u64, into: SharedBytes<'_>) -> Result<()> {
         let end = offset + into.len() as u64;
         let first = self.runs.partition_point(|run| run.to + run.len <= offset);
@@ -407,13 +408,13 @@ impl<'a> Source<'a> {
         clear(place(at, end)?)
     }
 
-    /// Describes where the bytes come from: the files, as long as nobody writes them.
+    /// Identifies the bytes by their files, which must not be written in the meantime.
     pub(crate) fn identity(&self) -> Result<Hash> {
         let mut hasher = blake3::Hasher::new();
         for origin in &self.origins {
             let Origin::File { path, file, .. } = origin else {
                 return Err(Error::Invalid(
-                    "only a load of files can be resumed: the program's own memory ends with it"
+                    "only a load of files can be resumed: the program's own memory is lost when it ends"
                         .into(),
                 ));
             };
@@ -432,7 +433,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Describes a tensor without a place yet, whose type and shape must be those of so many bytes.
+/// Describes a tensor without a place. Its type and shape must match the number of bytes.
 fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result<TensorInfo> {
     let info = TensorInfo {
         dtype,
@@ -443,13 +444,13 @@ fn described(name: &str, dtype: String, shape: Vec<u64>, bytes: usize) -> Result
     match info.expected_bits() == Some(8 * info.bytes) {
         true => Ok(info),
         false => Err(Error::Invalid(format!(
-            "the tensor {name} has {} bytes, which its type {} and its shape {:?} do not have",
+            "the tensor {name} has {} bytes, which do not match its type {} and its shape {:?}",
             info.bytes, info.dtype, info.shape
         ))),
     }
 }
 
-/// Writes zeros: between tensors there are few.
+/// Writes zeros to a gap between tensors, which is small.
 fn clear(part: SharedBytes<'_>) -> Result<()> {
     const ZEROS: [u8; ALIGNMENT as usize] = [0; ALIGNMENT as usize];
     for at in (0..part.len()).step_by(ZEROS.len()) {
@@ -459,7 +460,7 @@ fn clear(part: SharedBytes<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names the file of a failed read.
+/// Converts an error of reading a file, and adds its path.
 fn of_file(path: &Path, error: crosshandle::Error) -> Error {
     match error {
         crosshandle::Error::Os { code, .. } => io(path, std::io::Error::from_raw_os_error(code)),
@@ -482,11 +483,11 @@ fn has_extension(path: &Path, wanted: &str) -> bool {
         .is_some_and(|extension| extension == wanted)
 }
 
-/// The index of a checkpoint in a directory that has several.
+/// Name of the index that is used if a directory has several.
 const USUAL_INDEX: &str = "model.safetensors.index.json";
 
-/// Returns the files of the checkpoint in a directory: its one index, or the usual one of several, or else all files
-/// that end in `.safetensors`, in the order of their names.
+/// Returns the files of the checkpoint in a directory. That is its only index, or the usual one of
+/// several, or else all files that end in `.safetensors`, sorted by name.
 fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).map_err(|source| io(directory, source))?;
     let (mut indices, mut files) = (Vec::new(), Vec::new());
@@ -505,7 +506,7 @@ fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
     match indices.len() {
         0 if files.is_empty() => Err(Error::Format {
             path: directory.to_owned(),
-            why: "the directory has neither an index nor a file of safetensors".into(),
+            why: "the directory has neither an index nor a safetensors file".into(),
         }),
         0 => {
             files.sort();
@@ -523,7 +524,7 @@ fn open(path: &Path) -> Result<File> {
     open_with(path, OFlags::empty())
 }
 
-/// Opens a file without ever waiting: a FIFO would have its reader wait for a writer.
+/// Opens a file without blocking. Opening a FIFO would otherwise wait for a writer.
 fn open_with(path: &Path, flags: OFlags) -> Result<File> {
     let flags = (flags | OFlags::NONBLOCK | OFlags::NOCTTY).bits();
     let opened = OpenOptions::new()
@@ -539,7 +540,10 @@ fn open_with(path: &Path, flags: OFlags) -> Result<File> {
         true => Ok(file),
         false => Err(Error::Format {
             path: path.to_owned(),
-            why: format!("a model is in regular files, and this is {}", kind_of(kind)),
+            why: format!(
+                "a model consists of regular files, and this is {}",
+                kind_of(kind)
+            ),
         }),
     }
 }
@@ -553,27 +557,27 @@ fn kind_of(kind: FileType) -> &'static str {
     }
 }
 
-/// Bytes that offsets and addresses of reads past the page cache are multiples of: a page, which is enough for every
-/// device with blocks that are not longer.
+/// Alignment of offsets and addresses of reads without the page cache, in bytes. A page is enough
+/// for every device whose blocks are not longer.
 const DIRECT_ALIGNMENT: usize = 4096;
 
 fn open_direct(path: &Path) -> Result<File> {
     open_with(path, OFlags::DIRECT)
 }
 
-/// Reads from a file that takes aligned reads only.
+/// Reads from a file that allows only aligned reads.
 fn read_direct(file: &File, into: SharedBytes<'_>, from: u64, path: &Path) -> Result<()> {
     let skipped = from as usize % DIRECT_ALIGNMENT;
     let wanted = skipped + into.len();
     let whole = wanted.next_multiple_of(DIRECT_ALIGNMENT);
-    // Of the part that is read at once, which this process chose.
+    // The size follows from the part size, which this process has chosen.
     let buffer = Bounded::<{ usize::MAX }>::new(whole + DIRECT_ALIGNMENT).and_then(Bounded::zeros);
     let mut buffer = buffer.ok_or_else(|| io(path, std::io::ErrorKind::OutOfMemory.into()))?;
     let start = buffer.as_ptr().align_offset(DIRECT_ALIGNMENT);
     let aligned = &mut buffer[start..start + whole];
     let mut done = 0;
     while done < wanted {
-        // A read ends early at the end of the file only, or at a block's.
+        // A read ends early only at the end of the file, or at the end of a block.
         let at = done / DIRECT_ALIGNMENT * DIRECT_ALIGNMENT;
         match file.read_at(&mut aligned[at..], from - skipped as u64 + at as u64) {
             Ok(count) if at + count > done => done = at + count,

@@ -1,20 +1,22 @@
-//! The state of a model that may be updated in place: words in memory that all its readers have mapped, which
-//! only writers can write.
+//! The state of a model that may be updated in place: words in shared memory that all readers have
+//! mapped and only writers can write.
 //!
-//! | offset | what |
+//! | offset | content |
 //! |---|---|
-//! | 0 | the format |
-//! | 8 | the state: a number that every change makes greater, and a phase |
-//! | 16 | the address at which the loader had the data |
-//! | 256 | eight places for writers' announcements, of 256 bytes each |
-//! | 4096 | the hash of each piece of the data, 32 bytes; zeros if it is not known |
+//! | 0 | format |
+//! | 8 | state: a number that increases with every change, and a phase |
+//! | 16 | address at which the loader had the data |
+//! | 256 | eight places for announcements of writers, 256 bytes each |
+//! | 4096 | hash of each piece of the data, 32 bytes each, zeros if unknown |
 //!
-//! A writer *claims* the state by a compare-and-swap, announces an event of its own process in the place that its
-//! number has, and says that it *writes* by another compare-and-swap. Nothing of the data was touched before that,
-//! so a claim that stays one for too long can be taken from its writer without harm. Whether an announced writer
-//! lives, others learn by opening its event: nobody answers for it when the process is gone.
+//! A writer *claims* the state by a compare-and-swap. It then announces an event of its own process
+//! in the place for its number, and enters the *writing* phase by another compare-and-swap. It does
+//! not touch the data before that, so a claim that lasts too long can be taken over safely. Other
+//! processes find out whether an announced writer is alive by opening its event, which fails when
+//! its process has ended.
 //!
-//! Everything here may be written by any process that may write the model, so whoever reads it checks it.
+//! Every process that may write the model can write this memory, so every reader checks what it
+//! reads.
 
 use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
@@ -38,9 +40,9 @@ const HASH_BYTES: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// Nobody writes, and the contents are whole.
+    /// No process writes, and the contents are consistent.
     Stable,
-    /// Nobody writes, and the contents may be a mixture.
+    /// No process writes, and the contents may be a mixture.
     Torn,
     /// A writer is about to announce itself.
     Claimed { was_torn: bool },
@@ -95,23 +97,23 @@ impl Moment {
 }
 
 fn senseless() -> Error {
-    Error::Invalid("the words that tell of updates make no sense: publish the model anew".into())
+    Error::Invalid("the state of the model is invalid: publish the model again".into())
 }
 
-/// What is found of a writer.
+/// The state of a writer, as another process sees it.
 enum Writer {
-    /// It may live: its event was waited for, if it has one.
+    /// The writer may be alive. If it has an event, the event was waited for.
     Perhaps,
     Gone,
 }
 
-/// The state of a model, mapped here.
+/// The state of a model, mapped in this process.
 #[derive(Debug)]
 pub(crate) struct State {
     memory: Memory,
     host: HostContext,
-    /// The claim that was found last, and since when it has been one. It outlives a wait, so that short waits one after
-    /// the other find out as well as a long one that its writer is dead.
+    /// The last claim that was seen, and when it was first seen. It is kept between waits, so that
+    /// several short waits detect a dead writer as well as one long wait does.
     claim: Mutex<Option<(Moment, Instant)>>,
 }
 
@@ -134,12 +136,12 @@ impl State {
         Ok(state)
     }
 
-    /// Makes the state of a model of so many pieces, of which nothing is there yet.
+    /// Makes the state of an empty model with this number of pieces.
     pub(crate) fn create_empty(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Torn)
     }
 
-    /// Makes the state of a model of so many pieces, whose hashes are not known.
+    /// Makes the state of a model with this number of pieces, whose hashes are unknown.
     pub(crate) fn create_unhashed(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Stable)
     }
@@ -149,7 +151,7 @@ impl State {
         let zeros = Bounded::<{ usize::MAX }>::new(memory.len()).and_then(Bounded::zeros);
         memory.write(
             0,
-            &zeros.ok_or_else(|| Error::Invalid("no memory is so long".into()))?,
+            &zeros.ok_or_else(|| Error::Invalid("the state is too long for memory".into()))?,
         )?;
         let word = Moment { number: 0, phase }.to_word();
         memory.write(8 * STATE_WORD, &word.to_ne_bytes())?;
@@ -162,7 +164,7 @@ impl State {
         })
     }
 
-    /// Takes the state of a model of so many pieces.
+    /// Opens the state of a model with this number of pieces.
     pub(crate) fn open(host: &Context, memory: Memory, pieces: u64) -> Result<Self> {
         let state = Self {
             memory,
@@ -192,7 +194,7 @@ impl State {
 
     fn word(&self, index: usize) -> Result<u64> {
         let words = self.memory.bytes()?.slice(..HASHES)?.typed::<u64>()?;
-        // What was read before was read before this, and what is read after, after it.
+        // Reads before this call stay before the word's, and reads after it stay after.
         fence(Ordering::Acquire);
         let word = words.get(index).ok_or_else(senseless);
         fence(Ordering::Acquire);
@@ -203,7 +205,7 @@ impl State {
         Moment::of_word(self.word(STATE_WORD)?)
     }
 
-    /// Replaces the state, if it is still `from`.
+    /// Replaces the state if it is still `from`.
     pub(crate) fn change(&self, from: Moment, to: Moment) -> Result<bool> {
         let words = self.memory.bytes()?.slice(..HASHES)?.atomics()?;
         let word = &words[STATE_WORD];
@@ -216,19 +218,20 @@ impl State {
         Ok(changed.is_ok())
     }
 
-    /// Returns whether nobody has begun to write since [`settle`](Self::settle) returned this number. A claim that
-    /// counted as abandoned keeps its number when its writer goes on after all, so the phase counts too.
+    /// Returns `true` if no process has started to write since [`settle`](Self::settle) returned
+    /// this number. A claim that was treated as abandoned keeps its number if its writer continues
+    /// after all, so the phase is checked too.
     pub(crate) fn is_still(&self, number: u64) -> Result<bool> {
         let now = self.look()?;
         Ok(now.number == number && !matches!(now.phase, Phase::Writing { .. }))
     }
 
-    /// Waits until no update is under way. Returns the number of the state.
+    /// Waits until no update is in progress. Returns the number of the state.
     pub(crate) fn settle(&self, deadline: Deadline) -> Result<u64> {
         Ok(self.settled(deadline)?.number)
     }
 
-    /// Waits until the state is stable, or a claim of a writer that counts as dead.
+    /// Waits until the state is stable, or is a claim of a writer that is treated as dead.
     fn settled(&self, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
@@ -259,17 +262,17 @@ impl State {
         }
     }
 
-    /// Waits until a later update than `after` has ended. Returns its number.
+    /// Waits until an update later than `after` has finished. Returns its number.
     pub(crate) fn next_after(&self, after: u64, deadline: Deadline) -> Result<u64> {
         loop {
             let settled = self.settled(deadline)?;
             let is_claim = matches!(settled.phase, Phase::Claimed { .. });
-            // A claim alone is no update.
+            // A claim alone is not an update.
             if settled.number.saturating_sub(u64::from(is_claim)) > after {
                 return Ok(settled.number);
             }
             if self.look()? == settled {
-                // The writer before may be the next one too, and tells when it begins.
+                // The last writer may also be the next one, and signals its event when it starts.
                 let writer = match settled.number.checked_sub(1) {
                     Some(before) if !is_claim => self.await_writer(settled, before, 1, deadline)?,
                     _ => Writer::Gone,
@@ -282,8 +285,8 @@ impl State {
         }
     }
 
-    /// Takes the right to write. Returns the state while this process writes. `event` tells others of it: it
-    /// is signalled now, and once more at the end.
+    /// Acquires the right to write. Returns the state while this process writes. `event` notifies
+    /// other processes. It is signalled now, and once more at the end.
     pub(crate) fn claim(&self, event: &Event, deadline: Deadline) -> Result<Moment> {
         loop {
             let now = self.look()?;
@@ -308,12 +311,12 @@ impl State {
                         ..claimed
                     };
                     if self.change(claimed, writing)? {
-                        // Whoever reads a byte that is written after this finds the phase: the exchange alone
-                        // orders only what was before it.
+                        // A process that reads a byte written after this fence also sees the phase.
+                        // The exchange alone orders only earlier accesses.
                         fence(Ordering::SeqCst);
-                        // Those who wait for the next update look now.
+                        // Wakes the processes that wait for the next update.
                         if let Err(error) = event.signal() {
-                            // Nothing was written. Others find out by the state alone.
+                            // Nothing was written. Other processes see that from the state alone.
                             let phase = match was_torn {
                                 true => Phase::Torn,
                                 false => Phase::Stable,
@@ -331,7 +334,7 @@ impl State {
         }
     }
 
-    /// Returns whether a claim has stayed one for so long that its writer counts as dead.
+    /// Returns `true` if a claim has lasted so long that its writer is treated as dead.
     fn is_abandoned(&self, now: Moment) -> bool {
         let mut claim = self.claim.lock().unwrap_or_else(PoisonError::into_inner);
         match *claim {
@@ -347,7 +350,8 @@ impl State {
         FIRST_PLACE + (number % PLACES) as usize * PLACE_BYTES
     }
 
-    /// Tells others by which event to wait for the end of an update, and the number of the signal.
+    /// Announces the event that other processes use to wait for the end of an update, and the
+    /// number of that signal.
     fn announce(&self, number: u64, event: &Event) -> Result<()> {
         let mut place = Vec::with_capacity(PLACE_BYTES);
         place.extend_from_slice(&number.to_ne_bytes());
@@ -356,7 +360,7 @@ impl State {
         Ok(self.memory.write(Self::place_of(number), &place)?)
     }
 
-    /// Returns the event of the writer that took a number, and the number of its signal at the end.
+    /// Returns the event of the writer that took a number, and the number of the signal at its end.
     fn announced(&self, number: u64) -> Result<Option<(EventHandle, u64)>> {
         let mut place = [0; 16 + HANDLE_SIZE];
         self.memory.read(Self::place_of(number), &mut place)?;
@@ -367,8 +371,9 @@ impl State {
             .map(|handle| (handle, word(8))))
     }
 
-    /// Waits for a moment, at most until the deadline, for the writer that took a number to signal `later` times
-    /// more than at its end, or to die. `now` is the state that the caller found.
+    /// Waits briefly, at most until the deadline, for the writer that took a number. The wait ends
+    /// when the writer signals `later` times more than at its end, or dies. `now` is the state that
+    /// the caller saw.
     fn await_writer(
         &self,
         now: Moment,
@@ -377,7 +382,8 @@ impl State {
         deadline: Deadline,
     ) -> Result<Writer> {
         let Some((handle, signal)) = self.announced(number)? else {
-            // Overwritten: then the state has changed, or a writer writes nonsense.
+            // The announcement was overwritten. Either the state has changed, or a writer has
+            // written invalid data.
             thread::sleep(LOOK_INTERVAL);
             return Ok(match later {
                 0 => Writer::Perhaps,
@@ -386,9 +392,9 @@ impl State {
         };
         let event = match self.host().open_event_timeout(&handle, deadline.timeout()) {
             Ok(event) => event,
-            // Its process has ended, or has dropped the event.
+            // The writer's process has ended, or has dropped the event.
             Err(error) if error.is_peer_dead() || error.is_stale() => return Ok(Writer::Gone),
-            // It is stopped, and may go on.
+            // The writer is stopped, and may continue.
             Err(error) if error.is_timeout() => return Ok(Writer::Perhaps),
             Err(error) => return Err(error.into()),
         };
@@ -397,7 +403,7 @@ impl State {
             .wait_value_timeout(signal, deadline.timeout().min(WRITER_INTERVAL))
             .is_ok_and(|()| self.look().is_ok_and(|found| found == now))
         {
-            // Whoever has the event can signal it.
+            // Any process that has the event can signal it, so do not spin.
             thread::sleep(LOOK_INTERVAL);
         }
         Ok(Writer::Perhaps)
@@ -411,7 +417,7 @@ impl State {
         Ok(is_known.then(|| PieceHash::of_bytes(bytes, len)))
     }
 
-    /// Notes the hash of a piece, or that it is not known.
+    /// Notes the hash of a piece, or with `None`, that it is unknown.
     pub(crate) fn put_hash(&self, piece: u64, hash: Option<&PieceHash>) -> Result<()> {
         let bytes = hash.map_or([0; HASH_BYTES], PieceHash::to_bytes);
         Ok(self.memory.write(Self::hash_place(piece), &bytes)?)
@@ -445,7 +451,7 @@ mod tests {
         let start = state.look().expect("words");
         let claimed = start.next(Phase::Claimed { was_torn: false });
         change(start, claimed);
-        // Short waits find out too that nobody goes on.
+        // Repeated short waits also detect that the writer does not continue.
         let wait = || state.settle(Deadline::after(SLICE)).ok();
         let found = (0..1000).find_map(|_| wait());
         assert_eq!(found, Some(claimed.number));
@@ -466,7 +472,7 @@ mod tests {
         for after in [start.number, claimed.number] {
             assert_eq!(next(after).expect("an update"), ended.number);
         }
-        // The next claim does not hide an update that was before it.
+        // The next claim does not hide the update before it.
         change(ended, ended.next(Phase::Claimed { was_torn: false }));
         let found = (0..1000).find_map(|_| next(claimed.number).ok());
         assert_eq!(found, Some(ended.number + 1));

@@ -1,4 +1,4 @@
-//! The store: where models are loaded to and opened from.
+//! The store, which loads and opens models.
 
 use crate::Hash;
 use crate::error::{Error, Result};
@@ -18,12 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The roles of a model's pieces of memory.
+/// Roles of the parts of a model.
 pub(crate) const DATA: &str = "data";
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const STATE: &str = "state";
 
-/// Models under names that a holder keeps. Cheap to clone; clones share contexts.
+/// Access to models that a holder keeps under names. A store is cheap to clone, and clones share
+/// contexts.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
     socket_dir: Option<PathBuf>,
@@ -33,12 +34,12 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns the store of the usual socket directories. Nothing is asked yet.
+    /// Returns a store that uses the default socket directories. Does not contact the holder yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the directory in which to look for the holder.
+    /// Sets the directory in which the holder is found.
     pub fn socket_dir(mut self, directory: impl AsRef<Path>) -> Self {
         self.socket_dir = Some(directory.as_ref().to_owned());
         self.holder = self.holder.socket_dir(directory.as_ref());
@@ -46,7 +47,8 @@ impl Store {
         self
     }
 
-    /// Sets the users as whom the holder and others that share may run (default: the same user).
+    /// Sets the users as which the holder and other exporters may run (default: only the user of
+    /// this process).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.holder = self.holder.peers(peers.clone());
         self.peers = peers;
@@ -54,41 +56,44 @@ impl Store {
         self
     }
 
-    /// Sets the token to show the holder.
+    /// Sets the token for the holder.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.holder = self.holder.token(token);
         self
     }
 
-    /// Returns the holder, whose answers are waited for until a moment.
+    /// Returns the holder, with a timeout that ends at the deadline.
     pub(crate) fn holder_until(&self, deadline: Deadline) -> Holder {
         self.holder.clone().timeout(deadline.timeout())
     }
 
-    /// Returns the holder, to list, remove and pin names.
+    /// Returns the holder, for example to list, remove or pin names.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
 
-    /// Loads files of safetensors into memory of a device. A file that ends in `.json` is an index of others next to
-    /// it. A directory stands for the checkpoint in it: its index, or all of its files of safetensors. The device's memory is there as soon as this returns; [`Loaded::publish`] hands it over.
+    /// Loads safetensors files into memory of a device. A file that ends in `.json` is an index of
+    /// other files in its directory. A directory represents the checkpoint in it: its index, or all
+    /// of its safetensors files. The memory belongs to this process until [`Loaded::publish`] hands
+    /// it over.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if the hash
-    /// is not the expected one; limits of the system.
+    /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if
+    /// the hash is not the expected one. Limits of the system.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
         Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
 
-    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process ends before that, the
-    /// next load of the same files under the same name goes on where it was: what is in its place is kept by the
-    /// holder, under the name and `+loading`, which [`Holder::remove`] gives up.
+    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process
+    /// ends before that, the next load of the same files under the same name continues the load. In
+    /// the meantime the holder keeps the loaded pieces under the name followed by `+loading`.
+    /// [`Holder::remove`] removes them.
     ///
-    /// Where the name has tokens, this store must show the one that may do all.
+    /// If the name has tokens, this store must have the token that allows everything.
     ///
     /// # Errors
-    /// As [`load`](Self::load) and [`Loaded::publish`]; [`Error::Invalid`] while another process loads under the
-    /// name.
+    /// As [`load`](Self::load) and [`Loaded::publish`]. [`Error::Invalid`] while another process
+    /// loads under the same name.
     pub fn load_resumably(
         &self,
         device: &str,
@@ -100,10 +105,11 @@ impl Store {
         resume::load(self, device, paths, name, options, hold)
     }
 
-    /// Loads tensors of the program's own into memory of a device.
+    /// Loads tensors from the program's own memory into memory of a device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for tensors that are not what they say; limits of the system.
+    /// [`Error::Invalid`] if the length of a tensor does not match its type and shape. Limits of
+    /// the system.
     pub fn load_tensors<'a>(
         &self,
         device: &str,
@@ -114,12 +120,12 @@ impl Store {
         Loaded::read(self, device, &source, options)
     }
 
-    /// Has a device copy tensors that it can reach into new memory of its own, for instance weights that an engine has
-    /// repacked. Takes the hash of what is there then.
+    /// Copies tensors that a device can access into new memory of the device, for instance weights
+    /// that an engine has repacked. Then computes the hash of the copies.
     ///
     /// # Errors
-    /// As [`load_tensors`](Self::load_tensors); [`crosshandle::Error::InvalidArgument`] for memory that the device does
-    /// not reach.
+    /// As [`load_tensors`](Self::load_tensors). [`crosshandle::Error::InvalidArgument`] for memory
+    /// that the device cannot access.
     pub fn copy_tensors(
         &self,
         device: &str,
@@ -129,81 +135,84 @@ impl Store {
         Loaded::copy(self, device, tensors, options)
     }
 
-    /// Lets go of the contexts that this store and its clones keep for later calls, for instance before a process
-    /// ends. What is open keeps its own.
+    /// Drops the contexts that this store and its clones keep for later calls, for instance before
+    /// a process ends. Open models keep their own contexts.
     pub fn forget_contexts(&self) {
         let contexts =
             std::mem::take(&mut *self.contexts.lock().unwrap_or_else(PoisonError::into_inner));
-        // Without the lock: the last one waits for threads that close something.
+        // The lock is free here, because dropping the last context waits for threads that close
+        // objects.
         drop(contexts);
     }
 
-    /// Opens a model: one mapping, in which all its tensors are. Waits for the end of an update that is under way.
+    /// Opens a model with one mapping that contains all tensors. Waits for the end of an update in
+    /// progress.
     ///
     /// # Errors
-    /// [`Error::Crosshandle`] if nothing is held under the name or it cannot be mapped here;
-    /// [`Error::NotAModel`]; [`Error::Torn`]; a timeout.
+    /// [`Error::Crosshandle`] if the name does not exist or the memory cannot be mapped here.
+    /// [`Error::NotAModel`]. [`Error::Torn`]. A timeout.
     pub fn open(&self, name: &str) -> Result<Model> {
         self.open_with(name, &OpenOptions::new())
     }
 
-    /// Opens a model if it is the one with this hash.
+    /// Opens a model that must have this hash.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::OtherModel`].
+    /// As [`open`](Self::open), and [`Error::OtherModel`].
     pub fn open_expecting(&self, name: &str, hash: Hash) -> Result<Model> {
         self.open_with(name, &OpenOptions::new().expecting(hash))
     }
 
-    /// Opens a model, for instance at an address.
+    /// Opens a model with options, for instance at an address.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::OtherModel`], [`Error::AddressTaken`].
+    /// As [`open`](Self::open), and [`Error::OtherModel`], [`Error::AddressTaken`].
     pub fn open_with(&self, name: &str, options: &OpenOptions) -> Result<Model> {
         let deadline = Deadline::after(options.patience);
         self.look_again(|| Model::open(self, name, options, deadline))
     }
 
-    /// Opens a model to write new contents into its tensors, in place.
+    /// Opens a model in order to write new contents into its tensors in place.
     ///
     /// # Errors
-    /// As [`open`](Self::open); [`Error::Crosshandle`] if the name's writing token was not shown.
+    /// As [`open`](Self::open). [`Error::Crosshandle`] if this store lacks the name's token for
+    /// writing.
     pub fn updater(&self, name: &str) -> Result<Updater> {
         self.updater_timeout(name, UPDATE_PATIENCE)
     }
 
-    /// Opens a model as [`updater`](Self::updater) does, which waits for 30 s, and waits for other processes for at
-    /// most `timeout`.
+    /// Opens a model as [`updater`](Self::updater) does, but waits for other processes at most for
+    /// `timeout` instead of 30 s.
     ///
     /// # Errors
-    /// As [`updater`](Self::updater); a timeout.
+    /// As [`updater`](Self::updater). A timeout.
     pub fn updater_timeout(&self, name: &str, timeout: Duration) -> Result<Updater> {
         let deadline = Deadline::after(timeout);
         self.look_again(|| Updater::open(self, name, deadline))
     }
 
-    /// Claims a name as its one writer, in a new epoch, and opens the model to write new contents into its tensors: see
-    /// [`Holder::claim`].
+    /// Claims a name as its only writer, in a new epoch, and opens the model in order to write new
+    /// contents into its tensors. See [`Holder::claim`].
     ///
     /// # Errors
-    /// As [`updater`](Self::updater); [`crosshandle::Error::Holder`] with [`crosshandle::HolderFault::Fenced`] while
-    /// somebody else may write it.
+    /// As [`updater`](Self::updater). [`crosshandle::Error::Holder`] with
+    /// [`crosshandle::HolderFault::Fenced`] while another process may still write it.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
         self.look_again(|| Updater::claim(self, name, options))
     }
 
-    /// Waits until a name has a later version than a model that was opened, for at most `timeout`, and opens
-    /// that. The model before stays as it is until it is dropped.
+    /// Waits until a name has a later version than an open model, at most for `timeout`, and opens
+    /// that version. The earlier model stays usable until it is dropped.
     ///
     /// # Errors
-    /// As [`open`](Self::open), also if the name is removed; a timeout.
+    /// As [`open`](Self::open), also if the name is removed. A timeout.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
         let (name, deadline) = (before.name(), Deadline::after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;
         self.open_with(name, &OpenOptions::new().patience(deadline.timeout()))
     }
 
-    /// Opens something again if the name's next version came between two steps.
+    /// Repeats `open` if a new version replaced the name between two of its steps.
     pub(crate) fn look_again<T>(&self, open: impl Fn() -> Result<T>) -> Result<T> {
         let mut looks = 1;
         loop {
@@ -220,7 +229,7 @@ impl Store {
         }
     }
 
-    /// Returns the context on the device that a handle is for.
+    /// Returns a context on the device that a handle is for.
     pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
         let devices = Device::all();
@@ -247,7 +256,7 @@ impl Store {
         if let Some(context) = contexts.get(&key) {
             return Ok(context.clone());
         }
-        // What is handed over must have its segment alone.
+        // Memory that is handed over must not share its segment.
         let mut options = ContextOptions::new()
             .pooling(false)
             .peers(self.peers.clone());

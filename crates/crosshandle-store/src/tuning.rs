@@ -1,56 +1,59 @@
-//! The constants of time and count of this crate.
+//! Constants of time and count.
 
 use std::time::Duration;
 
-/// Bytes that a thread has the system read at a time, before it takes their hash: they are in its processor's second
-/// cache still. Half: more calls for the same bytes. Double: they fall out of caches of 1 MiB.
+/// Number of bytes that a thread reads at a time before it hashes them. They are then still in the
+/// second-level cache of its processor. With fewer, the same bytes take more calls. With more, they
+/// do not fit into caches of 1 MiB.
 pub(crate) const PART_BYTES: usize = 512 << 10;
 
-/// Bytes that are taken out of shared memory at a time to take their hash: many of the hash's blocks, side by side, in
-/// the first cache. Half: a call for half as many. Double: they fall out of it.
+/// Number of bytes that are copied out of shared memory at a time for hashing. They fit into the
+/// first-level cache, and are many blocks of the hash, which it processes in parallel.
 pub(crate) const HASH_BYTES: usize = 32 << 10;
 
-/// Pieces that a load which can be resumed has copied before it waits for the device and notes them. Half: the device
-/// waits for the thread twice as often. Double: twice as much is read again after a kill.
+/// Number of pieces that a resumable load copies before it waits for the device and notes them.
+/// With fewer, the device waits for the thread more often. With more, more bytes are read again
+/// after a kill.
 pub(crate) const NOTED_PIECES: usize = 8;
 
-/// Threads that are started at most, unless the program asks for more. Half: hashing takes longer than copying
-/// to a fast GPU. Double: memory is not faster for it.
+/// Maximum number of threads by default. With fewer, hashing takes longer than copying to a fast
+/// GPU. With more, memory does not become faster.
 pub(crate) const MAX_THREADS: usize = 16;
 
-/// Bytes of each of a thread's two staging buffers. Half: a copy's start begins to count. Double: making the
-/// buffers, which a driver does one by one, takes a part of the load.
+/// Default size in bytes of each of a thread's two staging buffers. With smaller buffers the start
+/// of each copy costs time. With larger ones the driver takes longer to make the buffers, which it
+/// does one by one.
 pub(crate) const STAGE_BYTES: usize = 4 << 20;
 
-/// Bytes of the shortest and of the longest part and staging buffer that a program can ask for. Halved or doubled: it can
-/// ask for what is slower than anything between.
+/// Minimum and maximum size in bytes of parts and staging buffers that a program can choose.
 pub(crate) const MIN_STEP_BYTES: usize = 4 << 10;
 pub(crate) const MAX_STEP_BYTES: usize = 1 << 30;
 
-/// How long a loader waits for another one of the same name to end: longer than [`CLAIM_PATIENCE`], so that one that died
-/// in its claim is found out. Half: it is not. Double: a second loader is told that much later that there is one.
+/// How long a loader waits for another loader of the same name. It is longer than
+/// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
 pub(crate) const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 
-/// How long a process that opens or reads a model waits for an update to end, unless it says otherwise. Half:
-/// large updates make it fail. Double: a stopped writer holds it up longer.
+/// Default time to wait for the end of an update when a model is opened or read. With less, large
+/// updates make readers fail. With more, a stopped writer blocks readers longer.
 pub(crate) const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Time from a writer's claim to its announcement, which are microseconds apart, after which it counts as dead.
-/// Half: a writer that was not scheduled for that long has to begin again. Double: the next one waits longer, and
-/// who opens a model by waits of half a second, as the Python module does, never finds out.
+/// Maximum age of a writer's claim without an announcement, after which the writer is treated as
+/// dead. The two steps are normally microseconds apart. With less, a writer that is not scheduled
+/// for that long must start again. With more, the next writer waits longer, and a reader that waits
+/// half a second at a time, as the Python module does, never detects a dead writer.
 pub(crate) const CLAIM_PATIENCE: Duration = Duration::from_millis(250);
 
-/// Time between two looks at an update whose writer says nothing. Half: twice the work of a process that
-/// waits. Double: it learns of the end that much later.
+/// Interval at which a process checks an update whose writer gives no signal.
 pub(crate) const LOOK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Time between two looks for the next update when no writer is there who would tell. As above.
+/// Interval at which a process checks for the next update when no writer exists that would signal
+/// it.
 pub(crate) const IDLE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The longest wait for a writer's event before its process is looked for again. Half: twice the looks. Double:
-/// a reader whom a wrong signal number keeps waiting waits that much longer.
+/// Maximum wait for a writer's event before the writer's process is checked again. It limits the
+/// delay that a wrong signal number can cause.
 pub(crate) const WRITER_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Times that a name is looked up again because its version ended between that and the open. Half: a name that is
-/// replaced all the time may not be opened. Double: nothing.
+/// Maximum number of times that a name is looked up again because its version ended between the
+/// lookup and the open. With fewer, a name that is replaced all the time may not be opened.
 pub(crate) const MAX_LOOKS: u32 = 8;

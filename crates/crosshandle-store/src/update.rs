@@ -19,8 +19,9 @@ use std::mem;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A model that this process can write. It may be kept for any number of updates, each of which
-/// [`begin`](Self::begin) starts. Several processes may have one: one of them writes at a time.
+/// A model that this process can write. Any number of updates can be started with
+/// [`begin`](Self::begin). Several processes may have an updater for one model, but only one writes
+/// at a time.
 pub struct Updater {
     name: String,
     version: u64,
@@ -28,12 +29,13 @@ pub struct Updater {
     data: Memory,
     listing: Memory,
     state: State,
-    /// Tells the readers when an update begins and ends, and by its process's death that it will not.
+    /// Notifies readers when an update starts and ends. When this process dies, the event shows
+    /// that the update will not end.
     event: Event,
     context: Context,
-    /// For copies on the device, made when it is first needed.
+    /// For copies on the device, created on first use.
     queue: Option<Queue>,
-    /// The right to write alone, if the name was claimed.
+    /// The exclusive right to write, if the name was claimed.
     lease: Option<Lease>,
 }
 
@@ -52,10 +54,10 @@ impl Updater {
         Self::of(store, parts, deadline)
     }
 
-    /// Claims a name, and opens it to write.
+    /// Claims a name, and opens it for writing.
     pub(crate) fn claim(store: &Store, name: &str, options: &ClaimOptions) -> Result<Self> {
         let lease = store.holder().claim(name, options)?;
-        // Its memory is asked for anew: a claim that has waited for long is no reason to hurry.
+        // The memory gets a full timeout of its own, even if the claim has waited for long.
         let deadline = Deadline::after(UPDATE_PATIENCE);
         let parts = Parts::of(store, lease.held().clone(), Access::ReadWrite, deadline);
         match parts.and_then(|parts| Self::of(store, parts, deadline)) {
@@ -64,7 +66,7 @@ impl Updater {
                 ..updater
             }),
             Err(error) => {
-                // It would keep others out for as long as this process runs.
+                // A kept claim would lock other writers out for as long as this process runs.
                 let _ = lease.end();
                 Err(error)
             }
@@ -76,9 +78,9 @@ impl Updater {
         let context = store.context_for(&parts.data)?;
         let data =
             context.open_memory_timeout(&parts.data, Access::ReadWrite, deadline.timeout())?;
-        // An update changes nothing of it but the hash, so it may be read at any time.
+        // An update changes only the hash in the manifest, so it may be read at any time.
         let (manifest, _) = read_listing(&parts.listing, name, data.len() as u64)?;
-        // Readers have it open, and disturb no other event with it.
+        // Isolated, so that readers that have this event open cannot disturb other events.
         let options = EventOptions::new().isolated(true);
         let event = parts.state.host().create_event_with(options)?;
         event.set_name("update");
@@ -96,13 +98,14 @@ impl Updater {
         })
     }
 
-    /// Returns the number of this process as the name's one writer; `None` if the name was not claimed.
+    /// Returns the epoch of this process as the name's only writer, or `None` if the name was not
+    /// claimed.
     pub fn epoch(&self) -> Option<u64> {
         self.lease.as_ref().map(Lease::epoch)
     }
 
-    /// Ends: this process writes the model no more, and if it has claimed the name, the next one may. Dropped without
-    /// this, it keeps the claim until the process ends.
+    /// Ends writing. If this process has claimed the name, another process may then claim it. If
+    /// the updater is dropped instead, the claim lasts until this process ends.
     ///
     /// # Errors
     /// [`crosshandle::Error::Holder`] if there is no holder, or the name has another writer by now.
@@ -114,7 +117,8 @@ impl Updater {
             state,
             ..
         } = self;
-        // First: the holder looks for who has it open for writing when the next one claims it.
+        // Close these first, because the next claim makes the holder check which processes have the
+        // memory open for writing.
         drop((data, listing, state));
         match lease {
             Some(lease) => Ok(lease.end()?),
@@ -127,27 +131,28 @@ impl Updater {
         &self.name
     }
 
-    /// Returns the version that this writes. It goes on writing that, also if the name has a later one.
+    /// Returns the version that this updater writes. It stays the same if the name gets a later
+    /// version.
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// Returns what the memory contains.
+    /// Returns the manifest, which describes the memory.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Returns the event that is signalled at the beginning and at the end of each update.
+    /// Returns the event that is signalled at the start and at the end of each update.
     pub fn event(&self) -> &Event {
         &self.event
     }
 
-    /// Begins an update, after waiting for the end of another process's for at most `timeout`. From now on readers
-    /// wait. [`Update::finish`] ends it; if it is dropped after it has written something, or this process dies, the model is
-    /// torn.
+    /// Starts an update. First waits for the end of another process's update, at most for
+    /// `timeout`. From now on readers wait, until [`Update::finish`] ends the update. If the update
+    /// is dropped after it has written something, or if this process dies, the model is torn.
     ///
     /// # Errors
-    /// A timeout; limits of the system.
+    /// A timeout. Limits of the system.
     pub fn begin(&mut self, timeout: Duration) -> Result<Update<'_>> {
         let moment = self.state.claim(&self.event, Deadline::after(timeout))?;
         let update = Update {
@@ -171,7 +176,7 @@ impl Updater {
         tensor.ok_or_else(|| Error::NoTensor(name.to_owned()))
     }
 
-    /// Returns the place in the memory of a part of a tensor.
+    /// Returns the offset in the memory of a part of a tensor.
     fn place(&self, tensor: &str, offset: u64, len: u64) -> Result<u64> {
         let info = self.tensor(tensor)?;
         match offset.checked_add(len) {
@@ -184,28 +189,29 @@ impl Updater {
     }
 }
 
-/// An update of a model under way. Dropped without [`finish`](Self::finish), it leaves the model torn, unless it has
-/// written nothing.
+/// An update in progress. If it is dropped without [`finish`](Self::finish), it leaves the model
+/// torn, unless it has written nothing.
 #[derive(Debug)]
 pub struct Update<'a> {
     updater: &'a mut Updater,
     /// `None` when the update has ended.
     moment: Option<Moment>,
     options: LoadOptions,
-    /// What was written: first bytes and lengths.
+    /// The written ranges, as offsets and lengths.
     written: Vec<(u64, u64)>,
-    /// Whether something of that may be there in part.
+    /// Some of those ranges may have been written only in part.
     has_failed: bool,
 }
 
 impl Update<'_> {
-    /// Sets the threads and the progress of what follows. The other options do not count.
+    /// Sets the threads and the progress callback of the following calls. The other options are
+    /// ignored.
     pub fn options(mut self, options: LoadOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Returns whether the model is torn, so that this update has to write all of its tensors.
+    /// Returns `true` if the model is torn, so that this update must write all of its tensors.
     pub fn must_be_full(&self) -> bool {
         matches!(
             self.moment,
@@ -216,23 +222,25 @@ impl Update<'_> {
         )
     }
 
-    /// Writes tensors of the program's own, as a whole. Their types and shapes must be those of the model.
+    /// Writes whole tensors from the program's own memory. Their types and shapes must match the
+    /// model.
     ///
     /// # Errors
-    /// [`Error::NoTensor`], [`Error::Invalid`]; the device's failures.
+    /// [`Error::NoTensor`], [`Error::Invalid`]. Errors of the device.
     pub fn write<'b>(&mut self, tensors: impl IntoIterator<Item = NamedBytes<'b>>) -> Result<()> {
         self.write_source(Source::of_bytes(tensors)?)
     }
 
-    /// Writes the tensors of files of safetensors, as [`Store::load`] reads them: all of the model's or some.
+    /// Writes the tensors of safetensors files, which [`Store::load`] could read. They may be all
+    /// or some of the model's tensors.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Error::Io`], [`Error::Format`].
+    /// As [`write`](Self::write), and [`Error::Io`], [`Error::Format`].
     pub fn load(&mut self, paths: &[PathBuf]) -> Result<()> {
         self.write_source(Source::of_files(paths, &self.options)?)
     }
 
-    /// Writes a part of a tensor, from byte `offset` of it on.
+    /// Writes a part of a tensor, starting at byte `offset` of the tensor.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -242,11 +250,12 @@ impl Update<'_> {
         self.write_placed(&source)
     }
 
-    /// Has the device copy a whole tensor, whose type and shape must be those of the model, and waits for that.
+    /// Copies a whole tensor on the device, and waits for the copy. Its type and shape must match
+    /// the model.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`crosshandle::Error::InvalidArgument`] for memory that the device does not
-    /// reach.
+    /// As [`write`](Self::write). [`crosshandle::Error::InvalidArgument`] for memory that the
+    /// device cannot access.
     pub fn copy_tensor(
         &mut self,
         tensor: &str,
@@ -263,11 +272,12 @@ impl Update<'_> {
         }
     }
 
-    /// Has the device copy a part of a tensor, from byte `offset` of it on, and waits for that.
+    /// Copies a part of a tensor on the device, starting at byte `offset` of the tensor, and waits
+    /// for the copy.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`crosshandle::Error::InvalidArgument`] for memory that the device does not
-    /// reach.
+    /// As [`write`](Self::write). [`crosshandle::Error::InvalidArgument`] for memory that the
+    /// device cannot access.
     pub fn copy(&mut self, tensor: &str, offset: u64, source: MemoryRange) -> Result<()> {
         let len = source.len() as u64;
         let place = self.updater.place(tensor, offset, len)?;
@@ -282,7 +292,7 @@ impl Update<'_> {
         let to = updater.data.range(place as usize..(place + len) as usize)?;
         let copy = Command::copy(source, to)?;
         self.written.push((place, len));
-        // Until it has succeeded.
+        // Assume a failure until the copy has succeeded.
         let had_failed = mem::replace(&mut self.has_failed, true);
         queue.submit(copy)?;
         queue.finish()?;
@@ -290,17 +300,19 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Ends the update, with the hash of what was written. Returns the model's new hash.
+    /// Ends the update and hashes what it has written. Returns the model's new hash.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if the model was torn and not all of it was written; [`Error::Torn`] if a write of this
-    /// update has failed in the middle; [`Error::Superseded`]; the device's failures. The model is torn then.
+    /// [`Error::Incomplete`] if the model was torn and the update has not written all of it.
+    /// [`Error::Torn`] if a write of this update failed half-way. [`Error::Superseded`]. Errors of
+    /// the device. After an error the model is torn.
     pub fn finish(self) -> Result<Hash> {
         self.end(true)
     }
 
-    /// Ends the update as [`finish`](Self::finish) does, without the hash of what was written, which takes time:
-    /// nobody can verify the contents then, until a later update has taken it.
+    /// Ends the update as [`finish`](Self::finish) does, but without hashing what it has written,
+    /// which takes time. The contents cannot be verified until a later update has computed the
+    /// hash.
     ///
     /// # Errors
     /// As [`finish`](Self::finish).
@@ -337,8 +349,8 @@ impl Update<'_> {
         Ok(blake3::hash(&text))
     }
 
-    /// Notes the hashes of the pieces that were written, or that they are not known. Returns the hash of all bytes
-    /// if every piece's is known.
+    /// Notes the hashes of the written pieces, or that they are unknown. Returns the hash of all
+    /// bytes if the hashes of all pieces are known.
     fn note_hashes(&self, written: &[(u64, u64)], hashes: bool) -> Result<Option<Hash>> {
         let Updater {
             state,
@@ -352,10 +364,11 @@ impl Update<'_> {
             |(start, len): &(u64, u64)| start / PIECE_BYTES..=(start + len - 1) / PIECE_BYTES;
         let mut changed: BTreeSet<u64> = written.iter().flat_map(touched).collect();
         if self.must_be_full() {
-            // Zeros between tensors were not written, but who knows what the torn update did.
+            // This update has not written the zeros between tensors, but the torn update may have
+            // overwritten them.
             changed.extend(all.clone());
         }
-        // Whoever dies before the end leaves no hash that is wrong.
+        // A process that dies before the end must not leave a wrong hash.
         for piece in &changed {
             state.put_hash(*piece, None)?;
         }
@@ -385,7 +398,7 @@ impl Update<'_> {
 
     fn write_placed(&mut self, source: &Source<'_>) -> Result<()> {
         self.written.extend(source.parts(u64::MAX));
-        // Until it has succeeded.
+        // Assume a failure until the write has succeeded.
         let had_failed = mem::replace(&mut self.has_failed, true);
         let total = source.parts(u64::MAX).iter().map(|(_, len)| len).sum();
         let progress = |done| self.options.tell(done, total);
@@ -396,7 +409,7 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Ends the update, and tells everybody.
+    /// Ends the update, and notifies all waiting processes.
     fn leave(&mut self, phase: Phase) -> Result<()> {
         let Some(moment) = self.moment.take() else {
             return Ok(());
@@ -414,16 +427,16 @@ impl Update<'_> {
 impl Drop for Update<'_> {
     fn drop(&mut self) {
         let phase = match self.written.is_empty() && !self.must_be_full() {
-            // Refused before it began to write, for instance.
+            // The update was, for instance, refused before it wrote anything.
             true => Phase::Stable,
             false => Phase::Torn,
         };
-        // If it cannot be told, the others find out when this process ends.
+        // If this fails, other processes notice when this process ends.
         let _ = self.leave(phase);
     }
 }
 
-/// Returns ranges as few as possible, in their order.
+/// Merges ranges into as few as possible, in order.
 fn merged(ranges: &mut [(u64, u64)]) -> Vec<(u64, u64)> {
     ranges.sort_unstable();
     let mut merged: Vec<(u64, u64)> = Vec::new();

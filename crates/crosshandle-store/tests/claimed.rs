@@ -1,4 +1,4 @@
-//! Models that one process at a time may write.
+//! Models that only one process at a time may write.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -68,7 +68,8 @@ fn the_writer_that_has_claimed_a_model_updates_it() {
     let directory = Directory::new();
     let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
-    // Its maker would have it open for writing.
+    // The loader runs in a process that is killed, because it would otherwise have the model open
+    // for writing.
     start(TEST, LOADER, &directory, "published").kill();
     let model = store.open("model").expect("open");
     let first = start(TEST, CLAIMER, &directory, "epoch 1");
@@ -89,7 +90,7 @@ fn the_writer_that_has_claimed_a_model_updates_it() {
         }
     };
     bytes(21);
-    // Nobody else, in either way, while it lives.
+    // While the writer lives, no other process can write the model in either way.
     let refused = store.updater("model").expect_err("it has a writer");
     assert!(refused.is_fenced(), "{refused}");
     let refused = store

@@ -1,4 +1,4 @@
-//! Every public function with a timeout, next to a writer, a holder or a successor that is stopped.
+//! Every public function with a timeout, called while a writer, a holder or a successor is stopped.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -20,9 +20,9 @@ const HOLDER: &str = "holder of two";
 const SUCCESSOR: &str = "successor";
 const WRITER: &str = "writer";
 
-/// What each call is given.
+/// Timeout of each call.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// What it may take longer on a busy machine.
+/// Allowed lateness on a busy machine.
 const LATENESS: Duration = Duration::from_secs(1);
 
 fn role() -> bool {
@@ -49,7 +49,7 @@ fn role() -> bool {
         let mut update = updater.begin(LATENESS).expect("nobody else writes");
         update.write_part("t", 0, &[2]).expect("inside");
         parent.say("begun");
-        // It is stopped, and killed.
+        // The process is stopped, and then killed.
         parent.hear();
     } else {
         return false;
@@ -70,7 +70,7 @@ use Stopped::{Holder as TheHolder, HolderAndSuccessor as Both, Successor, Writer
 /// A call with a timeout.
 struct Row<'a> {
     name: &'static str,
-    /// The processes without which it cannot end but by its timeout.
+    /// If one of these processes is stopped, the call can end only by its timeout.
     needs: &'static [Stopped],
     call: Box<dyn FnOnce() -> Result<(), Error> + Send + 'a>,
 }
@@ -87,12 +87,13 @@ fn row<'a, T, E: Into<Error>>(
     }
 }
 
-/// Names that calls change, and that of the model which is updated.
+/// Names that calls change. The first one is the model that is updated.
 const NAMES: [&str; 8] = [
     "model", "again", "claimed", "ended", "fenced", "pinned", "removed", "written",
 ];
 
-/// All functions of the store, and of the holder's client, that end by a timeout. The last two change what others find.
+/// Returns all functions of the store and of the holder's client that have a timeout. The last two
+/// rows change names that earlier rows need.
 fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
     const NEVER: &[Stopped] = &[Writer, TheHolder, Successor, Both];
     const HELD: &[Stopped] = &[TheHolder, Both];
@@ -108,7 +109,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
     asleep.sleep().expect("nothing uses it");
     let mut updater = store.updater("model").expect("held");
     let open = OpenOptions::new().patience(TIMEOUT);
-    // Time enough for the claim, too.
+    // Enough time for the claim too.
     let lease = asked().timeout(LATENESS);
     let lease = lease.claim("ended", &ClaimOptions::new());
     let lease = lease.expect("nobody writes");
@@ -162,7 +163,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
     ]
 }
 
-/// A holder and its successor, which are continued and ended when this is dropped.
+/// A holder and its successor. Dropping the value continues and ends both.
 struct Pair {
     store: Store,
     stopped: Vec<Pid>,
@@ -172,14 +173,14 @@ struct Pair {
 
 impl Pair {
     fn signal(pid: Pid, signal: Signal) {
-        // It may have ended.
+        // The process may have ended.
         let _ = kill_process(pid, signal);
     }
 
     fn stop(&mut self, pid: Pid) {
         Self::signal(pid, Signal::STOP);
         self.stopped.push(pid);
-        // Until its threads have stopped, it may answer still.
+        // The process may still reply until its threads have stopped.
         let begin = Instant::now();
         let status = format!("/proc/{}/stat", pid.as_raw_nonzero());
         while !fs::read_to_string(&status).is_ok_and(|text| text.contains(") T ")) {
@@ -209,7 +210,7 @@ impl Drop for Pair {
     }
 }
 
-/// Waits for a successor that has everything.
+/// Waits for a successor that has all descriptors.
 fn successor_of(store: &Store) -> u32 {
     let end = Instant::now() + DEADLINE;
     loop {
@@ -222,7 +223,7 @@ fn successor_of(store: &Store) -> u32 {
     }
 }
 
-/// Measures every row next to a process that is stopped.
+/// Measures every row while a process is stopped.
 fn measure(test: &str, stopped: Stopped) {
     let directory = Directory::new();
     let holder = start(test, HOLDER, &directory, "ready");
@@ -312,7 +313,7 @@ fn no_call_waits_longer_for_both() {
     }
 }
 
-/// Returns the public functions of a directory's files whose arguments have a timeout.
+/// Collects the public functions with a timeout argument in the files of a directory.
 fn with_timeouts(directory: &Path, found: &mut BTreeSet<String>) {
     const TIMEOUTS: [&str; 3] = ["timeout: Duration", "&OpenOptions", "&ClaimOptions"];
     for entry in fs::read_dir(directory).expect("the sources") {
@@ -339,7 +340,7 @@ fn every_function_with_a_timeout_is_measured() {
     with_timeouts(&root.join("src"), &mut found);
     let mut of_holder = BTreeSet::new();
     with_timeouts(&root.join("../crosshandle/src/api/holder"), &mut of_holder);
-    // It sets the timeout of all.
+    // This function sets the timeout of all calls.
     of_holder.remove("timeout");
     found.extend(of_holder.iter().map(|name| format!("Holder::{name}")));
     let own = fs::read_to_string(root.join("tests/deadlines.rs")).expect("this file");

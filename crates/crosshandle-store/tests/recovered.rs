@@ -1,4 +1,4 @@
-//! Models that come back from readers.
+//! Models that readers restore.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -37,7 +37,7 @@ fn a_model_comes_back_from_who_has_it_open() {
             std::thread::yield_now();
         }
     };
-    // It has no successor, so it dies with all that it holds.
+    // The holder has no successor, so all its names are lost.
     holder.kill();
     let second = start_holder(TEST, &directory);
     let held = back();
@@ -50,7 +50,7 @@ fn a_model_comes_back_from_who_has_it_open() {
         refused.to_string().contains("publish its next version"),
         "{refused}"
     );
-    // Also while it sleeps, and what it has when it has woken.
+    // The model is also restored while it sleeps, and with its new contents after it wakes.
     model.sleep().expect("asleep");
     second.kill();
     let third = start_holder(TEST, &directory);

@@ -1,4 +1,4 @@
-//! Loads that are killed, and others that go on where they were.
+//! Loads that are killed, and loads that continue them.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -14,13 +14,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 const LOADER: &str = "loader";
-/// Bytes of a piece, and of as many as are noted at a time.
+/// Size in bytes of a piece, and of the pieces that are noted at a time.
 const PIECE: usize = 16 << 20;
 const NOTED: usize = 8 * PIECE;
-/// Bytes of the model: more than are noted at a time, and a part of a piece.
+/// Size of the model in bytes: more than is noted at a time, and with an incomplete piece.
 const LEN: usize = NOTED + PIECE + 4_321;
 
-/// Loads with one thread, and says each piece that is done, for which it waits to be told to go on.
+/// Loads with one thread. Reports each finished piece, and waits for a line before it continues.
 fn loader() {
     let parent = Mutex::new(Parent::new());
     let directory = Directory::inherited();
@@ -49,7 +49,7 @@ fn write(path: &Path, seed: u8) {
     safetensors::serialize_to_file([("t", view)], None, path).expect("written");
 }
 
-/// Starts a loader, and has it load so many pieces.
+/// Starts a loader, and lets it load this number of pieces.
 fn begin(test: &str, directory: &Directory, pieces: usize) -> Process {
     let mut loader = Process::start(test, LOADER, directory);
     for piece in 1..=pieces {
@@ -82,7 +82,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
         .expect("loaded")
         .hash();
 
-    // The piece that was done when it was killed was not noted yet.
+    // The piece that was finished when the loader was killed was not noted yet.
     let loader = begin(TEST, &directory, 9);
     let refused = load(&LoadOptions::new()).expect_err("another one loads");
     assert!(matches!(refused, Error::Invalid(_)), "{refused}");
@@ -104,7 +104,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
     let names: Vec<_> = names.iter().map(|name| name.name.as_str()).collect();
     assert_eq!(names, ["model"]);
 
-    // What is not what was noted is read again; nothing goes on after all is there.
+    // A piece that does not match its noted hash is read again. A finished load is not resumed.
     begin(TEST, &directory, 9).kill();
     let held = store.holder().open_to_write("model+loading").expect("held");
     let context = directory.context();
@@ -132,7 +132,7 @@ fn a_load_that_was_killed_goes_on_where_it_was() {
     let model = store.await_next(&model, DEADLINE).expect("a later version");
     model.verify(&LoadOptions::new()).expect("the same bytes");
 
-    // What is not wanted is not kept.
+    // A load with an unexpected hash is not kept.
     let refused = load(&LoadOptions::new().expecting(expected)).expect_err("another model");
     assert!(matches!(refused, Error::OtherModel { .. }), "{refused}");
     assert_eq!(store.holder().list().expect("a holder").len(), 1);

@@ -1,4 +1,4 @@
-//! Models that one process loads, another one holds, and others open.
+//! Models that one process loads, a second one holds, and more processes open.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -53,7 +53,7 @@ fn role() -> bool {
     true
 }
 
-/// A tensor of a test: its name, type, shape and bytes.
+/// A tensor of a test: name, type, shape and bytes.
 struct Made(String, Dtype, Vec<usize>, Vec<u8>);
 
 fn made(name: &str, dtype: Dtype, shape: &[usize], seed: u8) -> Made {
@@ -76,7 +76,7 @@ fn write(path: &Path, tensors: &[Made], metadata: &[(&str, &str)]) {
     safetensors::serialize_to_file(views, Some(metadata), path).expect("written");
 }
 
-/// A checkpoint of two files and an index, with pieces that no thread has alone.
+/// A checkpoint of two files and an index. Its pieces are shared by several threads.
 fn checkpoint(directory: &Directory, seed: u8) -> (PathBuf, Vec<Made>) {
     let files = directory.path().join(format!("files-{seed}"));
     fs::create_dir_all(&files).expect("a directory");
@@ -163,7 +163,7 @@ fn a_model_is_opened_by_others_when_its_loader_has_ended() {
     assert!(matches!(other, Error::OtherModel { .. }), "{other}");
     assert!(matches!(model.tensor("no"), Err(Error::NoTensor(_))));
 
-    // The next version, beside the one that is open.
+    // The next version exists next to the one that is open.
     let (next, next_tensors) = checkpoint(&directory, 9);
     let (hash_of_next, found) = std::thread::scope(|scope| {
         let waiting = scope.spawn(|| store.await_next(&model, DEADLINE));
@@ -188,13 +188,13 @@ fn a_model_is_opened_by_others_when_its_loader_has_ended() {
             .expect("inside");
         assert!(bytes == *expected);
     }
-    // The same contents have the same hash, whoever loads them with how many threads.
+    // The same contents have the same hash, with any number of threads.
     let loaded = store
         .load("host", &[index], &LoadOptions::new().threads(1))
         .expect("loaded");
     assert_eq!(loaded.hash().to_string(), hash);
 
-    // Whoever may write can do so, and is found out.
+    // A process with write access can change the bytes, and verification detects that.
     let held = store.holder().open_to_write("model").expect("held");
     let handle = held
         .part("data")
@@ -256,7 +256,7 @@ fn tensors_of_the_programs_own_are_held() {
         let refused = store.load_tensors("host", bad, &LoadOptions::new());
         assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     }
-    // The device copies what it reaches, and the hash is the same.
+    // The device copies the tensors, and the hash is the same.
     let options = ContextOptions::new().socket_dir(directory.path());
     let device = Device::find("host").expect("there is always a host");
     let context = Context::with_options(&device, options).expect("a context");
@@ -279,7 +279,7 @@ fn tensors_of_the_programs_own_are_held() {
     let short = [range("a", "F32", &[4, 6], memory.range(..95).ok())];
     let refused = store.copy_tensors("host", short, &LoadOptions::new());
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
-    // What somebody else handed over is no model.
+    // Memory that another program handed over is not a model.
     let options = ContextOptions::new()
         .socket_dir(directory.path())
         .pooling(false);
@@ -314,7 +314,7 @@ fn a_model_whose_last_tensor_is_empty_opens() {
     let _holder = start_holder(TEST, &directory);
     let store = store(&directory);
     let path = directory.path().join("model.safetensors");
-    // Lengths at both sides of a multiple of a tensor's alignment, and empty tensors at every place.
+    // Lengths around a multiple of a tensor's alignment, and empty tensors at every place.
     for len in [1, 255, 256, 257] {
         let tensors = [
             made("a", Dtype::U8, &[0], 0),
@@ -353,7 +353,7 @@ fn a_directory_stands_for_the_checkpoint_in_it() {
     let files = index.parent().expect("its directory");
     let by_index = load(&index);
     assert_eq!(load(files), by_index);
-    // The other files of an index's directory do not count.
+    // Files that the index of a directory does not name are ignored.
     write(&files.join("c.safetensors"), &tensors[..1], &[]);
     assert_eq!(load(files), by_index);
     fs::remove_file(files.join("c.safetensors")).expect("removed");

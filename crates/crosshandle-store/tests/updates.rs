@@ -1,4 +1,5 @@
-//! Models that are updated in place while others have them open, and writers that die in the middle.
+//! Models that are updated in place while other processes have them open, and writers that die
+//! during an update.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod holding;
@@ -15,7 +16,8 @@ const WRITER: &str = "writer";
 const READER: &str = "reader";
 const AT: &str = "at";
 
-/// Bytes of the larger tensor: several pieces that are hashed apart, and a part of one.
+/// Size in bytes of the larger tensor: several pieces that are hashed separately, and an incomplete
+/// one.
 const LARGE: usize = (36 << 20) + 12_345;
 const SMALL: usize = 1000;
 const SHORT: Duration = Duration::from_millis(50);
@@ -35,18 +37,18 @@ fn role() -> bool {
     true
 }
 
-/// Returns the next order; `None` at the end.
+/// Returns the next order, or `None` at the end.
 fn order(parent: &mut Parent) -> Option<String> {
     parent.hear().filter(|line| line != "end")
 }
 
-/// Has a process end as it likes.
+/// Tells a process to end, and waits for it.
 fn end(mut process: Process) {
     process.say("end");
     process.end();
 }
 
-/// Writes as it is told: the kind of update, the byte that it writes, and how far.
+/// Updates the model as ordered. An order is the kind of update and the byte to write.
 fn writer() {
     let mut parent = Parent::new();
     let mut updater = store(&Directory::inherited())
@@ -66,7 +68,7 @@ fn writer() {
         let (large, small) = tensors(fill);
         let result = match what {
             "begin" => {
-                // Half of the update, and then nothing: it is killed, or told to go on.
+                // Writes half of the update and then waits. The process is killed, or continues.
                 let half = LARGE / 2;
                 let written = update.write_part("large", 0, &large[..half]);
                 parent.say(format_args!("begun {}", written.is_ok()));
@@ -99,7 +101,8 @@ fn writer() {
     }
 }
 
-/// Reads over and over while others write. Says how many readings were whole, and that none was a mixture.
+/// Reads repeatedly while other processes write. Reports the number of consistent readings, and
+/// fails if one is a mixture.
 fn reader() {
     let mut parent = Parent::new();
     let model = store(&Directory::inherited()).open("model").expect("held");
@@ -127,7 +130,7 @@ fn reader() {
     }
 }
 
-/// Opens a model where its loader had it, sleeps and wakes as it is told.
+/// Opens a model at its agreed address, and sleeps and wakes as ordered.
 fn sleeper() {
     let mut parent = Parent::new();
     let store = store(&Directory::inherited());
@@ -156,7 +159,7 @@ fn sleeper() {
     }
 }
 
-/// Returns how many mappings of shared memory there are at the model's addresses.
+/// Returns the number of mappings of shared memory at the model's addresses.
 fn mappings_of(model: &Model) -> usize {
     let start = model.address().expect("it has one");
     let maps = std::fs::read_to_string("/proc/self/maps").expect("the mappings");
@@ -214,7 +217,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     let before = model.stable(DEADLINE).expect("nobody writes");
     let mut writer = start(TEST, WRITER, &directory, "open");
 
-    // All of it: the same as if it had been loaded.
+    // An update of all tensors has the same hash as a load.
     let expected = load(&store, 2).hash().to_string();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| model.next_update(before, DEADLINE));
@@ -234,7 +237,8 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
         .open_expecting("model", model.hash())
         .expect("this one");
 
-    // One tensor: only its pieces are hashed again, and the hash is that of the whole all the same.
+    // After an update of one tensor only its pieces are hashed again, and the result is the hash of
+    // the whole contents.
     writer.say("small 3");
     let delta = writer.hear();
     model.refresh(DEADLINE).expect("nobody writes");
@@ -251,7 +255,7 @@ fn an_update_in_place_is_seen_and_has_the_hash_of_a_load() {
     );
     assert_eq!(loaded.expect("loaded").hash(), model.hash());
 
-    // Without a hash nothing can be verified, until a later update takes it.
+    // Without a hash the contents cannot be verified, until a later update computes it.
     writer.say("unhashed 4");
     let unhashed = writer.hear();
     model.refresh(DEADLINE).expect("nobody writes");
@@ -286,7 +290,7 @@ fn readers_wait_for_an_update_and_never_take_a_mixture() {
     for round in 2..8 {
         writer.say(&format!("begin {round}"));
         assert_eq!(writer.hear(), "begun true");
-        // Nobody reads now, and nobody else writes.
+        // No process reads consistently now, and no other process can write.
         let waited = model.stable(SHORT).expect_err("it is under way");
         assert!(waited.is_timeout(), "{waited}");
         let mut own = store.updater("model").expect("held");
@@ -324,7 +328,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
         writer.say(&format!("begin {round}"));
         assert_eq!(writer.hear(), "begun true");
         std::thread::scope(|scope| {
-            // Who waits for the end learns that there will be none.
+            // A reader that waits for the end of the update gets an error.
             let waiting = scope.spawn(|| model.stable(DEADLINE));
             match round % 2 {
                 0 => writer.kill(),
@@ -344,7 +348,8 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
             Err(Error::Torn)
         ));
         let mut writer = start(TEST, WRITER, &directory, "open");
-        // A part of it does not mend it, also not for the next one.
+        // An update of one tensor does not repair the model, not even for a later update of that
+        // kind.
         for _ in 0..2 {
             writer.say("small 9");
             let refused = writer.hear();
@@ -361,7 +366,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
             .verify(&LoadOptions::new())
             .expect("as it was written");
     }
-    // Beside that the next version is another way.
+    // Publishing the next version also repairs the name.
     let mut writer = start(TEST, WRITER, &directory, "open");
     writer.say("begin 7");
     writer.hear();
@@ -393,12 +398,12 @@ fn what_does_not_fit_is_not_written() {
     assert!(matches!(beyond, Err(Error::Invalid(_))), "{beyond:?}");
     let huge = update.write_part("small", u64::MAX, &bytes);
     assert!(matches!(huge, Err(Error::Invalid(_))), "{huge:?}");
-    // Nothing was written, so nothing is torn.
+    // Nothing was written, so the model is not torn.
     drop(update);
     model.stable(DEADLINE).expect("as it was");
     model.verify(&LoadOptions::new()).expect("as it was");
     let mut update = updater.begin(DEADLINE).expect("nobody writes");
-    // A copy on the device, and a part.
+    // A copy on the device, and a part of a tensor.
     let options = ContextOptions::new().socket_dir(directory.path());
     let device = Device::find("host").expect("there is always a host");
     let context = crosshandle::Context::with_options(&device, options).expect("a context");
@@ -446,7 +451,7 @@ fn a_write_that_fails_in_the_middle_leaves_the_model_torn() {
             (name, view.expect("its bytes"))
         });
         safetensors::serialize_to_file(views, None, &path).expect("written");
-        // The file loses its end when its first piece was written.
+        // The file is truncated when its first piece has been written.
         let file = std::fs::OpenOptions::new()
             .write(true)
             .open(&path)
@@ -457,7 +462,7 @@ fn a_write_that_fails_in_the_middle_leaves_the_model_torn() {
         let mut update = update.options(options);
         let failed = update.load(std::slice::from_ref(&path));
         failed.expect_err("the file is shorter than it says");
-        // The program goes on as if nothing was: also a later write does not mend it.
+        // The program ignores the error. A later write does not repair the model either.
         update.write([named("small", &small)]).expect("written");
         let ended = match is_hashed {
             true => update.finish(),
@@ -488,12 +493,12 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
     let loaded = load(&store, 1);
     let options = || HoldOptions::new().replaces(true);
     loaded.publish("model", options()).expect("published");
-    // Also in the loader, which has the model elsewhere.
+    // This also works in the loader, which has the model at another address.
     let wanted = OpenOptions::new().agreed_address();
     let first = store.open_with("model", &wanted).expect("they are free");
     let agreed = first.address().expect("it stays");
     assert_ne!(agreed, loaded.memory().as_ptr().addr());
-    // Here they are taken now.
+    // The addresses are now in use in this process.
     let taken = store
         .open_with("model", &wanted)
         .expect_err("the first has them");
@@ -522,7 +527,7 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
         engine.say("sleep");
         assert_eq!(engine.hear(), "0");
     }
-    // The next version has the same layout, and goes to the same place.
+    // The next version has the same layout, and is mapped at the same place.
     publish(&store, 2);
     for engine in &mut engines {
         engine.say("wake");
@@ -531,7 +536,7 @@ fn a_model_sleeps_and_wakes_at_the_addresses_that_all_have() {
     for engine in engines {
         end(engine);
     }
-    // While something is in use, it does not sleep.
+    // A model that is in use cannot sleep.
     let mut own = store
         .open_with("model", &OpenOptions::new().sleepable())
         .expect("held");
@@ -569,7 +574,7 @@ fn a_model_sleeps_in_other_memory_and_comes_back() {
         .sleep_to("host", &LoadOptions::new())
         .expect("nobody uses it");
     assert!(model.is_asleep());
-    // It is other memory, with the same contents, for all who open it.
+    // Every process that opens the name now gets the other memory, with the same contents.
     let moved = store.open_expecting("model", hash).expect("held");
     assert_eq!((other.version(), moved.version()), (1, 2));
     assert_ne!(moved.handle(), other.handle());
@@ -578,7 +583,7 @@ fn a_model_sleeps_in_other_memory_and_comes_back() {
     assert_eq!((model.hash(), model.address()), (hash, address));
     assert_eq!(first_byte(&model), 5);
     model.verify(&LoadOptions::new()).expect("the same bytes");
-    // An update goes on from there.
+    // An update continues with the new memory.
     let mut updater = store.updater("model").expect("held");
     let (_, small) = tensors(6);
     let mut update = updater.begin(DEADLINE).expect("nobody writes");

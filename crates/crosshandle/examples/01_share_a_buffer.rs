@@ -1,7 +1,8 @@
 //! Shares a buffer: one process allocates memory, another opens it, and both see the same bytes.
 //!
-//! Run it with `cargo run --example 01_share_a_buffer`. It starts itself again as the second
-//! process and gives it the handle as an argument; any other way to pass a word on does as well.
+//! Run it with `cargo run --example 01_share_a_buffer`. The program starts itself again as the
+//! second process, and passes the handle as an argument. Any other way to transfer a word of text
+//! works too.
 
 use crosshandle::{Context, Device};
 use std::error::Error;
@@ -14,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
-/// Allocates the memory, and passes its handle on.
+/// Allocates the memory, and passes its handle to the importer.
 fn exporter() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.allocate(1 << 20)?;
@@ -29,7 +30,8 @@ fn exporter() -> Result<(), Box<dyn Error>> {
         return Err(format!("the importer failed: {status}").into());
     }
 
-    // The importer is gone. What it wrote is here, since it was here all the time.
+    // The importer has ended. Its bytes are still here, because both processes used the same
+    // memory.
     let mut answer = [0; 23];
     memory.read(100, &mut answer)?;
     println!("exporter: read \"{}\"", String::from_utf8_lossy(&answer));
@@ -37,7 +39,7 @@ fn exporter() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Opens the memory and holds the same bytes.
+/// Opens the memory and accesses the same bytes.
 fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.open_memory(&handle.parse()?)?;

@@ -1,9 +1,10 @@
-//! Shares an event: one process produces numbers and signals, another waits for that and adds them up.
+//! Shares an event: one process produces numbers and signals, another waits for the signal and adds
+//! the numbers up.
 //!
-//! Run it with `cargo run --example 02_share_an_event`. What was written before a signal is visible
-//! to every process that has waited for that signal. A wait ends with an error when its timeout has
-//! passed, or when the process that was to signal has died; it never hangs. The numbers lie in a typed
-//! buffer, which both processes open as elements of the same type.
+//! Run it with `cargo run --example 02_share_an_event`. Bytes that were written before a signal are
+//! visible to every process that has waited for that signal. A wait never hangs: it returns an
+//! error when its timeout passes, or when the process that was to signal has died. The numbers are
+//! in a typed buffer, which both processes open with the same element type.
 
 use crosshandle::{Buffer, Context, Device};
 use std::error::Error;
@@ -35,7 +36,7 @@ fn producer() -> Result<(), Box<dyn Error>> {
     let number = ready.signal()?;
     println!("producer: wrote {} squares, signal {number}", squares.len());
 
-    // The consumer may not have opened the event yet: its creator keeps it until all have.
+    // The consumer may not have opened the event yet, so its creator keeps it until then.
     let status = consumer.wait()?;
     if !status.success() {
         return Err(format!("the consumer failed: {status}").into());
@@ -48,7 +49,7 @@ fn consumer(squares: &str, ready: &str) -> Result<(), Box<dyn Error>> {
     let squares: Buffer<u64> = context.open_buffer(&squares.parse()?)?;
     let ready = context.open_event(&ready.parse()?)?;
 
-    // The first signal, whether it was submitted yet or not.
+    // Waits for the first signal, even if it was not submitted yet.
     ready.wait_value_timeout(1, TIMEOUT)?;
     let sum: u64 = squares.to_vec()?.iter().sum();
     println!("consumer: they add up to {sum}");

@@ -1,9 +1,9 @@
-//! An event as a timeline: signal *n* says that step *n* is done, and waits name their step.
+//! An event as a timeline: signal *n* says that step *n* is complete, and a wait names its step.
 //!
-//! Run it with `cargo run --example 03_timeline`. A producer fills a ring of buffers, a consumer
-//! empties it. Each of them has an event that counts its steps, and waits for a step of the other
-//! that may be yet to come: the consumer for the step that it wants to read, the producer for the
-//! one that makes room.
+//! Run it with `cargo run --example 03_timeline`. A producer fills a ring of buffers, and a
+//! consumer empties it. Each process has an event that counts its steps. Each waits for a step of
+//! the other process that may not have happened yet. The consumer waits for the step that it wants
+//! to read, and the producer for the step that makes room.
 
 use crosshandle::{Context, Device, Event, Memory};
 use std::error::Error;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const STEPS: u64 = 100;
-/// Buffers in the ring, and bytes in each.
+/// Number of buffers in the ring. `LEN` is the size of each buffer in bytes.
 const RING: u64 = 4;
 const LEN: usize = 4096;
 
@@ -35,15 +35,15 @@ fn producer() -> Result<(), Box<dyn Error>> {
         .stdout(Stdio::piped())
         .spawn()?;
 
-    // The consumer creates the event that it signals. Were it to die, waits for steps that it has
-    // not done would fail at once.
+    // The consumer creates the event that it signals. If the consumer died, waits for its remaining
+    // steps would fail at once.
     let mut output = BufReader::new(child.stdout.take().ok_or("no pipe")?);
     let mut handle = String::new();
     output.read_line(&mut handle)?;
     let consumed = context.open_event(&handle.parse()?)?;
 
     for step in 1..=STEPS {
-        // Room is there when the step before in the same buffer was consumed.
+        // The buffer is free when the consumer has read the previous step in it.
         consumed.wait_value_timeout(step.saturating_sub(RING), TIMEOUT)?;
         ring.write(place(step), &[step as u8; LEN])?;
         let number = produced.signal()?;
@@ -71,7 +71,8 @@ fn consumer(ring: &str, produced: &str) -> Result<(), Box<dyn Error>> {
         consume(&ring, &produced, step)?;
         consumed.signal()?;
     }
-    // Signals that are complete stay so for processes that have the event open, also when this one ends.
+    // Completed signals stay complete for processes that have the event open, even after this
+    // process ends.
     Ok(())
 }
 

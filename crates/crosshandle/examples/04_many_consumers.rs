@@ -1,9 +1,9 @@
-//! Many consumers: one process publishes, several read the same memory at once, one event tells
-//! all of them, and all answer in one event.
+//! Many consumers: one process publishes data, and several processes read the same memory at once.
+//! One event notifies all consumers, and all consumers reply through one event.
 //!
-//! Run it with `cargo run --example 04_many_consumers`. The handle grants reading only: the
-//! consumers receive a descriptor with which they cannot write. Any number of processes may wait
-//! on an event, and any number may signal it.
+//! Run it with `cargo run --example 04_many_consumers`. The handle allows reading only: the
+//! consumers receive a descriptor that they cannot write through. Any number of processes may wait
+//! for an event, and any number may signal it.
 
 use crosshandle::{Context, ContextOptions, Device, Error as ShareError};
 use std::error::Error;
@@ -23,7 +23,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn publisher() -> Result<(), Box<dyn Error>> {
-    // Without pooling, each allocation has a segment of its own: importers can see nothing else.
+    // Without pooling, each allocation has its own segment, so importers cannot see any other
+    // memory.
     let options = ContextOptions::new().pooling(false);
     let context = Context::with_options(&Device::find("host")?, options)?;
     let memory = context.allocate(LEN)?;
@@ -47,7 +48,7 @@ fn publisher() -> Result<(), Box<dyn Error>> {
     published.signal()?;
     println!("publisher: published {LEN} bytes to {CONSUMERS} processes");
 
-    // The signals of all consumers count together, in any order.
+    // The event counts the signals of all consumers together, in any order.
     answered.wait_value_timeout(CONSUMERS, TIMEOUT)?;
     println!("publisher: all have answered");
     for mut consumer in consumers {
@@ -67,7 +68,7 @@ fn consumer(
 ) -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
     let handle = memory.parse()?;
-    // The handle allows no more than this.
+    // The handle does not allow opening the memory for writing.
     assert!(matches!(
         context.open_memory(&handle),
         Err(ShareError::ReadOnly)

@@ -1,15 +1,15 @@
-//! Physical memory: memory without an address, which each process maps where and how it likes.
+//! Physical memory has no address, and each process maps it wherever it needs it.
 //!
-//! Run it with `cargo run --example 05_physical_memory`. The exporter maps one piece twice in a
-//! row, so that a ring buffer needs no seam: what runs over the end is at the beginning. The
-//! importer maps the same piece once, for reading only.
+//! Run it with `cargo run --example 05_physical_memory`. The exporter maps the same memory twice,
+//! one mapping directly after the other. The result is a ring buffer in which an access beyond the
+//! end continues at the beginning. The importer maps the memory once, for reading only.
 
 use crosshandle::{Access, Context, Device, Result as ShareResult, VirtualRange};
 use std::error::Error;
 use std::process::Command;
 
 const MESSAGE: &[u8] = b"across the seam";
-/// The part of the message that lies before the seam, in bytes.
+/// Length of the message's part before the end of the first mapping, in bytes.
 const BEFORE: usize = 6;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -28,7 +28,8 @@ fn exporter() -> Result<(), Box<dyn Error>> {
     let ring = context.reserve(2 * len)?;
     ring.map(0, &memory, ..len, Access::ReadWrite)?;
     ring.map(len, &memory, ..len, Access::ReadWrite)?;
-    // Across both mappings: two parts, each in a mapping of its own.
+    // The message crosses the border of the mappings, so it is written in two parts, one in each
+    // mapping.
     write(&ring, len - BEFORE, &MESSAGE[..BEFORE])?;
     write(&ring, len, &MESSAGE[BEFORE..])?;
     let mut wrapped = vec![0; MESSAGE.len() - BEFORE];
@@ -66,7 +67,7 @@ fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
     message.truncate(MESSAGE.len());
     println!("importer: read \"{}\"", String::from_utf8_lossy(&message));
     assert_eq!(message, MESSAGE);
-    // Writing was not granted, and mapping for it is refused.
+    // The handle does not allow writing, so a writable mapping is refused.
     assert!(addresses.set_access(.., Access::ReadWrite).is_err());
     Ok(())
 }

@@ -1,8 +1,10 @@
-//! A pipeline of queues in two processes, ordered by events alone: neither host waits in between.
+//! A pipeline of queues in two processes. Only events order the steps, and neither host waits in
+//! between.
 //!
 //! Run it with `cargo run --example 06_queue_pipeline`. One process fills an input, the other
-//! turns it into an output, the first copies that away. Every step is submitted before any has
-//! run; each waits for the event of the step before, in whichever process that one is.
+//! process turns it into an output, and the first process copies the output away. All steps may be
+//! submitted before any of them runs. Each step waits for the event of the previous step, in either
+//! process.
 
 use crosshandle::{Command as Step, Context, Device, Event};
 use std::error::Error;
@@ -39,7 +41,7 @@ fn owner() -> Result<(), Box<dyn Error>> {
     let result = context.allocate(LEN)?;
     let queue = context.create_queue()?;
     queue.submit(Step::fill(input.all(), &[1, 2, 3, 4])?.signal(&filled))?;
-    // The signal of the other process, which may not even be submitted yet.
+    // This copy waits for a signal of the other process, which may not be submitted yet.
     queue.submit(Step::copy(output.all(), result.all())?.after_value(&worked, 1))?;
     println!("owner: all is submitted");
     queue.finish_timeout(TIMEOUT)?;
@@ -71,7 +73,7 @@ fn worker(input: &str, output: &str, filled: &str) -> Result<(), Box<dyn Error>>
     });
     queue.submit(work.after_value(&filled, 1).signal(&worked))?;
     println!("{}", worked.handle()?);
-    // Runs once the owner has filled the input, for which it must have opened the event first.
+    // The step runs when the owner has filled the input, and the owner must open this event first.
     queue.finish_timeout(TIMEOUT)?;
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! Computes in two processes on one piece of a device's memory: one fills it with a kernel and signals,
-//! the other's queue waits for that, and computes on.
+//! Two processes compute on the same device memory. One process fills the memory with a kernel and
+//! signals. The other process's queue waits for that signal and runs the next kernel.
 //!
-//! Run it with `cargo run --example 07_compute_together`. It takes a GPU if there is one that runs
-//! kernels, else the host, which needs an OpenCL runtime (docs/kernels.md). Without either it says so.
-//! Programs are loaded before anything waits: drivers may load only while nothing does.
+//! Run it with `cargo run --example 07_compute_together`. It uses a GPU if one runs kernels.
+//! Otherwise it uses the host, which needs an OpenCL runtime (docs/kernels.md). Without either it
+//! says so. The example loads programs before any command waits, because a driver may not load a
+//! program while a stream waits.
 
 use crosshandle::{
     AllocationOptions, Command, Context, Device, Kernel, KernelArguments, LaunchShape, Memory,
@@ -15,9 +16,9 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const COUNT: usize = 1_000_000;
 
-/// Both kernels work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
+/// Kernels that work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
 const PTX: &str = include_str!("../src/hal/cuda/kernels.ptx");
-/// The same in OpenCL C.
+/// The same kernels in OpenCL C.
 const SOURCE: &str = "
     kernel void fill(global uint *to, uint value, uint count) {
         size_t i = get_global_id(0);
@@ -35,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let can = |device: &&Device| {
         device.info().backend != BackendKind::LevelZero && device.kernels().is_ok()
     };
-    // The host is the first.
+    // The host is the first device, so GPUs are tried before it.
     let Some(device) = devices.iter().rev().find(can) else {
         println!("no device here runs these kernels:");
         for device in &devices {
@@ -68,7 +69,7 @@ fn producer(context: &Context) -> Result<(), Box<dyn Error>> {
     queue.submit(launch(&fill, &memory, 13)?.signal(&filled))?;
     println!("producer: {COUNT} words are being filled");
 
-    // The copy waits for the consumer's kernel, which is not even submitted yet.
+    // The copy waits for the consumer's kernel, which may not be submitted yet.
     let options = AllocationOptions::new(4 * COUNT).kind(MemoryKind::Host);
     let result = context.allocate_with(options)?;
     let copy = Command::copy(memory.all(), result.all())?;
@@ -99,7 +100,7 @@ fn consumer(context: &Context, handles: [&str; 3]) -> Result<(), Box<dyn Error>>
     Ok(())
 }
 
-/// Loads the kernels, in the language of the context's device.
+/// Loads the kernels in the language of the context's device.
 fn load(context: &Context) -> crosshandle::Result<Program> {
     let text = match context.device().info().backend {
         BackendKind::Host => SOURCE,
@@ -108,13 +109,13 @@ fn load(context: &Context) -> crosshandle::Result<Program> {
     context.load_program(ProgramImage::text(text))
 }
 
-/// A launch of one of the kernels on all words of some memory.
+/// Creates a launch of one of the kernels on all words of the memory.
 fn launch(kernel: &Kernel, memory: &Memory, number: u32) -> crosshandle::Result<Command> {
     let arguments = KernelArguments::new()
         .memory(&memory.all())
         .value(number)
         .value(COUNT as u32);
     let shape = LaunchShape::covering(COUNT, 256)?;
-    // SAFETY: both kernels access as many words as the last argument says, and nothing else.
+    // SAFETY: both kernels access as many words as the last argument says, and no other memory.
     unsafe { Command::launch(kernel, shape, arguments) }
 }

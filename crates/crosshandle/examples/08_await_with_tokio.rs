@@ -1,9 +1,10 @@
-//! Awaits the events of another process with tokio: a task for each, and no thread for any.
+//! Awaits the events of another process with Tokio, in one task per event and without extra
+//! threads.
 //!
-//! Run it with `cargo run --example 08_await_with_tokio`. A worker does jobs and signals an event for
-//! each; a task of this process awaits each job. Futures of signals work with every runtime; one that
-//! is dropped, as tokio's `timeout` does, has no effect on the event. One whose signal can never
-//! come, because the process has died that was to submit it, ends with an error.
+//! Run it with `cargo run --example 08_await_with_tokio`. A worker does jobs and signals an event
+//! for each job, and a task of this process awaits each job. Futures of signals work with every
+//! runtime. Dropping one, as Tokio's `timeout` does, has no effect on the event. If the process
+//! that was to submit the signal has died, the future returns an error.
 
 use crosshandle::{Context, Device, Event};
 use std::error::Error;
@@ -31,7 +32,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for handle in output.lines().take(JOBS) {
         events.push(context.open_event(&handle?.parse()?)?);
     }
-    // All are open: the worker may begin.
+    // All events are open, so the worker may begin.
     let mut input = child.stdin.take().ok_or("no pipe")?;
     writeln!(input, "begin")?;
 
@@ -40,11 +41,12 @@ fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
     runtime.block_on(async {
         timeout(TIMEOUT, await_jobs(&events)).await??;
-        // Nobody has submitted a second signal: the wait is given up, which cancels it.
+        // No process has submitted a second signal. The timeout drops the future, which cancels the
+        // wait.
         let second = timeout(Duration::from_millis(50), events[0].reached(2)).await;
         assert!(second.is_err());
-        println!("client: a job that nobody does was given up");
-        // The worker ends with its input, and now nobody ever will.
+        println!("client: the wait for a second signal was cancelled");
+        // The worker ends when its input closes, so the signal can never come.
         drop(input);
         let never = timeout(TIMEOUT, events[0].reached(2)).await?;
         assert!(never.is_err_and(|error| error.is_peer_dead()));
@@ -59,7 +61,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Awaits every job in a task of its own.
+/// Awaits every job in its own task.
 async fn await_jobs(events: &[Event]) -> Result<(), Box<dyn Error>> {
     let mut tasks = JoinSet::new();
     for event in events {
@@ -87,7 +89,7 @@ fn worker() -> Result<(), Box<dyn Error>> {
     for event in done.iter().rev() {
         event.signal()?;
     }
-    // Lives until nobody needs it any more.
+    // The worker keeps its events until its input closes.
     lines.try_for_each(|line| line.map(drop))?;
     Ok(())
 }

@@ -1,9 +1,10 @@
-//! Follows the timelines of another process with smol: a stream of the values that each reaches.
+//! Follows the timelines of another process with smol, as streams of the values that each timeline
+//! reaches.
 //!
 //! Run it with `cargo run --example 09_await_with_smol`. A worker reads blocks and writes them, and
-//! signals an event after each step of either kind. This process shows how far it is. A stream gives
-//! the latest value, not every value: who is slower than the signals misses none of the progress and
-//! does not hold the worker up.
+//! signals an event after each read and after each write. This process shows the worker's progress.
+//! A stream returns the latest value and may skip earlier ones, so a slow reader still sees the
+//! current progress and never delays the worker.
 
 use crosshandle::{Context, Device, Event};
 use smol::stream::{self, StreamExt};
@@ -48,7 +49,8 @@ fn main() -> Result<(), Box<dyn Error>> {
                 break;
             }
         }
-        // The worker ends with its input. A stream whose next value never comes says so and ends.
+        // The worker ends when its input closes. A stream whose next value can never come returns
+        // an error and ends.
         drop(child.stdin.take());
         let mut more = written.values(STEPS);
         let never = more.next().await.ok_or("an end without a reason")?;
@@ -71,11 +73,11 @@ fn worker() -> Result<(), Box<dyn Error>> {
     println!("{}\n{}", read.handle()?, written.handle()?);
     for _ in 0..STEPS {
         read.signal()?;
-        // In place of the work.
+        // This sleep stands for the work.
         std::thread::sleep(Duration::from_millis(1));
         written.signal()?;
     }
-    // Lives until nobody needs it any more.
+    // The worker keeps its events until its input closes.
     std::io::stdin().read_line(&mut String::new())?;
     Ok(())
 }

@@ -1,8 +1,8 @@
-//! Awaits events of another process in an epoll loop, beside a pipe and a timer.
+//! Awaits events of another process in an epoll loop, together with a pipe and a timer.
 //!
-//! Run it with `cargo run --example 10_await_with_epoll`. A notifier is one descriptor for any number of
-//! events: it can be read from while something has come. The same descriptor serves poll, select, mio,
-//! libuv and Python's asyncio (`loop.add_reader`).
+//! Run it with `cargo run --example 10_await_with_epoll`. A notifier is one descriptor for any
+//! number of events, and it is readable while a notification is pending. The same descriptor works
+//! with poll, select, mio, libuv and Python's asyncio (`loop.add_reader`).
 
 use crosshandle::{Context, Device, Event, Notifier};
 use rustix::buffer::spare_capacity;
@@ -18,7 +18,7 @@ use std::time::Duration;
 const TIMEOUT: Duration = Duration::from_secs(30);
 const JOBS: usize = 50;
 
-/// What the loop waits for.
+/// The sources that the loop waits for.
 const SIGNALS: u64 = 0;
 const OUTPUT: u64 = 1;
 const TIMER: u64 = 2;
@@ -57,7 +57,8 @@ fn client() -> Result<(), Box<dyn Error>> {
         epoll::wait(&epoll, spare_capacity(&mut ready), None)?;
         for source in ready {
             match source.data.u64() {
-                // Nothing is read from it: it cannot be read from once everything has been taken.
+                // The descriptor itself is not read. It stops being readable when all notifications
+                // are taken.
                 SIGNALS => {
                     while let Some(notification) = notifier.next() {
                         notification.result?;
@@ -87,7 +88,7 @@ fn client() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Makes a timer that can be read from after a while.
+/// Creates a timer that becomes readable after `after`.
 fn timer(after: Duration) -> Result<std::os::fd::OwnedFd, Box<dyn Error>> {
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC)?;
     let once = Itimerspec {

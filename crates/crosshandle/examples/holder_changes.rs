@@ -1,4 +1,4 @@
-//! How long changes and opens take at a holder with many names and long labels.
+//! Measures how long changes and opens take at a holder with many names and long labels.
 //!
 //! `cargo run --release -p crosshandle --example holder_changes [NAMES [LABEL_BYTES]]`
 

@@ -1,5 +1,5 @@
-//! Awaited signals: futures, streams, callbacks, notifiers and waits for many events, in one process.
-//! `crates/conformance/src/cases/awaited.rs` has them across processes.
+//! Tests of awaited signals in one process: futures, streams, callbacks, notifiers and waits for
+//! many events. `crates/conformance/src/cases/awaited.rs` tests them across processes.
 
 use crosshandle::{Context, Device, Error, Event, EventOptions, Notifier, Result};
 use futures_core::Stream;
@@ -17,7 +17,7 @@ fn context() -> Context {
     Context::new(&Device::find("host").expect("the host")).expect("a context")
 }
 
-/// Wakes a thread.
+/// A waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -26,7 +26,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end on this thread.
+/// Runs a future to completion on this thread.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let began = Instant::now();
     let mut future = pin!(future);
@@ -97,7 +97,7 @@ fn a_dropped_future_keeps_nothing() {
         }
         drop(reached);
     }
-    // Whoever is left is told, and nobody else.
+    // Only the remaining waiters are notified.
     let (tell, told) = channel();
     let subscription = events[7].on_signal(1, move |result| tell.send(result).unwrap());
     for event in &events {
@@ -141,7 +141,7 @@ fn a_function_is_called_once_or_not_at_all() {
     event.on_signal(1, count).unwrap().detach();
     let kept = event.on_signal(1, count).unwrap();
     event.signal().unwrap();
-    // Also for a signal that has completed, and after those before it.
+    // The function is also called for a signal that has completed already, after earlier functions.
     event.on_signal(1, count).unwrap().detach();
     let last = event.on_signal(1, move |_| tell.send(()).unwrap()).unwrap();
     told.recv_timeout(DEADLINE).unwrap();
@@ -170,7 +170,7 @@ fn a_function_that_panics_holds_up_no_other() {
     told.recv_timeout(DEADLINE).unwrap();
 }
 
-/// Does something of the program's when it is dropped.
+/// A value whose drop runs code of the program.
 struct AtDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for AtDrop<F> {
@@ -179,7 +179,7 @@ impl<F: FnMut()> Drop for AtDrop<F> {
     }
 }
 
-/// What a cancelled function holds is dropped on the thread that serves all.
+/// The thread that serves all awaited signals drops what a cancelled function owns.
 #[test]
 fn a_cancelled_function_that_panics_holds_up_no_other() {
     let event = context().create_event().unwrap();
@@ -210,7 +210,7 @@ fn a_cancelled_function_may_await_more() {
     told.recv_timeout(DEADLINE).unwrap().unwrap();
 }
 
-/// Waits until a notifier's descriptor can be read from.
+/// Waits until a notifier's descriptor is readable.
 fn poll(notifier: &Notifier, timeout: Duration) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let mut files = [PollFd::new(notifier, PollFlags::IN)];
@@ -253,13 +253,14 @@ fn a_notifier_says_what_has_come() {
         );
     });
     assert!(!poll(&notifier, Duration::ZERO));
-    // A token that was removed while its notification came is free, and the notification is nobody's.
+    // If a token is removed while its notification is pending, the token is free and the
+    // notification is discarded.
     notifier.add(&events[0], 1, 5).unwrap();
     assert!(poll(&notifier, DEADLINE));
     assert!(notifier.remove(5));
     notifier.add(&events[0], 9, 5).unwrap();
     assert!(notifier.next().is_none() && !poll(&notifier, Duration::ZERO));
-    // Dropped with signals awaited.
+    // The notifier is dropped while a signal is awaited.
     notifier.add(&events[1], 9, 6).unwrap();
 }
 

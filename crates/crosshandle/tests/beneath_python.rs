@@ -1,4 +1,4 @@
-//! The library for other languages in `examples/beneath_python`, under Python.
+//! Tests of the library for other languages in `examples/beneath_python`, under Python.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -7,7 +7,7 @@ use common::Directory;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Mistakes that C lets a caller make, each of which must come back as text.
+/// Mistakes that C allows a caller to make. Each of them must result in an error text.
 const MISTAKES: &str = "
 import crosshandle
 def refused(text, function, *arguments):
@@ -35,7 +35,7 @@ with crosshandle.Context('host') as context, context.create_event() as event:
 crosshandle.call('memory_free', None)
 ";
 
-/// Runs Python with the library, which cargo puts beside the examples.
+/// Runs Python with the library, which Cargo builds next to the examples.
 fn python(arguments: &[&str]) -> Output {
     let test = std::env::current_exe().expect("this program");
     let profile = test.parent().and_then(Path::parent).expect("a directory");
@@ -57,7 +57,7 @@ fn python(arguments: &[&str]) -> Output {
         .expect("Python starts")
 }
 
-/// Two processes that share an array; they have deadlines of their own.
+/// Runs two processes that share an array. Both have deadlines of their own.
 fn share_arrays(options: &[&str]) -> (bool, String) {
     let program = ["share_arrays.py", "numpy", "numpy", "--turns", "20"];
     let output = python(&[&program, options].concat());

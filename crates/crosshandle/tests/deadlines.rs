@@ -1,8 +1,8 @@
-//! Every public function with a timeout, next to an exporter that is stopped.
+//! Calls every public function with a timeout while the exporter is stopped.
 //!
-//! The functions of holders' clients are measured with those of the store, in
-//! `crates/crosshandle-store/tests/deadlines.rs`. With `CROSSHANDLE_LATENESS=ROUNDS` each function is
-//! measured that often, and the test prints how late they were.
+//! `crates/crosshandle-store/tests/deadlines.rs` measures the functions of the holder's client and
+//! of the store. With `CROSSHANDLE_LATENESS=ROUNDS`, the test measures each function that often and
+//! prints how late the calls were.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -18,9 +18,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const EXPORTER: &str = "exporter";
-/// What each call is given.
+/// Timeout of each call.
 const TIMEOUT: Duration = Duration::from_millis(200);
-/// What it may take longer on a busy machine.
+/// Maximum time by which a call may exceed its timeout on a busy machine.
 const LATENESS: Duration = Duration::from_secs(1);
 
 fn export() {
@@ -30,16 +30,16 @@ fn export() {
     let event = context.create_event().expect("an event");
     parent.say(memory.handle().expect("a handle"));
     parent.say(event.handle().expect("a handle"));
-    // It is stopped, and killed.
+    // The test stops this process, and later kills it.
     parent.hear();
 }
 
-/// A context that has asked the exporter nothing yet.
+/// Creates a context that has sent no request to the exporter yet.
 fn fresh(directory: &Directory) -> Context {
     directory.context()
 }
 
-/// Calls a function by its name. It cannot succeed before the exporter goes on.
+/// Calls a function by its name. The call cannot succeed before the exporter resumes.
 fn call(
     name: &str,
     directory: &Directory,
@@ -49,7 +49,7 @@ fn call(
     let timed_out = || Error::TimedOut("asking exporters");
     match name {
         "wait_timeout" => {
-            // A signal that was submitted and is never finished.
+            // The signal is submitted and never completes.
             let context = fresh(directory);
             let (queue, own) = (context.create_queue()?, context.create_event()?);
             queue.submit(Command::barrier().after_value(event, 1).signal(&own))?;
@@ -108,12 +108,12 @@ fn call(
     }
 }
 
-/// Returns the public functions of a directory's files that take a time.
+/// Collects the names of the public functions with a timeout in a directory's files.
 fn with_timeouts(directory: &Path, found: &mut BTreeSet<String>) {
     for entry in fs::read_dir(directory).expect("the sources") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            // The store's test measures those.
+            // The store's test measures these functions.
             if !path.ends_with("api/holder") {
                 with_timeouts(&path, found);
             }
@@ -141,7 +141,8 @@ fn no_call_waits_longer_for_a_stopped_exporter() {
     let mut exporter = Process::start(test, EXPORTER, &directory);
     let memory: MemoryHandle = exporter.hear().parse().expect("a handle");
     let handle: EventHandle = exporter.hear().parse().expect("a handle");
-    // Of another exporter: a process that has one event of an exporter open asks it nothing for the next one.
+    // This event comes from another exporter, because a process that has one event of an exporter
+    // open opens the next one without a request.
     let mut signaller = Process::start(test, EXPORTER, &directory);
     signaller.hear();
     let awaited: EventHandle = signaller.hear().parse().expect("a handle");
@@ -165,7 +166,7 @@ fn no_call_waits_longer_for_a_stopped_exporter() {
                     let begin = Instant::now();
                     let result = call(name, directory, memory, event);
                     let took = begin.elapsed();
-                    // Two calls, in one case.
+                    // This case calls the function twice.
                     let given = match name.as_str() {
                         "open_memory_timeout" => TIMEOUT + TIMEOUT / 2,
                         _ => TIMEOUT,

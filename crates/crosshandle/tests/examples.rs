@@ -1,4 +1,4 @@
-//! Runs every example as a newcomer would. Each checks its own results.
+//! Runs every example as a newcomer would. Each example checks its own results.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Far more than any of them needs, in seconds.
+/// Timeout of an example in seconds, far longer than any example needs.
 const DEADLINE: i64 = 120;
 
 #[test]
@@ -28,7 +28,7 @@ fn every_example_succeeds() {
     }
 }
 
-/// Runs one to its end, and returns what it printed.
+/// Runs an example to its end, and returns its output.
 fn run(name: &str) -> String {
     let program = built(name);
     assert!(
@@ -49,7 +49,7 @@ fn run(name: &str) -> String {
         tv_sec: DEADLINE,
         tv_nsec: 0,
     };
-    // They print far less than what fits into the pipe.
+    // The examples print far less than a pipe can store.
     let ready = poll(&mut [PollFd::new(&ended, PollFlags::IN)], Some(&deadline));
     assert_eq!(ready.expect("a wait"), 1, "{name} is late");
     let status = child.0.wait().expect("it has ended");
@@ -59,14 +59,14 @@ fn run(name: &str) -> String {
     output
 }
 
-/// Where cargo puts an example: beside the directory of the tests.
+/// Returns the path of an example, which Cargo builds next to the directory of the tests.
 fn built(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let profile = test.parent().and_then(Path::parent).expect("a directory");
     profile.join("examples").join(name)
 }
 
-/// A child that never outlives its test.
+/// A child that is killed at the end of its test.
 struct Killed(Child);
 
 impl Drop for Killed {
@@ -76,7 +76,7 @@ impl Drop for Killed {
     }
 }
 
-/// A directory for sockets.
+/// A temporary directory for sockets.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -1,4 +1,5 @@
-//! What can go wrong while a handle is made public or opened: each is an error, and passes.
+//! Tests faults while a handle is made or opened. Each fault must be an error, and later calls must
+//! succeed.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -17,10 +18,10 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Too large to share a segment, so that each open asks the exporter.
+/// Size of memory that does not share a segment, so that each open sends a request to the exporter.
 const LARGE: usize = 4 << 20;
 
-/// Shares two large allocations, and stays.
+/// Shares two large allocations, and stays alive.
 fn export() {
     let context = context(ContextOptions::new());
     let memory = [(); 2].map(|()| context.allocate(LARGE).expect("memory"));
@@ -31,7 +32,7 @@ fn export() {
     parent.wait();
 }
 
-/// A process that runs [`export`], and its handles.
+/// Starts a process that runs [`export`], and returns it with its handles.
 fn exporter(test: &str, directory: &Directory) -> (Process, [MemoryHandle; 2]) {
     let mut process = Process::start(test, "exporter", directory);
     let handles = [(); 2].map(|()| process.hear().parse().expect("a handle"));
@@ -59,7 +60,7 @@ fn a_socket_that_cannot_be_named_is_an_error() {
             panic!("more than the socket: {names:?}");
         };
         drop(first);
-        // What takes the name cannot be replaced by a socket.
+        // A socket cannot replace a directory of the same name.
         fs::create_dir(name).expect("the name is free again");
         let second = directory.context();
         let refused = share(&second);
@@ -69,7 +70,7 @@ fn a_socket_that_cannot_be_named_is_an_error() {
             1,
             "the socket without a name is gone"
         );
-        // Neither other directories nor this one suffer from it.
+        // Other socket directories still work, and so does this one later.
         let elsewhere = Directory::new();
         share(&elsewhere.context()).expect("a handle elsewhere");
         fs::remove_dir(name).expect("a directory");
@@ -82,7 +83,8 @@ fn too_few_descriptors_now_do_no_harm_later() {
     alone("too_few_descriptors_now_do_no_harm_later", |directory| {
         let context = directory.context();
         let memory = context.allocate(64).expect("memory");
-        // One more at a time, so that everything that takes one has been the first to fail.
+        // The limit rises by one descriptor at a time, so that each step that needs a descriptor
+        // fails once.
         let mut taken = take_descriptors(0);
         let mut refusals = 0;
         loop {
@@ -118,7 +120,7 @@ fn an_exporter_without_descriptors_says_so() {
     let handle: MemoryHandle = exporter.hear().parse().expect("a handle");
     let mut refusals = 0;
     loop {
-        // No more than this is asked of an answer: a wait for it would be the fault.
+        // The timeout is long, because a wait for a reply would be the bug under test.
         let options = directory.options();
         let context = context(options.exchange_timeout(Duration::from_secs(5)));
         match context.open_memory(&handle) {
@@ -134,15 +136,16 @@ fn an_exporter_without_descriptors_says_so() {
 
 extern "C" fn ignore(_: libc::c_int) {}
 
-/// Calls `f` while its thread is interrupted by signals, for at most ten seconds.
+/// Calls `f` while signals interrupt its thread, for at most ten seconds.
 fn interrupted<R>(f: impl FnOnce() -> R) -> R {
-    // SAFETY: all zeros are a valid `sigaction`: no flags, an empty mask.
+    // SAFETY: zeros are a valid `sigaction` without flags and with an empty mask.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
-    // SAFETY: the handler does nothing, so it may run anywhere; nobody else here uses the signal.
+    // SAFETY: the handler does nothing, so it may run on any thread. No other code here uses the
+    // signal.
     let set = unsafe { libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()) };
     assert_eq!(set, 0);
-    // SAFETY: always succeeds.
+    // SAFETY: the call always succeeds.
     let waiter = unsafe { libc::pthread_self() };
     let (stop, stopped) = mpsc::channel::<()>();
     thread::scope(|scope| {
@@ -153,7 +156,7 @@ fn interrupted<R>(f: impl FnOnce() -> R) -> R {
                 if tick != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
-                // SAFETY: that thread lives until this one has been joined.
+                // SAFETY: the waiting thread lives until this thread has been joined.
                 unsafe { libc::pthread_kill(waiter, libc::SIGUSR2) };
             }
         });
@@ -202,7 +205,7 @@ fn a_stuck_exporter_holds_up_no_other() {
     thread::scope(|scope| {
         let open_stuck = || scope.spawn(|| context.open_memory(&stuck_handles[1]).map(drop));
         let waiters = [open_stuck(), open_stuck()];
-        // For all the time that they wait, so that it needn't be known when they begin.
+        // The loop runs for as long as they wait, so the test need not know when the waits begin.
         while waiters.iter().any(|waiter| !waiter.is_finished()) {
             let began = Instant::now();
             context.open_memory(&handles[1]).expect("a healthy one");
@@ -221,7 +224,7 @@ fn contexts_keep_their_own_policies() {
     const TEST: &str = "contexts_keep_their_own_policies";
     const STRANGER: u32 = 1234;
     if is("stranger") {
-        // SAFETY: no memory is involved; libc does it for all threads.
+        // SAFETY: the calls access no memory, and libc applies them to all threads.
         let changed = unsafe { libc::setgid(STRANGER) == 0 && libc::setuid(STRANGER) == 0 };
         assert!(changed);
         let context = context(ContextOptions::new().peers(PeerPolicy::Anyone));
@@ -251,8 +254,8 @@ fn contexts_keep_their_own_policies() {
     refused("and after");
 }
 
-/// Locks places of importers in the arena that this process has open, as a hostile process may. Knows
-/// the layout: the locks of `ipc::event_arena`.
+/// Locks places of importers in the arena that this process has open, as a hostile process may do.
+/// It relies on the layout of the locks in `ipc::event_arena`.
 fn lock_places(places: std::ops::Range<u64>) {
     const LOCKS_AT: u64 = 1 << 40;
     let is_arena = |entry: &fs::DirEntry| {
@@ -275,7 +278,7 @@ fn lock_places(places: std::ops::Range<u64>) {
         };
         // SAFETY: the arena stays open, and `lock` is a valid `flock`.
         let result = unsafe { libc::fcntl(file, libc::F_SETLK, &lock) };
-        // An arena of this process's own may be there too.
+        // The process may also have an arena of its own.
         locked += usize::from(result == 0);
     }
     assert!(locked > 0, "no event is open");
@@ -296,7 +299,7 @@ fn places_that_are_held_keep_nobody_out() {
         let mut parent = Parent::new();
         let handle = parent.hear().expect("a handle").parse().expect("a handle");
         let _event = context.open_event(&handle).expect("opened");
-        // 1 is the exporter and 2 this process.
+        // Place 1 belongs to the exporter, and place 2 to this process.
         lock_places(3..8);
         parent.say("locked");
         return parent.wait();
@@ -312,7 +315,8 @@ fn places_that_are_held_keep_nobody_out() {
     event.expect("opened").signal().expect("signalled");
 }
 
-/// The socket of an exporter, listened on by the test itself. Knows the layout: names of sockets.
+/// Creates the socket of an exporter, on which the test itself listens. It relies on the names of
+/// sockets.
 fn socket_of(exporter: u64, directory: &Directory) -> (OwnedFd, PathBuf) {
     let path = directory.path().join(format!("{exporter:016x}.sock"));
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -324,7 +328,7 @@ fn socket_of(exporter: u64, directory: &Directory) -> (OwnedFd, PathBuf) {
     (socket, path)
 }
 
-/// Locks an exporter's byte of the socket directory. Knows the layout: the locks of
+/// Locks an exporter's byte of the socket directory. It relies on the layout of the locks in
 /// `ipc::broker::sweep`.
 fn lock_exporter(exporter: u64, directory: &fs::File) {
     let lock = libc::flock {
@@ -352,12 +356,13 @@ fn a_new_exporter_removes_dead_sockets_and_pokes_no_living_exporter() {
         lock_exporter(number, &locks);
         (socket, path)
     });
-    // Without a lock, as where the system has none: tried, and left alone.
+    // This exporter has no lock, as on a system without such locks. The sweep must try its socket
+    // and leave it alone.
     let (unlocked, unlocked_path) = socket_of(16, &directory);
     let dead: Vec<_> = (100..140)
         .map(|number| socket_of(4 * number, &directory).1)
         .collect();
-    // A full queue must not hold up anybody either.
+    // A socket with a full queue must not block the sweep.
     let (full, full_path) = socket_of(20, &directory);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let address = SocketAddrUnix::new(&full_path).expect("a short path");

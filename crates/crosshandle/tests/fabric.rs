@@ -1,4 +1,4 @@
-//! Memory that other hosts open directly: what a device without a fabric answers.
+//! Tests fabric memory, which other hosts open directly, on a device without a fabric.
 
 use crosshandle::{Context, Device, ErrorKind, FabricHandle};
 
@@ -10,9 +10,9 @@ fn devices_without_a_fabric_say_so() {
     let refused = context.allocate_fabric_memory(1 << 21).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("link"), "{refused}");
-    // A well-formed handle that a host with a GPU might have made.
+    // A well-formed handle that a host with a GPU could have made.
     let text = "xhf1.WEhERgECAAAHAAAAAAAAAAAAIAAAAAAAAwMDAwMDAwMDAwMDAwMDAwkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkJCQkAAAAA";
     let handle = text.parse::<FabricHandle>();
-    // Its tag is wrong.
+    // The tag of the handle is wrong.
     assert!(handle.unwrap_err().to_string().contains("damaged"));
 }

@@ -1,5 +1,5 @@
-//! A child made by `fork` has copies of its parent's objects and must take nothing from the parent,
-//! nor make it seem alive after its death.
+//! A forked child has copies of its parent's objects. It must not affect the parent, and must not
+//! make the parent look alive after its death.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -14,7 +14,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Far more than it takes to notice a death, and far less than [`DEADLINE`].
+/// A time that is far longer than noticing a death takes, and far shorter than [`DEADLINE`].
 const SOON: Duration = Duration::from_secs(5);
 
 #[test]
@@ -32,7 +32,8 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     opened.write(0, b"before").expect("written");
     event.set_name("before");
 
-    // SAFETY: the child runs only code of this crate that is made for it, and `_exit`.
+    // SAFETY: the child calls only functions of this crate that support a forked child, and
+    // `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_refused = queue.submit(Command::marker()).is_err()
@@ -51,13 +52,13 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
         event.set_name("after");
         drop((opened, memory, unshared, event, queue, context, opener));
         let as_expected = is_refused && may_write;
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: the call ends the child without running the parent's code.
         unsafe { libc::_exit(if as_expected { 0 } else { 1 }) };
     }
     assert_eq!(wait_for(child), 0, "the child's exit status");
 
     queue.finish().expect("the parent's queue");
-    // Everything is as it was, and the parent's broker still answers.
+    // The parent's objects are unchanged, and its broker still replies.
     let mut bytes = [0; 6];
     let again = opener.open_memory(&handle).expect("not stale");
     again.read(0, &mut bytes).expect("read");
@@ -72,7 +73,7 @@ fn what_a_forked_child_drops_stays_with_its_parent() {
     );
 }
 
-/// Threads that take the locks of this process as often as they can, until this is dropped.
+/// Threads that take the locks of this process as often as they can, until this value is dropped.
 struct Busy(Arc<AtomicBool>, Vec<thread::JoinHandle<()>>);
 
 impl Busy {
@@ -111,23 +112,23 @@ impl Drop for Busy {
     }
 }
 
-/// What a forked child does with what its parent has sent: `false` if anything is not as it must be.
+/// Uses what the parent has sent, in a forked child. Returns `false` if any result is wrong.
 fn start_afresh(memory: &MemoryHandle, event: &EventHandle, sender: &mut fs::File) -> bool {
     let mut try_all = || -> crosshandle::Result<bool> {
         let context = Context::new(&Device::find("host")?)?;
-        // What the parent has made.
+        // The child opens the parent's objects.
         let opened = context.open_memory(memory)?;
         let mut bytes = [0; 6];
         opened.read(0, &mut bytes)?;
         let event = context.open_event(event)?;
-        // What the child makes, and its parent opens.
+        // The parent opens the child's objects.
         let own = context.allocate(4096)?;
         own.write(0, b"child")?;
         let ready = context.create_event()?;
         let lines = format!("{} {}\n", own.handle()?, ready.handle()?);
         let is_sent = sender.write_all(lines.as_bytes()).is_ok();
         ready.wait_value_timeout(1, DEADLINE)?;
-        // Threads of the child's own.
+        // The child starts threads of its own.
         let (told, is_told) = mpsc::channel();
         let own_event = context.create_event()?;
         own_event
@@ -148,7 +149,7 @@ fn start_afresh(memory: &MemoryHandle, event: &EventHandle, sender: &mut fs::Fil
 fn a_forked_child_starts_afresh() {
     const TEST: &str = "a_forked_child_starts_afresh";
     common::alone(TEST, |directory| {
-        // All contexts of this process, and of its children, find the directory so.
+        // All contexts of this process and of its children find the directory through the variable.
         let context = directory.context();
         let busy = Busy::start(&context);
         let memory = context.allocate(4096).expect("memory");
@@ -160,13 +161,14 @@ fn a_forked_child_starts_afresh() {
             let event = context.create_event().expect("an event");
             let event_handle = event.handle().expect("a handle");
             let (reader, writer) = std::io::pipe().expect("a pipe");
-            // SAFETY: the child uses this library, which is made for that, and ends by `_exit`.
+            // SAFETY: the child calls functions of this library that support a forked child, and
+            // ends by `_exit`.
             let child = unsafe { libc::fork() };
             assert_ne!(child, -1, "a child");
             if child == 0 {
                 let mut sender = fs::File::from(std::os::fd::OwnedFd::from(writer));
                 let is_well = start_afresh(&handle, &event_handle, &mut sender);
-                // SAFETY: ends the child without running anything of the parent's.
+                // SAFETY: the call ends the child without running the parent's code.
                 unsafe { libc::_exit(if is_well { 0 } else { 1 }) };
             }
             drop(writer);
@@ -192,16 +194,16 @@ fn a_forked_child_starts_afresh() {
     });
 }
 
-/// The exit status of a child, which must end within ten seconds.
+/// Returns the exit status of a child, which must end within ten seconds.
 fn wait_for(child: libc::pid_t) -> libc::c_int {
     let end = Instant::now() + Duration::from_secs(10);
     loop {
         let mut status = 0;
-        // SAFETY: `status` is writable for the call.
+        // SAFETY: `status` is writable during the call.
         match unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } {
             0 if Instant::now() < end => std::thread::yield_now(),
             0 => {
-                // SAFETY: our own child, not waited for yet.
+                // SAFETY: the process is our own child, which was not waited for yet.
                 unsafe { libc::kill(child, libc::SIGKILL) };
                 panic!("the forked child hangs");
             }
@@ -210,20 +212,20 @@ fn wait_for(child: libc::pid_t) -> libc::c_int {
     }
 }
 
-/// How a child is made.
+/// The way to create a child.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Fork,
-    /// By a raw system call, which runs no handlers.
+    /// A raw system call, which runs no fork handlers.
     Clone,
 }
 
-/// Makes a child that lives as long as this process's parent, and returns its number.
+/// Creates a child that lives as long as this process's parent, and returns its number.
 fn fork_child(way: Way) -> libc::pid_t {
     let child = match way {
-        // SAFETY: the child makes system calls only, and has a copy of this stack.
+        // SAFETY: the child only makes system calls, and has a copy of this stack.
         Way::Fork => unsafe { libc::fork() },
-        // SAFETY: as above.
+        // SAFETY: the child only makes system calls, and has a copy of this stack.
         Way::Clone => unsafe {
             libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) as libc::pid_t
         },
@@ -231,15 +233,15 @@ fn fork_child(way: Way) -> libc::pid_t {
     assert_ne!(child, -1, "a child");
     if child == 0 {
         let mut byte = 0_u8;
-        // SAFETY: one byte may be written there.
+        // SAFETY: the byte is writable.
         while unsafe { libc::read(libc::STDIN_FILENO, (&raw mut byte).cast(), 1) } > 0 {}
-        // SAFETY: ends the child without running anything of its parent's.
+        // SAFETY: the call ends the child without running its parent's code.
         unsafe { libc::_exit(0) };
     }
     child
 }
 
-/// Kills a process, and makes sure that its child lives.
+/// Kills a process, and checks that its child is still alive.
 fn kill_parent_of(child: &str, parent: &mut Process) {
     parent.kill_alone();
     let status = fs::read_to_string(Path::new("/proc").join(child).join("status"));
@@ -254,13 +256,14 @@ fn export_and_fork(way: Way) {
     let mut parent = Parent::new();
     parent.say(memory.handle().expect("a handle"));
     parent.say(event.handle().expect("a handle"));
-    // With the importer's connection, too.
+    // The child also has a copy of the importer's connection.
     assert_eq!(parent.hear().as_deref(), Some("fork"));
     parent.say(fork_child(way));
     parent.wait();
 }
 
-/// Kills an exporter whose child lives, and has a process connect that knew nothing of it.
+/// Kills an exporter whose child is still alive. Then a process connects that has not seen the
+/// exporter before.
 fn check_newcomer(test: &str, way: Way) {
     if is("exporter") {
         return export_and_fork(way);
@@ -316,14 +319,14 @@ fn a_child_does_not_keep_its_dead_parents_connections() {
         "{result:?}"
     );
     waiter.join().expect("a thread");
-    // A hang-up was noticed, and no answer is waited for.
+    // The importer noticed the hang-up, so it does not wait for a reply.
     let began = Instant::now();
     let again = importer.open_memory(&memory);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(again);
 }
 
-/// The number of sockets that this process has.
+/// Returns the number of sockets that this process has open.
 fn sockets() -> usize {
     let files = fs::read_dir("/proc/self/fd").expect("procfs");
     let targets = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());

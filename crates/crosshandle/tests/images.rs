@@ -1,5 +1,5 @@
-//! Images on the host, where an OpenCL runtime has them; elsewhere the tests say so and pass. The adapters'
-//! clients have what several processes do with them.
+//! Tests of images on the host, which need an OpenCL runtime with images. Without one, the tests
+//! print that and pass. The clients of the adapters test images across processes.
 
 use crosshandle::{
     Addressing, ChannelOrder, ChannelType, Command, Context, Device, Error, Filter, Image,
@@ -50,7 +50,7 @@ fn sampler() -> SamplerDescription {
 #[test]
 fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
     let Some(context) = context() else { return };
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
     let shift = context.load_program(module).unwrap();
@@ -71,11 +71,11 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
             .image(&to)
             .sampler(&context.create_sampler(&sampler()).unwrap())
             .value(1_u32);
-        // SAFETY: the kernel stays within the images.
+        // SAFETY: the kernel accesses only pixels inside the images.
         let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
         let launch = launch.unwrap().after_value(&steps[0], 1);
         queue.submit(launch.signal(&steps[1])).unwrap();
-        // Within one image, without overlap: the right half to the left.
+        // Copies the right half of an image to its left half, without overlap.
         let half = ImagePart {
             origin: [3, 0, 0],
             extent: [3, 4, 1],
@@ -164,7 +164,7 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn a_graph_copies_pixels_at_each_run() {
     let Some(context) = context() else { return };
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
     let program = context.load_program(module).unwrap();
@@ -183,10 +183,11 @@ fn a_graph_copies_pixels_at_each_run() {
         .image(&to)
         .sampler(&context.create_sampler(&sampler()).unwrap())
         .value(1_u32);
-    // SAFETY: the kernel stays within the images.
+    // SAFETY: the kernel accesses only pixels inside the images.
     let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
     let launch = graph.add(launch.unwrap(), &[write]).unwrap();
-    // The first column of what was shifted goes to the last one of the other image, and all that to memory.
+    // The first column of the shifted image is copied to the last column of the other image, which
+    // is copied to memory.
     let column = ImagePart {
         origin: [0; 3],
         extent: [1, 4, 1],
@@ -213,7 +214,7 @@ fn a_graph_copies_pixels_at_each_run() {
         found
     };
     drop((graph, program, shift));
-    // Each run begins with what the one before has left.
+    // Each run starts with the result of the previous one.
     for _ in 0..3 {
         for row in wanted.chunks_exact_mut(24) {
             for channel in 0..4 {
@@ -222,7 +223,7 @@ fn a_graph_copies_pixels_at_each_run() {
         }
         assert_eq!(run(), wanted);
     }
-    // An update: what was shifted goes to memory itself.
+    // After the update, the shifted image itself is copied to memory.
     let replaced = Command::read_image(&to, ALL, memory.all(), tight).unwrap();
     executable.update(read, replaced).unwrap();
     drop((from, to));
@@ -239,14 +240,14 @@ fn a_graph_copies_pixels_at_each_run() {
 #[test]
 fn a_kernel_takes_images_where_it_has_such_parameters() {
     let Some(context) = context() else { return };
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
     let program = context.load_program(module).unwrap();
     let shift = program.kernel("shift").unwrap();
     let (one, how) = (image(&context), context.create_sampler(&sampler()).unwrap());
     let launch = |arguments| {
-        // SAFETY: what fits is no longer than the images.
+        // SAFETY: accepted arguments are no larger than the images.
         unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) }
     };
     let new = KernelArguments::new;

@@ -1,5 +1,5 @@
-//! Programs on the host, where an OpenCL runtime is installed; elsewhere the tests say so and pass.
-//! The conformance suite has what several processes do with kernels.
+//! Tests of programs on the host, which need an OpenCL runtime. Without one, the tests print that
+//! and pass. The conformance suite tests kernels across processes.
 
 use crosshandle::{
     Command, Context, Device, Error, Event, KernelArguments, LaunchShape, ProgramImage,
@@ -37,7 +37,7 @@ fn context() -> Option<Context> {
 }
 
 fn module() -> ProgramImage<'static> {
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     unsafe { ProgramImage::spirv(SPIR_V) }
 }
 
@@ -47,7 +47,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(4 * 1000).unwrap();
     let run = |kernel: &crosshandle::Kernel, shape, arguments| {
-        // SAFETY: the kernels stay within the thousand words.
+        // SAFETY: the kernels access only the thousand words.
         let command = unsafe { Command::launch(kernel, shape, arguments) }.unwrap();
         queue.submit(command).unwrap();
         queue.finish_timeout(TIMEOUT).unwrap();
@@ -76,7 +76,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let wanted = (0..10).flat_map(|part| (0..100).rev().map(move |at| 100 * part + at + 5));
     assert!(words.iter().copied().eq(wanted));
 
-    // The module multiplies by 3, and by a constant that is 1 where nothing else is said.
+    // The module multiplies by 3, and by a constant that is 1 by default.
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
     let more = context
         .load_program(module().specialized(&constants))
@@ -97,9 +97,9 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let words = run(&add, LaunchShape::threads([1000, 1, 1]), arguments);
     assert_eq!(words[0], 30 * 104 + 1 + 14);
 
-    // What the runtime made can be loaded again.
+    // A binary from the runtime can be loaded again.
     let binary = program.binary().unwrap().unwrap();
-    // SAFETY: the runtime made it.
+    // SAFETY: the runtime made the binary.
     let again = context
         .load_program(unsafe { ProgramImage::binary(&binary) })
         .unwrap();
@@ -125,7 +125,7 @@ fn refusals_say_what_is_wrong() {
         &SPIR_V[..SPIR_V.len() - 16],
         b"not SPIR-V at all...",
     ] {
-        // SAFETY: what is refused is not compiled.
+        // SAFETY: the call refuses the bytes and does not compile them.
         let image = unsafe { ProgramImage::spirv(bytes) };
         let refused = context.load_program(image).unwrap_err();
         assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
@@ -140,7 +140,7 @@ fn refusals_say_what_is_wrong() {
     let memory = context.allocate(4096).unwrap();
     let first = || KernelArguments::new().memory(&memory.all());
     let one = LaunchShape::new([1; 3], [1; 3]);
-    // SAFETY: nothing of it is submitted.
+    // SAFETY: no launch is submitted.
     let refuse =
         |shape, arguments| unsafe { Command::launch(&fill, shape, arguments) }.unwrap_err();
     for arguments in [
@@ -172,7 +172,7 @@ fn refusals_say_what_is_wrong() {
     ] {
         assert!(matches!(refuse(shape, right()), Error::Unsupported(_)));
     }
-    // SAFETY: it writes one word of the memory.
+    // SAFETY: the kernel writes one word of the memory.
     let command = unsafe { Command::launch(&fill, one.cooperative(true), right()) }.unwrap();
     let queue = context.create_queue().unwrap();
     queue.submit(command).unwrap();
@@ -187,7 +187,7 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
     let memory = context.allocate(4).unwrap();
     let launch = || {
         let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
-        // SAFETY: it adds to the only word.
+        // SAFETY: the kernel adds to the only word.
         unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
     };
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
@@ -210,7 +210,7 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
         last.unwrap().wait_timeout(TIMEOUT).unwrap();
     }
     assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
-    // What waits for a failed signal does not run, and fails too.
+    // A command that waits for a failed signal does not run, and fails too.
     let queue = context.create_queue().unwrap();
     let (failed, after) = (
         context.create_event().unwrap(),
@@ -227,7 +227,8 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
     assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(400));
 }
 
-/// Launches that the runtime has already stand in the queue's order like other commands.
+/// Launches that are already submitted to the runtime keep their order with other commands of the
+/// queue.
 #[test]
 fn launches_in_flight_keep_their_place() {
     let Some(context) = context() else { return };
@@ -240,7 +241,7 @@ fn launches_in_flight_keep_their_place() {
     );
     let launch = || {
         let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
-        // SAFETY: it adds to the only word.
+        // SAFETY: the kernel adds to the only word.
         unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
     };
     let queue = context.create_queue().unwrap();
@@ -260,7 +261,7 @@ fn launches_in_flight_keep_their_place() {
     let wanted: Vec<_> = (1..=COPIES as u32).map(|at| 5 * at).collect();
     assert_eq!(seen, wanted);
 
-    // In an out-of-order queue, a barrier keeps a copy behind the launches before it.
+    // In an out-of-order queue, a barrier keeps a copy after the launches before it.
     let loose = context.create_queue_with(QueueOrder::OutOfOrder).unwrap();
     for at in 0..COPIES {
         let count = 5 * COPIES as u32 + at as u32 + 1;
@@ -275,7 +276,7 @@ fn launches_in_flight_keep_their_place() {
         assert_eq!(words.get(0), Some(count));
     }
 
-    // Nothing but the queue's own thread sees these end: the queue is gone.
+    // The queue is dropped, so only the queue's own thread sees these launches end.
     let done = context.create_event().unwrap();
     for _ in 0..100 {
         queue.submit(launch()).unwrap();
@@ -287,7 +288,7 @@ fn launches_in_flight_keep_their_place() {
     assert_eq!(memory.typed::<u32>().unwrap().get(0), Some(total));
 }
 
-/// Uses memory, events and queues, and nothing of kernels; in a process of its own.
+/// Uses memory, events and queues without kernels, in a separate process.
 #[test]
 #[ignore = "`nothing_is_loaded_without_kernels` runs it"]
 fn without_kernels() {
@@ -326,7 +327,7 @@ fn nothing_is_loaded_without_kernels() {
     );
 }
 
-/// The runtime has threads and locks, of which a forked child has none.
+/// A forked child does not have the runtime's threads, and its locks may stay locked.
 #[test]
 fn a_forked_child_leaves_the_runtime_alone() {
     let Some(context) = context() else { return };
@@ -341,13 +342,14 @@ fn a_forked_child_leaves_the_runtime_alone() {
             .value(value)
             .value(1024_u32)
     };
-    // SAFETY: it stays in the memory.
+    // SAFETY: the kernel accesses only the memory.
     let launch = |value| unsafe { Command::launch(&fill, shape, arguments(value)) };
     queue.submit(launch(1).unwrap()).unwrap();
     queue.finish_timeout(TIMEOUT).unwrap();
     let objects = (program.clone(), fill.clone(), launch(2).unwrap());
 
-    // SAFETY: the child runs only code of this crate that is made for it, and `_exit`.
+    // SAFETY: the child calls only functions of this crate that support a forked child, and
+    // `_exit`.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_refused = launch(3).is_err()
@@ -358,16 +360,16 @@ fn a_forked_child_leaves_the_runtime_alone() {
             && fill.suggested_block(0).is_err()
             && context.load_program(module()).is_err();
         drop((objects, queue, memory, fill, program, context));
-        // SAFETY: ends the child without running anything of the parent's.
+        // SAFETY: the call ends the child without running the parent's code.
         unsafe { libc::_exit(if is_refused { 0 } else { 1 }) };
     }
     drop(objects);
     let end = std::time::Instant::now() + TIMEOUT;
     let mut status = 0;
-    // SAFETY: our own child, and `status` is writable for the call.
+    // SAFETY: the process is our own child, and `status` is writable during the call.
     while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
         if std::time::Instant::now() > end {
-            // SAFETY: our own child, not waited for yet.
+            // SAFETY: the process is our own child, which was not waited for yet.
             unsafe { libc::kill(child, libc::SIGKILL) };
             panic!("the forked child hangs");
         }
@@ -379,7 +381,7 @@ fn a_forked_child_leaves_the_runtime_alone() {
     assert_eq!(memory.typed::<u32>().unwrap().get(1023), Some(4));
 }
 
-/// Prints what launches cost; `--ignored` runs it.
+/// Prints the cost of launches. Run it with `--ignored`.
 #[test]
 #[ignore = "prints figures"]
 fn figures() {
@@ -392,7 +394,7 @@ fn figures() {
             .memory(&memory.all())
             .value(1_u32)
             .value(256_u32);
-        // SAFETY: it stays in the memory.
+        // SAFETY: the kernel accesses only the memory.
         unsafe { Command::launch(&fill, LaunchShape::new([2, 1, 1], [128, 1, 1]), arguments) }
             .unwrap()
     };
@@ -437,7 +439,7 @@ fn variables_are_memory() {
         .memory(&first)
         .value(1_u32)
         .value(1_u32);
-    // SAFETY: it scales the first word.
+    // SAFETY: the kernel scales the first word.
     let command = unsafe { Command::launch(&scale, LaunchShape::new([1; 3], [1; 3]), arguments) };
     queue.submit(command.unwrap()).unwrap();
     queue.finish_timeout(TIMEOUT).unwrap();

@@ -1,5 +1,5 @@
-//! Signals that wait for their turn behind an unfinished one of the same event: how many there may
-//! be, what completes them, and what ends them.
+//! Tests late signals, which wait behind a pending signal of the same event. The tests check their
+//! maximum number, how they complete, and how they fail.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -11,21 +11,21 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-/// Time of all processors that this process has taken.
+/// Returns the processor time that this process has used on all processors.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::try_from(time).expect("a positive time")
 }
 
-/// Bytes of memory that this process has in use.
+/// Returns the resident memory of this process in bytes.
 fn resident() -> usize {
     let pages = fs::read_to_string("/proc/self/statm").expect("procfs");
     let pages = pages.split(' ').nth(1).expect("the second number");
     4096 * pages.parse::<usize>().expect("a number")
 }
 
-/// In a process of its own: submits a signal of the event that it is told, to complete once the gate
-/// that it is told has been signalled; then tells how a wait for signal `value` ends.
+/// Runs in a separate process. Submits a signal of the event that the parent names, which completes
+/// when the gate is signalled. Then reports the outcome of a wait for signal `value`.
 fn hold(value: u64) {
     let context = context(ContextOptions::new());
     let mut parent = Parent::new();
@@ -46,7 +46,7 @@ fn hold(value: u64) {
     parent.wait();
 }
 
-/// Starts a process that [holds](hold) the event's next signal back.
+/// Starts a process that [delays](hold) the event's next signal.
 fn start_holder(test: &str, directory: &Directory, event: &Event, gate: &Event) -> Process {
     let mut holder = Process::start(test, "holder", directory);
     for event in [event, gate] {
@@ -64,7 +64,7 @@ fn signals_behind_one_that_never_completes_are_bounded_and_end_with_their_contex
         return hold(1 + 7 * 100);
     }
     alone(TEST, |directory| {
-        // Of a context that stays.
+        // The gate belongs to a context that stays alive.
         let gates = directory.context();
         let gate = gates.create_event().expect("a gate");
         let context = directory.context();
@@ -76,7 +76,7 @@ fn signals_behind_one_that_never_completes_are_bounded_and_end_with_their_contex
             matches!(refused, Some(Error::LimitReached { .. })),
             "{refused:?}"
         );
-        // One in seven waits for its turn.
+        // One signal in seven must wait.
         assert!(event.submitted() < 50_000, "{}", event.submitted());
         let grown = resident().saturating_sub(before);
         assert!(grown < 16 << 20, "{grown} bytes for the late signals");
@@ -86,7 +86,7 @@ fn signals_behind_one_that_never_completes_are_bounded_and_end_with_their_contex
         thread::sleep(Duration::from_secs(1));
         let taken = processor_time() - before;
         assert!(taken < Duration::from_millis(250), "{taken:?} in a second");
-        // Others learn that they never come, as soon as their turn has.
+        // Waiters learn that the late signals fail as soon as the pending signal completes.
         gate.signal().expect("signalled");
         assert_eq!(holder.hear(), "dead");
     });
@@ -103,7 +103,7 @@ fn a_dropped_event_completes_its_late_signals_when_their_turn_comes() {
     let event = context.create_event().expect("an event");
     let gate = context.create_event().expect("a gate");
     let mut holder = start_holder(TEST, &directory, &event, &gate);
-    // Of the same word as the first: every seventh is.
+    // Every seventh signal shares the word of the first one.
     for number in 2..=99 {
         assert_eq!(event.signal().expect("signalled"), number);
     }

@@ -1,4 +1,4 @@
-//! What is let go of, what is kept meanwhile, and who learns that somebody is gone.
+//! Tests when objects are released, what stays alive until then, and who learns of a process's end.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Descriptors and mappings of this process.
+/// Returns the number of descriptors and of mappings of this process.
 fn usage() -> (usize, usize) {
     let descriptors = fs::read_dir("/proc/self/fd").expect("procfs").count();
     let mappings = fs::read_to_string("/proc/self/maps").expect("procfs");
@@ -34,7 +34,7 @@ fn contexts_opened_in_their_own_process_leave_nothing() {
             let handle = memory.handle().expect("a handle");
             drop(opener.open_memory(&handle).expect("opened"));
         };
-        // Until everything that is made once has been made.
+        // These rounds create everything that is created only once.
         (0..5).for_each(|_| round());
         let before = usage();
         (0..100).for_each(|_| round());
@@ -46,7 +46,7 @@ fn contexts_opened_in_their_own_process_leave_nothing() {
     });
 }
 
-/// Says in its drop whether commands use the memory.
+/// A value that reports in its drop whether commands use the memory.
 struct Asks(Arc<Memory>, Sender<bool>);
 
 impl Drop for Asks {
@@ -81,7 +81,7 @@ fn records_of_physical_memory_are_used_again() {
         let memory = context.create_physical_memory(unit).expect("memory");
         let handle = memory.handle().expect("a handle");
         let opened = opener.open_physical_memory(&handle).expect("opened");
-        // The exporter first, so that the record is still held when it is retired.
+        // The exporter drops first, so the record is still open when it is retired.
         drop(memory);
         drop(opened);
         let explained = AnyHandle::PhysicalMemory(handle).explain(None);
@@ -90,12 +90,13 @@ fn records_of_physical_memory_are_used_again() {
     assert!(greatest < 100, "record {greatest} after 1,000 rounds");
 }
 
-/// Where two threads meet and go on at the same moment, to within nanoseconds if they can.
+/// A meeting point from which two threads continue at the same time, to within nanoseconds if
+/// possible.
 #[derive(Default)]
 struct Meeting(AtomicUsize);
 
 impl Meeting {
-    /// Waits for the other thread; `number` counts from 1 in both.
+    /// Waits for the other thread. `number` counts from 1 in both threads.
     fn meet(&self, number: usize) {
         self.0.fetch_add(1, Ordering::SeqCst);
         let mut looks = 0_u32;
@@ -104,7 +105,7 @@ impl Meeting {
             if looks < 10_000 {
                 std::hint::spin_loop();
             } else {
-                // It may need this very processor.
+                // The other thread may need this processor.
                 thread::yield_now();
             }
         }
@@ -113,18 +114,19 @@ impl Meeting {
 
 #[test]
 fn a_handle_made_while_its_memory_is_freed_opens_nothing_else() {
-    // With a deadline: a thread that failed would leave the other one waiting.
+    // The separate process has a deadline, because a failing thread would leave the second
+    // thread waiting.
     const TEST: &str = "a_handle_made_while_its_memory_is_freed_opens_nothing_else";
     alone(TEST, race_handles_against_frees);
 }
 
 fn race_handles_against_frees(directory: &Directory) {
     const ROUNDS: usize = 30_000;
-    /// Enough for all rounds, unless the two threads must share a processor.
+    /// Time limit of the test. It is enough for all rounds unless the threads share a processor.
     const PATIENCE: Duration = Duration::from_secs(3);
     const DONE: usize = 0;
     let (context, opener) = (directory.context(), directory.context());
-    // So that the first export's work is done.
+    // After this first export, the one-time work is done.
     let shared = context.allocate(4096).expect("memory");
     shared.handle().expect("a handle");
     let address = AtomicUsize::new(0);
@@ -152,7 +154,7 @@ fn race_handles_against_frees(directory: &Directory) {
             address.store(memory.as_ptr().addr(), Ordering::SeqCst);
             meeting.meet(3 * round + 1);
             meeting.meet(3 * round + 2);
-            // Freed at ever different times of the other thread's call.
+            // The memory is freed at a different point of the other thread's call in each round.
             (0..round % 100).for_each(|_| std::hint::spin_loop());
             drop(memory);
             meeting.meet(3 * round + 3);
@@ -199,12 +201,12 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
                 })
             });
             nested.expect("the first").expect("the second");
-            // A panic on the way ends the use as well.
+            // A panic also ends the use.
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
                 let _ = range.with_bytes(..8, |_| panic!("as asked"));
             }));
             assert!(panicked.is_err());
-            range.unmap(..2 * unit).expect("nobody uses it any more");
+            range.unmap(..2 * unit).expect("no call uses it any more");
         },
     );
 }
@@ -214,7 +216,7 @@ fn alignment_is_kept_without_pooling() {
     let directory = Directory::new();
     let context = context(directory.options().pooling(false));
     for align in [64 << 10, 1 << 20, 2 << 20] {
-        // Several, since one may happen to be aligned.
+        // Several allocations are checked, because a single one may be aligned by chance.
         let all = [(); 16].map(|()| {
             let options = AllocationOptions::new(4096).align(align);
             context.allocate_with(options).expect("memory")
@@ -257,7 +259,7 @@ fn a_death_after_the_exporters_is_noticed_without_a_wait() {
     signaller.say(&text);
     assert_eq!(signaller.hear(), "submitted");
     exporter.kill();
-    // What nobody submitted fails once the exporter's death is known here.
+    // A signal that no process submitted fails once this process knows of the exporter's death.
     let future = event.wait_value_timeout(2, DEADLINE);
     assert!(matches!(future, Err(Error::PeerDied(_))), "{future:?}");
     let pending = event.try_wait();

@@ -1,4 +1,4 @@
-//! What the system does not give is an error, never a signal and never a panic.
+//! If the system refuses a resource, the result must be an error, never a signal or a panic.
 
 #[allow(dead_code)]
 mod common;
@@ -20,7 +20,7 @@ fn lower(resource: Resource, bytes: usize) {
     setrlimit(resource, limit).expect("a lower limit");
 }
 
-/// Checks that memory is not to be had, and that the error says this.
+/// Checks that the call failed for lack of memory, and that the error gives the reason.
 #[track_caller]
 fn assert_refused<T>(result: crosshandle::Result<T>, reason: &str) {
     let error = result.err().expect("refused");
@@ -33,7 +33,7 @@ fn a_limit_of_files_is_no_signal() {
     alone("a_limit_of_files_is_no_signal", |_| {
         let context = context(ContextOptions::new());
         lower(Resource::Fsize, 1_000 << 10);
-        // A usual shared segment has 64 MiB.
+        // A normal shared segment has 64 MiB.
         let all: Vec<_> = (0..300)
             .map(|index| {
                 let memory = context.allocate(10_000).expect("small memory");
@@ -73,14 +73,14 @@ fn populated_memory_is_there() {
         let memory = context.allocate_with(populated).expect("memory");
         assert_eq!(resident(memory.as_ptr()), 4 * MIB);
         memory.write(0, &vec![1; memory.len()]).expect("written");
-        // More than any machine has.
+        // No machine has this much memory.
         let much = AllocationOptions::new(1 << 46).populate(true);
         let error = context.allocate_with(much).expect_err("refused");
         assert!(matches!(error, Error::OutOfMemory { .. }), "{error}");
     });
 }
 
-/// Returns the bytes in memory of the mapping at an address.
+/// Returns the resident bytes of the mapping at an address.
 fn resident(address: *const u8) -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").expect("/proc");
     let start = format!("{:x}-", address.addr());
@@ -89,11 +89,11 @@ fn resident(address: *const u8) -> usize {
     size.trim_end_matches("kB").trim().parse::<usize>().unwrap() << 10
 }
 
-/// A control group with little memory, removed at the end.
+/// A control group with little memory, which is removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Makes one, or says why this is not possible here.
+    /// Creates a control group. The error says why this is not possible here.
     fn new(bytes: usize) -> Result<Self, String> {
         let root = Path::new("/sys/fs/cgroup");
         let controllers = fs::read_to_string(root.join("cgroup.subtree_control"));
@@ -132,7 +132,7 @@ fn a_control_group_is_asked_before_its_memory_is_taken() {
         some.write(0, &vec![1; 16 * MIB]).expect("written");
         assert_refused(of(60 * MIB), &group);
         drop(some);
-        // Memory that is there already does not count twice.
+        // Memory that is already resident is not counted twice.
         let again = of(16 * MIB).expect("the same again");
         again.write(0, &[1]).expect("written");
         let limit = crosshandle::memory_limit().expect("a limit");
@@ -163,7 +163,7 @@ fn users_who_are_not_mapped_are_nobody() {
     if is("exporter") {
         let mut parent = Parent::new();
         assert_eq!(rustix::process::geteuid().as_raw(), NOBODY);
-        // Whose the directory is cannot be told.
+        // The owner of the directory is unknown in this user namespace.
         let nobody = context(ContextOptions::new());
         let refused = nobody.allocate(64).unwrap().handle().unwrap_err();
         assert!(refused.to_string().contains("does not map"), "{refused}");
@@ -192,7 +192,7 @@ fn users_who_are_not_mapped_are_nobody() {
         };
         refuses(PeerPolicy::SameUser, all);
         refuses(PeerPolicy::Users(vec![NOBODY]), all);
-        // By the exporter.
+        // The exporter refuses.
         refuses(PeerPolicy::Anyone, named);
         admitting(PeerPolicy::Anyone)
             .open_memory(&all)
@@ -225,7 +225,7 @@ fn forbid(call: libc::c_long, errno: i32) {
     };
     let refusal = libc::SECCOMP_RET_ERRNO | errno as u32;
     let mut filter = [
-        // The number of the call is the first word of what the filter sees.
+        // The number of the system call is the first word of the filter's input.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
         libc::sock_filter {
             jf: 1,
@@ -238,7 +238,7 @@ fn forbid(call: libc::c_long, errno: i32) {
         len: filter.len() as u16,
         filter: filter.as_mut_ptr(),
     };
-    // SAFETY: `program` points to a filter that is valid for the call, which copies it.
+    // SAFETY: `program` points to a filter that is valid during the call, which copies it.
     let result = unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         libc::syscall(
@@ -261,7 +261,7 @@ fn sharing_goes_on_without_random_bytes() {
         memory.write(0, b"shared").unwrap();
         forbid(libc::SYS_getrandom, libc::EIO);
         let mut parent = Parent::new();
-        // All threads start only now.
+        // All threads start after this point.
         parent.say(memory.handle().expect("a handle"));
         let event = first.create_event().expect("an event");
         parent.say(event.handle().expect("a handle"));

@@ -1,5 +1,5 @@
-//! What a program is told of sharing: events and spans of `tracing`, and with the feature `metrics`
-//! counters and gauges.
+//! Tests what a program observes of sharing: events and spans of `tracing`, and with the feature
+//! `metrics` counters and gauges.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -18,7 +18,7 @@ use tracing::{Level, Metadata, Subscriber};
 
 const LEN: usize = 4096;
 
-/// An event, or the beginning of a span.
+/// An event, or the start of a span.
 #[derive(Clone, Debug)]
 struct Told {
     name: String,
@@ -49,7 +49,7 @@ impl Visit for Told {
     }
 }
 
-/// A subscriber that hands on all that this library tells.
+/// A subscriber that forwards all events and spans of this library.
 struct Watcher {
     told: Mutex<Sender<Told>>,
     spans: AtomicU64,
@@ -79,7 +79,7 @@ impl Subscriber for Watcher {
     fn exit(&self, _: &Id) {}
 }
 
-/// All that this process was told, in the order in which it was.
+/// All events and spans of this process, in order.
 struct Log {
     receiver: Receiver<Told>,
     seen: Vec<Told>,
@@ -99,7 +99,7 @@ impl Log {
         }
     }
 
-    /// Waits for something that has a name, and these fields. All before it are kept.
+    /// Waits for an event or span with this name and these fields. All earlier ones are kept.
     fn find(&mut self, name: &str, fields: &[(&str, &str)]) -> Told {
         let end = Instant::now() + DEADLINE;
         let matches = |told: &Told| {
@@ -120,7 +120,7 @@ impl Log {
         }
     }
 
-    /// Returns how many of a name there have been so far.
+    /// Returns how many events and spans of this name there were so far.
     fn count(&mut self, name: &str) -> usize {
         self.seen.extend(self.receiver.try_iter());
         self.seen.iter().filter(|told| told.name == name).count()
@@ -150,7 +150,7 @@ impl Log {
     }
 }
 
-/// Something of each kind to open: memory, an event, and physical memory whose handle is stale.
+/// One object of each kind: memory, an event, and physical memory whose handle is stale.
 struct Offer {
     memory: Memory,
     event: Event,
@@ -162,7 +162,7 @@ impl Offer {
         let memory = context.allocate(LEN).expect("memory");
         memory.set_name("weights");
         let event = context.create_event().expect("an event");
-        // Only the exporter can tell that its handle is stale.
+        // Only the exporter can detect that this handle is stale.
         let unit = context.device().info().granularity;
         let freed = context.create_physical_memory(unit).expect("memory");
         let handles = format!(
@@ -179,7 +179,7 @@ impl Offer {
     }
 }
 
-/// Opens what is offered, and waits for one signal that came and one that does not.
+/// Opens the offered objects, and waits for one signal that completes and for one that does not.
 fn open(context: &Context, handles: &str) -> (Memory, Event) {
     let handles: Vec<_> = handles.split(' ').collect();
     let [memory, event, freed] = handles[..] else {
@@ -196,7 +196,7 @@ fn open(context: &Context, handles: &str) -> (Memory, Event) {
     (memory.expect("memory"), event)
 }
 
-/// The other process: an importer, or an exporter, that ends when it is told to, or is killed.
+/// Runs the other process, an importer or an exporter, until the parent ends it or kills it.
 fn other(directory: &Directory, role: &str) {
     let mut parent = Parent::new();
     let context = directory.context();
@@ -279,7 +279,8 @@ fn importers_are_told_of_their_exporters() {
         let context = directory.context();
         let mut killed = Process::start(TEST, EXPORTER, directory);
         let handles = killed.hear();
-        // The third handle becomes stale when its memory is freed, which was before it was said.
+        // The third handle is stale, because the exporter freed its memory before it sent the
+        // handles.
         let (_memory, event) = open(&context, &handles);
         let pid = killed.id().to_string();
         log.find("attach", &[("pid", &pid), ("owner", "")]);
@@ -351,7 +352,7 @@ mod counted {
     use metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString, Unit};
     use std::sync::Arc;
 
-    /// A recorder that keeps all in a map, as texts of Prometheus have it.
+    /// A recorder that keeps all metrics in a map, with keys in Prometheus's text format.
     #[derive(Clone, Default)]
     struct Recorded(Arc<Mutex<BTreeMap<String, Arc<AtomicU64>>>>, Described);
 
@@ -378,7 +379,7 @@ mod counted {
             f64::from_bits(self.counter(name))
         }
 
-        /// Waits for a counter that another thread counts.
+        /// Waits until another thread has raised a counter to `value`.
         fn await_counter(&self, name: &str, value: u64) {
             let end = Instant::now() + DEADLINE;
             while self.counter(name) < value {
@@ -427,7 +428,7 @@ mod counted {
             let context = directory.context();
             let offer = Offer::new(&context);
             offer.event.signal().expect("a signal");
-            // Only now, so all before was counted without it.
+            // The recorder is installed only now, so everything before was counted without it.
             let recorded = Recorded::default();
             metrics::set_global_recorder(recorded.clone()).expect("the only one");
             offer.event.wait().expect("a signal");

@@ -1,4 +1,5 @@
-//! Parts of the host, where an OpenCL runtime is installed that divides it; elsewhere the tests say so and pass.
+//! Tests of parts of the host, which need an OpenCL runtime that can divide it. Without one, the
+//! tests print that and pass.
 
 use crosshandle::{
     AffinityDomain, ChannelOrder, ChannelType, Command, Context, Device, Error, ImageDescription,
@@ -21,7 +22,7 @@ const SOURCE: &str = "
     }
 ";
 
-/// Returns the host, and its compute units, if it can be divided into several parts.
+/// Returns the host and its number of compute units, if it can be divided into several parts.
 fn host() -> Option<(Device, u32)> {
     let host = Device::find("host").unwrap();
     match host.partitions() {
@@ -50,7 +51,7 @@ fn add(kernel: &Kernel, memory: &Memory, addend: u32) -> Command {
     unsafe { Command::launch(kernel, LaunchShape::threads([256, 1, 1]), arguments) }.unwrap()
 }
 
-/// Returns how many of 64 groups run at a time, at most.
+/// Returns the maximum number of groups, out of 64, that run at the same time.
 fn crowd(context: &Context, turns: u32) -> i32 {
     let kernel = kernel(context, "crowd");
     let words = context.allocate(8).unwrap();
@@ -60,7 +61,7 @@ fn crowd(context: &Context, turns: u32) -> i32 {
         .memory(&words.range(4..).unwrap())
         .value(turns);
     let shape = LaunchShape::new([64, 1, 1], [1, 1, 1]);
-    // SAFETY: both words lie in the memory.
+    // SAFETY: both words are inside the memory.
     let launch = unsafe { Command::launch(&kernel, shape, arguments) }.unwrap();
     let queue = context.create_queue().unwrap();
     queue.submit(launch).unwrap();
@@ -82,7 +83,7 @@ fn a_part_runs_kernels_on_its_own_compute_units() {
     for _ in 0..10 {
         assert_eq!(crowd(&context, 10_000), 1);
     }
-    // The whole uses several, as soon as the system lets two threads run.
+    // The whole device runs several groups at once, as soon as the system runs two threads at once.
     let whole = Context::new(&host).unwrap();
     let start = Instant::now();
     while crowd(&whole, 10_000) < 2 {

@@ -1,4 +1,4 @@
-//! What commands can do to their queue: nothing.
+//! Commands that fail or panic must not damage their queue.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// An error that cannot be told.
+/// An error whose text cannot be formatted.
 #[derive(Debug)]
 struct Unspeakable;
 
@@ -33,7 +33,7 @@ impl Drop for Explosive {
     }
 }
 
-/// Submits a command that must fail, in a queue that must survive it.
+/// Submits a command that must fail, on a queue that must survive it.
 fn fails(directory: &Directory, queue: &Queue, command: Command) {
     let event = directory.context().create_event().expect("an event");
     queue.submit(command.signal(&event)).expect("submitted");
@@ -41,7 +41,7 @@ fn fails(directory: &Directory, queue: &Queue, command: Command) {
     assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
     let next = Command::call(|| Ok::<_, Infallible>(())).signal(&event);
     queue.submit(next).expect("submitted");
-    event.wait_timeout(DEADLINE).expect("the queue goes on");
+    event.wait_timeout(DEADLINE).expect("the queue continues");
     queue.finish_timeout(DEADLINE).expect("an empty queue");
 }
 
@@ -87,7 +87,7 @@ fn a_short_command_that_panics_when_it_is_dropped_is_done() {
     for value in [1, 2] {
         let kept = memory.all().keeping(Arc::new(Explosive));
         let fill = Command::fill(kept, &[value]).expect("valid").signal(&event);
-        // It runs at once, and is dropped here.
+        // The command runs at once, and is dropped here.
         let submitted = catch_unwind(AssertUnwindSafe(|| queue.submit(fill)));
         submitted.expect_err("the panic is the caller's");
         event.wait_timeout(DEADLINE).expect("it is done");
@@ -95,13 +95,13 @@ fn a_short_command_that_panics_when_it_is_dropped_is_done() {
         let mut found = [0; 64];
         memory.read(0, &mut found).expect("read");
         assert_eq!(found, [value; 64]);
-        queue.finish_timeout(DEADLINE).expect("the queue goes on");
+        queue.finish_timeout(DEADLINE).expect("the queue continues");
     }
 }
 
 #[test]
 fn any_number_of_empty_rows_is_nothing_to_copy() {
-    // Alone, since copying them one by one would never end.
+    // This runs in a separate process, because copying the rows one by one would never end.
     alone("any_number_of_empty_rows_is_nothing_to_copy", |directory| {
         let context = directory.context();
         let memory = context.allocate(64).expect("memory");
@@ -124,7 +124,8 @@ fn finishing_waits_for_nothing_that_comes_later() {
     let queue = directory.context().create_queue().expect("a queue");
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Each takes longer than until the next one comes, so that the queue never runs empty.
+        // Each command takes longer than the time until the next one arrives, so the queue is never
+        // empty.
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 queue.submit(Command::call(nap)).expect("submitted");

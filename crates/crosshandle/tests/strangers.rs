@@ -1,4 +1,4 @@
-//! Processes that connect to an exporter without a handle: they harm only themselves.
+//! Processes that connect to an exporter without a handle must only harm themselves.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Descriptors that the exporter may have: what systems allow as a rule.
+/// Maximum number of descriptors of the exporter. Most systems use this limit.
 const LIMIT: u64 = 1024;
 
 fn limit_descriptors(current: u64) {
@@ -21,7 +21,7 @@ fn limit_descriptors(current: u64) {
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("a limit");
 }
 
-/// Connects to the only socket of a directory, and says nothing.
+/// Connects to the only socket of a directory, and sends nothing.
 fn connect_silently(directory: &Directory) -> OwnedFd {
     let mut entries = fs::read_dir(directory.path()).expect("a directory");
     let socket = entries.next().expect("a socket").expect("a socket").path();
@@ -50,7 +50,7 @@ fn connections_that_say_nothing_are_few_and_short() {
         }
         let before = descriptors();
         while parent.hear().is_some() {
-            // What needs descriptors of its own.
+            // These calls need descriptors of their own.
             let other = common::context(ContextOptions::new());
             let more = other.allocate(4 << 20).and_then(|memory| memory.handle());
             let opened = context.create_event().and_then(|event| event.handle());
@@ -81,7 +81,7 @@ fn connections_that_say_nothing_are_few_and_short() {
         let (works, more) = state();
         assert!(works, "the exporter is out of descriptors");
         assert!(more < 100, "{more} more descriptors");
-        // They are hung up without anybody who connects, and those who are attached are not.
+        // The exporter closes idle connections even without new ones, and keeps attached importers.
         let end = Instant::now() + DEADLINE;
         while state().1 > 10 {
             assert!(Instant::now() < end, "they stay");

@@ -1,8 +1,8 @@
-//! The threads that this library starts are those that `docs/threads.md` names.
+//! The library starts only the threads that `docs/threads.md` names.
 //!
-//! Two processes use everything that their devices have, and look at the names of their threads
-//! meanwhile. A thread that the library starts without a name has the name of the thread that starts it, so
-//! those are counted.
+//! Two processes use everything that their devices offer, and meanwhile read the names of their
+//! threads. A thread that the library starts without a name inherits the name of its creator, so
+//! threads with the same name are counted.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;
@@ -16,17 +16,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Names of threads that are no business of this library's, by their beginning.
+/// Prefixes of the names of threads that do not belong to this library.
 const OF_OTHERS: [&str; 4] = [
     // This test's own.
     "test-", // NVIDIA's driver.
     "cuda-", "cuda0", // The simulated Level Zero driver.
     "ze_sim",
 ];
-/// How long a new thread may have the name of the one that started it.
+/// Maximum time for which a new thread may have its creator's name.
 const TO_BE_NAMED: Duration = Duration::from_secs(5);
 
-/// The names in the table of `docs/threads.md`.
+/// Returns the names in the table of `docs/threads.md`.
 fn documented() -> BTreeSet<String> {
     let rows = include_str!("../../../docs/threads.md").lines();
     rows.filter_map(|row| row.strip_prefix("| `")?.split('`').next())
@@ -35,11 +35,11 @@ fn documented() -> BTreeSet<String> {
         .collect()
 }
 
-/// The names of this process's threads, and how many have each.
+/// Returns the names of this process's threads, and how many threads have each name.
 fn names() -> BTreeMap<String, usize> {
     let mut names = BTreeMap::new();
     for task in std::fs::read_dir("/proc/self/task").expect("procfs") {
-        // A thread that has just ended has none.
+        // A thread that has just ended has no name.
         if let Ok(name) = std::fs::read_to_string(task.expect("a task").path().join("comm")) {
             *names.entry(name.trim_end().to_owned()).or_default() += 1;
         }
@@ -47,12 +47,12 @@ fn names() -> BTreeMap<String, usize> {
     names
 }
 
-/// Looks at the threads of this process until it is told to end.
+/// Watches the threads of this process until it is ended.
 struct Watch {
-    /// The threads there were before the library was used.
+    /// The threads that existed before the library was used.
     before: BTreeMap<String, usize>,
     seen: Arc<Mutex<BTreeSet<String>>>,
-    /// How often it has looked.
+    /// How often the thread names were read.
     looks: Arc<AtomicU32>,
     end: Arc<AtomicBool>,
     looking: JoinHandle<()>,
@@ -83,7 +83,7 @@ impl Watch {
         }
     }
 
-    /// Waits until every thread that runs now, under the name it has now, has been looked at.
+    /// Waits until every thread that runs now has been seen with its current name.
     fn look(&self) {
         let before = self.looks.load(Ordering::Relaxed);
         while self.looks.load(Ordering::Relaxed).wrapping_sub(before) < 2 {
@@ -91,7 +91,7 @@ impl Watch {
         }
     }
 
-    /// Waits until a thread of this name has been seen; whether one was, in good time.
+    /// Waits for a thread of this name. Returns whether one was seen before the deadline.
     fn has_seen(&self, name: &str) -> bool {
         let deadline = Instant::now() + DEADLINE;
         while !self.seen.lock().expect("the names").contains(name) {
@@ -103,7 +103,7 @@ impl Watch {
         true
     }
 
-    /// Names that nothing explains, of any thread so far.
+    /// Returns the names of all threads so far that no document and no known prefix explains.
     fn unexplained(&self) -> Vec<String> {
         let documented = documented();
         let seen = self.seen.lock().expect("the names");
@@ -115,7 +115,7 @@ impl Watch {
             .collect()
     }
 
-    /// Names of threads from before that more threads have now, and still have after a while.
+    /// Returns the earlier names that more threads have now, and still have after a while.
     fn multiplied(&self) -> Vec<String> {
         let deadline = Instant::now() + TO_BE_NAMED;
         loop {
@@ -131,12 +131,12 @@ impl Watch {
         }
     }
 
-    /// Ends looking.
+    /// Stops watching. Returns the documented names that were seen.
     ///
     /// # Errors
-    /// Threads that nothing explains. Otherwise the documented names that were seen.
+    /// Describes the threads that nothing explains.
     fn end(self) -> Result<BTreeSet<String>, String> {
-        // NVIDIA's driver starts threads that it gives no name.
+        // NVIDIA's driver starts threads without naming them.
         let multiplied = match has("cuda") {
             true => Vec::new(),
             false => self.multiplied(),
@@ -155,8 +155,8 @@ impl Watch {
     }
 }
 
-/// Uses a device by itself: queues of both orders, functions, commands that wait, signals that come too
-/// early, drops of what is in use.
+/// Uses a device in one process: queues of both orders, functions, commands that wait, late
+/// signals, and drops of objects in use.
 fn use_alone(context: &Context, watch: &Watch) {
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
         let queue = context.create_queue_with(order).expect("a queue");
@@ -167,13 +167,14 @@ fn use_alone(context: &Context, watch: &Watch) {
         let submit = |command: Command| queue.submit(command).expect("submitted");
         let fill = Command::fill(here.all(), &[7]).expect("a fill");
         submit(fill.after_value(&begins, 1));
-        // In free order, the last of these is done before the first, whose word it shares.
+        // In an out-of-order queue, the last of these completes before the first, whose word it
+        // shares.
         submit(Command::marker().after_value(&begins, 1).signal(&many));
         (0..7).for_each(|_| submit(Command::marker().signal(&many)));
         let copy = Command::copy(here.all(), there.all()).expect("a copy");
         submit(copy.before_later().after_earlier().signal(&ends));
         submit(Command::call(|| Ok::<_, std::io::Error>(())).after(&ends));
-        // Their memory is in use, and so is the queue.
+        // Commands still use the memory, and the queue is in use too.
         drop((here, there));
         watch.look();
         if order == QueueOrder::OutOfOrder {
@@ -198,7 +199,7 @@ fn use_alone(context: &Context, watch: &Watch) {
     let called = told.recv_timeout(DEADLINE).expect("a call");
     called.expect("signalled");
     drop(call);
-    // Long enough for several threads.
+    // The memory is large enough for several threads.
     let memory = context.allocate(20 << 20).expect("memory");
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC);
     let file = std::fs::File::from(file.expect("a file"));
@@ -220,8 +221,8 @@ fn open(context: &Context, words: &str) -> (crosshandle::Memory, Event, Event) {
     (memory, events.0, events.1)
 }
 
-/// Two processes on one device: the first exports, the second opens, signals, and is killed with a
-/// signal under way.
+/// Uses one device in two processes. The first exports, and the second opens, signals, and is
+/// killed while a signal is pending.
 fn use_together(context: &Context, other: &mut Process) {
     let memory = context.allocate(1 << 16).expect("memory");
     let (there, back) = (context.create_event(), context.create_event());
@@ -235,7 +236,7 @@ fn use_together(context: &Context, other: &mut Process) {
     let queue = context.create_queue().expect("a queue");
     let command = Command::fill(memory.all(), &[9]).expect("a fill");
     queue.submit(command.signal(&there)).expect("submitted");
-    // For the other process's signal the device waits.
+    // The device waits for the other process's signal.
     let command = Command::fill(memory.all(), &[1]).expect("a fill");
     queue
         .submit(command.after_value(&back, 1))
@@ -265,7 +266,7 @@ fn opener(mut parent: Parent) {
     parent.wait();
 }
 
-/// Uses all devices of this machine in this process and a second one.
+/// Uses all devices of this machine in this process and in a second one.
 fn use_everything(test: &str, directory: &Directory) {
     let watch = Watch::begin();
     let mut other = Process::start(test, "opens", directory);
@@ -286,7 +287,7 @@ fn use_everything(test: &str, directory: &Directory) {
         "the process that opens: {theirs}"
     );
     let theirs = BTreeSet::from_iter(theirs.split(' ').map(str::to_owned));
-    // Its death is noticed, and what it left is seen to.
+    // The library notices the second process's death and cleans up after it.
     other.kill();
     assert!(
         watch.has_seen("xh-background"),
@@ -331,7 +332,7 @@ fn every_thread_of_the_library_has_a_documented_name() {
     if is("opens") {
         return opener(Parent::new());
     }
-    // In a process of its own, where no other test has threads.
+    // This runs in a separate process, where no other test has threads.
     common::alone(TEST, |directory| use_everything(TEST, directory));
 }
 
@@ -351,7 +352,7 @@ fn over_the_simulated_driver_every_thread_has_a_documented_name() {
     let driver = program.with_file_name("libze_sim.so");
     assert!(driver.is_file(), "there is no {}", driver.display());
     for loader in std::env::split_paths(&loaders) {
-        // Which loader is taken is settled when a process starts.
+        // A process chooses its loader when it starts.
         let output = std::process::Command::new(&program)
             .args([
                 "every_thread_of_the_library_has_a_documented_name",
@@ -369,7 +370,7 @@ fn over_the_simulated_driver_every_thread_has_a_documented_name() {
 
 #[test]
 fn a_thread_without_a_documented_name_is_found() {
-    // In a process of its own: no other thread begins or ends.
+    // This runs in a separate process, where no other thread starts or ends.
     common::alone("a_thread_without_a_documented_name_is_found", |_| {
         let start = |name: Option<&str>| {
             let (end, ends) = std::sync::mpsc::channel::<()>();

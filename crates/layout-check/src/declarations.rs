@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use syn::{Fields, Item};
 
-/// A structure or union with fields. Its tag in a C header may be its name after a `_`; here it
-/// always has the name.
+/// A structure or union with fields. A C header may declare it under a tag with a leading `_`, but
+/// a record always has the plain name.
 pub struct Record {
-    /// Name without a `_` in front.
+    /// The name without a leading `_`.
     pub name: String,
-    /// Rust name of each field, and the last segment of its type if that is a path.
+    /// The Rust name of each field, and the last segment of its type if the type is a path.
     pub fields: Vec<(String, String)>,
 }
 
@@ -21,13 +21,13 @@ pub struct Declarations {
     pub records: Vec<Record>,
     /// Structures whose fields the headers do not show.
     pub opaque: Vec<String>,
-    /// Names of enumerations and other types.
+    /// Names of enumerations and of other types.
     pub types: Vec<String>,
-    /// Constants of enumerations, each with its type and its name.
+    /// Constants of enumerations, as pairs of type and name.
     pub enumerators: Vec<(String, String)>,
-    /// Free constants: flags, and macros with a number.
+    /// Other constants: flags, and macros whose value is a number.
     pub numbers: Vec<String>,
-    /// Macros with a text.
+    /// Macros whose value is a text.
     pub texts: Vec<String>,
     names: BTreeSet<String>,
 }
@@ -67,7 +67,7 @@ impl Declarations {
     fn add(&mut self, item: Item) {
         match item {
             Item::Struct(item) => match item.fields {
-                // An enumeration.
+                // A structure without named fields is an enumeration.
                 Fields::Unnamed(_) => {
                     let name = self.name(untagged(&item.ident));
                     self.types.push(name);
@@ -75,7 +75,7 @@ impl Declarations {
                 fields => self.record(&item.ident, fields),
             },
             Item::Union(item) => self.record(&item.ident, Fields::Named(item.fields)),
-            // An alias of a tag, which is declared by itself.
+            // An alias of a structure's tag is skipped, because the structure itself is declared.
             Item::Type(item) if last_segment(&item.ty) == format!("_{}", item.ident) => {}
             Item::Type(item) => {
                 let name = self.name(untagged(&item.ident));
@@ -113,7 +113,8 @@ impl Declarations {
             })
             .collect();
         match fields.as_slice() {
-            // An opaque structure under its tag: the name without the tag is that of a pointer.
+            // An opaque structure under its tag. The name without the leading `_` is that of a
+            // pointer to it.
             [(only, _)] if only == "_unused" => {
                 let name = self.name(ident.to_string());
                 self.opaque.push(name);

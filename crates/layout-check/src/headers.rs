@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::Interface;
 
-/// Returns every name of a type or constant in the headers. Functions are not among them.
+/// Returns every name of a type or constant in the headers, without the functions.
 pub(crate) fn names(interface: &Interface<'_>) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let ours = |word: &&str| {
@@ -22,8 +22,8 @@ pub(crate) fn names(interface: &Interface<'_>) -> BTreeSet<String> {
     names
 }
 
-/// Returns `text` without comments of either kind. No literal of the headers contains the start of
-/// one.
+/// Returns `text` without line comments and block comments. No literal in the headers contains the
+/// start of a comment.
 fn without_comments(text: &str) -> String {
     let mut code = String::new();
     let mut rest = text;

@@ -1,10 +1,10 @@
-//! A comparison of Rust declarations with the C headers they come from: every size, alignment,
-//! offset and value. For the tests of the crates that declare a C interface.
+//! Compares Rust declarations with the C headers that they come from: every size, alignment, offset
+//! and value. The tests of crates that declare a C interface use it.
 //!
-//! The list of declarations is read from the sources of such a crate, so none can be forgotten. It
-//! is written as a C program and as a Rust program that print the same facts. The first is compiled
-//! with the headers, the second with the declarations, and their outputs must be equal. That every
-//! name of the headers is declared is checked by name alone.
+//! The check reads the list of declarations from the sources of such a crate, so it covers all of
+//! them. It writes a C program and a Rust program that print the same facts. It compiles the C
+//! program with the headers and the Rust program with the declarations, and compares their outputs.
+//! A second check compares names only: every name of the headers must be declared.
 
 mod declarations;
 mod headers;
@@ -19,21 +19,21 @@ pub use crate::declarations::{Declarations, Record};
 pub struct Interface<'a> {
     /// Files with the declarations. Their names are the names of their modules.
     pub sources: &'a [PathBuf],
-    /// Directory of the headers.
+    /// Directory that contains the headers.
     pub include: &'a Path,
-    /// Paths of the headers in that directory.
+    /// Paths of the headers, relative to that directory.
     pub headers: &'a [&'a str],
-    /// Prefixes of the interface's names.
+    /// Prefixes of the names that belong to the interface.
     pub prefixes: &'a [&'a str],
-    /// Returns whether a name of the headers need not be declared, such as a decoration or a macro
-    /// with arguments.
+    /// Returns whether a name of the headers needs no declaration, for example a decoration or a
+    /// macro with arguments.
     pub not_abi: fn(&str) -> bool,
-    /// Directory in which the two programs are written and built.
+    /// Directory in which the two programs are written and compiled.
     pub scratch: &'a Path,
 }
 
 impl Interface<'_> {
-    /// Compares all facts, and returns a line with the number of each kind.
+    /// Compares all facts, and returns a line with the number of facts of each kind.
     ///
     /// # Panics
     ///
@@ -63,7 +63,7 @@ impl Interface<'_> {
         for fact in &rust {
             *counts.entry(fact.split(' ').next().unwrap()).or_default() += 1;
         }
-        // Types, records, fields, enumerators, numbers, texts.
+        // The six kinds are types, records, fields, enumerators, numbers and texts.
         assert!(counts.values().all(|&count| count > 0) && counts.len() == 6);
         let opaque = declarations.opaque.len();
         format!("compared: {counts:?}; {opaque} structures have no layout to compare")
@@ -86,8 +86,8 @@ impl Interface<'_> {
     }
 }
 
-/// Returns the directory of headers in the environment variable `variable`. If it is not set, prints
-/// why `test` checks nothing. `cargo xtask test` sets the variable.
+/// Returns the header directory that the environment variable `variable` names. If it is not set,
+/// prints why `test` checks nothing. `cargo xtask test` sets the variable.
 pub fn include_dir(variable: &str, header: &str, test: &str) -> Option<PathBuf> {
     let directory = std::env::var_os(variable).filter(|value| !value.is_empty());
     if directory.is_none() {

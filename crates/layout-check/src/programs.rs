@@ -1,12 +1,12 @@
-//! Two programs, in C and in Rust, that print the same facts in the same order. Each line is one
-//! fact: a kind, a name, and one or two numbers or a text.
+//! Writes two programs, in C and in Rust, that print the same facts in the same order. Each line is
+//! one fact, with a kind, a name, and one or two numbers or a text.
 
 use std::fmt::Write;
 use std::process::Command;
 
 use crate::{Declarations, Interface};
 
-/// Returns the facts of the headers.
+/// Compiles and runs the C program, and returns the facts of the headers.
 pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
@@ -52,7 +52,7 @@ pub(crate) fn run_c(declarations: &Declarations, interface: &Interface<'_>) -> V
     lines(&mut Command::new(program))
 }
 
-/// Returns the facts of the declarations.
+/// Compiles and runs the Rust program, and returns the facts of the declarations.
 pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -> Vec<String> {
     let mut facts = String::new();
     for name in &declarations.types {
@@ -78,7 +78,7 @@ pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -
     for name in &declarations.texts {
         writeln!(facts, "text!({name}),").unwrap();
     }
-    // The files alone, without other modules of the crate.
+    // The program includes only these files, without the other modules of the crate.
     let mut modules = String::new();
     for path in interface.sources {
         let name = path.file_stem().unwrap().to_str().unwrap();
@@ -96,7 +96,8 @@ pub(crate) fn run_rust(declarations: &Declarations, interface: &Interface<'_>) -
     lines(&mut Command::new(program))
 }
 
-/// Returns a command of the compiler itself: Cargo cannot build a file that a test has just written.
+/// Returns a command that runs the compiler directly, because Cargo cannot build a file that a test
+/// has just written.
 fn rustc() -> Command {
     let program = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let mut command = Command::new(program);

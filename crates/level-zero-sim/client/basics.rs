@@ -1,4 +1,4 @@
-//! One process: devices and commands.
+//! Scenarios of one process: devices and commands.
 
 use std::ffi::{CStr, c_void};
 use std::ptr;
@@ -72,14 +72,14 @@ pub(crate) fn extensions(session: &Session) -> Vec<String> {
     let mut list = vec![one; count as usize];
     ok!(session.zeDriverGetExtensionProperties(session.driver, &mut count, list.as_mut_ptr()));
     let name = |one: &ze_driver_extension_properties_t| {
-        // SAFETY: the driver has put a zero at its end.
+        // SAFETY: the driver ends the name with a zero.
         let name = unsafe { CStr::from_ptr(one.name.as_ptr()) };
         name.to_str().unwrap().to_owned()
     };
     list.iter().map(name).collect()
 }
 
-/// Copies, fills and events on immediate lists.
+/// Runs copies, fills and events on immediate lists.
 pub(crate) fn commands(session: &Session) {
     const SIZE: usize = 256 << 10;
     let (device, host) = (session.alloc(SIZE), session.alloc_host(SIZE));
@@ -88,7 +88,7 @@ pub(crate) fn commands(session: &Session) {
     let (pool, gate) = session.pooled_event();
     let mut waits = [gate];
 
-    // Nothing moves until the gate opens.
+    // No command runs until the gate opens.
     let pattern = 0x0102_0304_u32;
     let from = (&raw const pattern).cast();
     ok!(session.zeCommandListAppendMemoryFill(
@@ -107,11 +107,11 @@ pub(crate) fn commands(session: &Session) {
     assert_eq!(ze!(session.zeEventHostSynchronize(event, SHORT)), NOT_READY);
     ok!(session.zeEventHostSignal(gate));
     ok!(session.zeEventHostSynchronize(event, LONG));
-    // SAFETY: the memory is the host's, of that size, and nothing writes to it any more.
+    // SAFETY: the memory is host memory of that size, and no command writes to it any more.
     let words = unsafe { std::slice::from_raw_parts(host.cast::<u32>(), SIZE / 4) };
     assert!(words.iter().all(|&word| word == pattern));
 
-    // A rectangle of 3 rows of 5 bytes, from rows of 64 bytes into rows of 16.
+    // Copies a rectangle of 3 rows of 5 bytes, from rows of 64 bytes into rows of 16.
     let mut rows = [0_u8; 64 * 8];
     rows.iter_mut()
         .enumerate()
@@ -165,7 +165,7 @@ pub(crate) fn commands(session: &Session) {
     session.free(host);
 }
 
-/// Events with the times of their commands.
+/// Reads the times of commands from their events.
 fn times(session: &Session) {
     let list = session.in_order();
     let event = session
@@ -190,8 +190,8 @@ fn times(session: &Session) {
     ok!(session.zeCommandListDestroy(list));
 }
 
-/// Regular lists, queues and fences.
-/// Whether a list is immediate, and its context; loaders for Level Zero 1.4 can't say.
+/// Returns whether a list is immediate, and its context. Returns `None` under loaders for Level
+/// Zero 1.4, which lack these functions.
 fn asked(session: &Session, list: ze_command_list_handle_t) -> Option<(bool, ze_context_handle_t)> {
     let is_immediate = session.loader.zeCommandListIsImmediate?;
     let context_of = session.loader.zeCommandListGetContextHandle?;
@@ -247,8 +247,8 @@ pub(crate) fn queues(session: &Session) {
     ok!(session.zeCommandQueueDestroy(queue));
 }
 
-/// `ZE_ENABLE_LOADER_INTERCEPT=1`, as with several drivers: handles are the loader's own, and
-/// functions that only the driver knows need to be given the driver's.
+/// With `ZE_ENABLE_LOADER_INTERCEPT=1`, handles belong to the loader, as they do with several
+/// drivers. Functions that only the driver knows need the driver's handles.
 pub(crate) fn intercepted(session: &Session) {
     let translate = session
         .loader
@@ -276,11 +276,11 @@ pub(crate) fn intercepted(session: &Session) {
     // SAFETY: as the function wants it.
     let code = unsafe { create(context, device, &desc, &mut event) };
     assert_eq!(code, SUCCESS);
-    // The event is the driver's own, which no function of the loader takes: it stays.
+    // The event stays alive, because the loader has no function that takes the driver's own handle.
     println!("expect outlived-context");
 }
 
-/// Threads that share nothing but the context.
+/// Runs threads that share only the context.
 pub(crate) fn threads(session: &Session) {
     let work = |byte: u8| {
         let list = session.in_order();
@@ -296,7 +296,8 @@ pub(crate) fn threads(session: &Session) {
                 .open_memory(session.memory_handle(memory))
                 .expect("memory");
             ok!(session.zeEventHostSynchronize(again, LONG));
-            // SAFETY: memory of the host, here, that nothing writes to any more.
+            // SAFETY: the memory is host memory of this process, and no command writes to it any
+            // more.
             let bytes = unsafe { std::slice::from_raw_parts(opened.cast::<u8>(), 4096) };
             assert!(bytes.iter().all(|&found| found == byte));
             assert_eq!(session.close_event(again), SUCCESS);

@@ -1,4 +1,4 @@
-//! Two processes: events.
+//! Scenarios of two processes that share events.
 
 use std::ptr;
 
@@ -14,7 +14,8 @@ use crate::session::{
 fn send(session: &Session, link: &Link, event: ze_event_handle_t) {
     let handle = session.event_handle(event);
     if is_fetched(&handle) {
-        // The system may demand it; one that doesn't has no such call.
+        // The kernel may require this before another process can fetch a descriptor. A kernel
+        // without this restriction has no such call.
         let _ = set_ptracer(PTracer::Any);
     }
     link.send(&bytes(&handle), Some(descriptor(&handle)));
@@ -23,7 +24,7 @@ fn send(session: &Session, link: &Link, event: ze_event_handle_t) {
 fn receive(session: &Session, link: &Link) -> ze_event_handle_t {
     let (message, received) = link.receive();
     let mut handle = handle(&message);
-    // Open until the driver has its own.
+    // The received descriptor stays open until the driver has duplicated it.
     let received = received.expect("a descriptor");
     if !is_fetched(&handle) {
         patch(&mut handle, &received);
@@ -31,7 +32,7 @@ fn receive(session: &Session, link: &Link) -> ze_event_handle_t {
     session.open_event(handle).expect("an event")
 }
 
-/// Either process signals, either waits, on lists and on the host.
+/// Both processes signal the event and wait for it, on command lists and on the host.
 pub(crate) fn share(session: &Session) {
     let link = Link::start("events", &[]);
     let event = session.shared_event();
@@ -40,7 +41,7 @@ pub(crate) fn share(session: &Session) {
     send(session, &link, event);
     link.wait();
 
-    // From here to there, as soon as the gate opens.
+    // The list here signals as soon as the gate opens, and the other process waits.
     let (pool, gate) = session.pooled_event();
     let mut waits = [gate];
     ok!(session.zeCommandListAppendBarrier(list, event, 1, waits.as_mut_ptr()));
@@ -50,7 +51,7 @@ pub(crate) fn share(session: &Session) {
     // By now the latest signal is one of the other process.
     link.wait();
 
-    // From there to a list here.
+    // The other process signals, and a list here waits.
     let memory = session.alloc(64);
     let done = session.shared_event();
     let mut waits = [event];
@@ -91,7 +92,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     assert_eq!(ze!(session.zeEventHostSynchronize(event, SHORT)), NOT_READY);
     link.go();
     ok!(session.zeEventHostSynchronize(event, LONG));
-    // A signal of which the other process learns before it is done.
+    // Submits a signal that is still pending when the other process learns of it.
     let (pool, gate) = session.pooled_event();
     let mut waits = [gate];
     ok!(session.zeCommandListAppendBarrier(list, event, 1, waits.as_mut_ptr()));
@@ -102,7 +103,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
 
     link.go();
     link.wait();
-    // What it was opened from is gone, and it still works.
+    // The exporter has destroyed the event, and the opened event still works.
     ok!(session.zeCommandListAppendSignalEvent(list, event));
     ok!(session.zeEventHostSynchronize(event, LONG));
     assert_eq!(session.close_event(event), SUCCESS);
@@ -111,7 +112,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     ok!(session.zeCommandListDestroy(list));
 }
 
-/// Many signals, in turns, by one event; and opening it often.
+/// Two processes signal one event many times in turns, and open it often.
 pub(crate) fn rounds(session: &Session) {
     let link = Link::start("event-rounds", &[]);
     let (ping, pong) = (session.shared_event(), session.shared_event());
@@ -124,7 +125,7 @@ pub(crate) fn rounds(session: &Session) {
         link.wait();
         ok!(session.zeEventHostSynchronize(pong, LONG));
     }
-    // More at once than the driver keeps track of.
+    // More signals at once than the driver keeps track of.
     for _ in 0..1000 {
         ok!(session.zeCommandListAppendSignalEvent(list, ping));
     }
@@ -162,7 +163,8 @@ pub(crate) fn rounds_peer(session: &Session, link: &Link) {
     assert_eq!(session.close_event(pong), SUCCESS);
 }
 
-/// `TRANSPORT=pidfd`: a number that was put into an event's handle is taken for the exporter's.
+/// With `TRANSPORT=pidfd`, the driver takes a number that was put into an event's handle for the
+/// exporter's descriptor number.
 pub(crate) fn patched(session: &Session) {
     println!("expect foreign-descriptor");
     let link = Link::start("patched-event", &[]);
@@ -177,7 +179,7 @@ pub(crate) fn patched_peer(session: &Session, link: &Link) {
     let (message, received) = link.receive();
     let mut handle = handle(&message);
     assert!(is_fetched(&handle));
-    // No descriptor of the other process has this number.
+    // The other process has no descriptor with this number.
     let high = rustix::io::fcntl_dupfd_cloexec(received.expect("a descriptor"), 900).unwrap();
     patch(&mut handle, &high);
     let code = ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
@@ -185,7 +187,7 @@ pub(crate) fn patched_peer(session: &Session, link: &Link) {
     link.go();
 }
 
-/// Pools of events, which a process may open as well.
+/// Shares pools of events, which another process can open too.
 pub(crate) fn pools(session: &Session) {
     let link = Link::start("event-pools", &[]);
     let pool = session.pool(ZE_EVENT_POOL_FLAG_HOST_VISIBLE | ZE_EVENT_POOL_FLAG_IPC, 4);
@@ -196,7 +198,7 @@ pub(crate) fn pools(session: &Session) {
     ok!(session.zeEventHostSynchronize(event, LONG));
     ok!(session.zeEventHostReset(event));
     assert_eq!(ze!(session.zeEventQueryStatus(event)), NOT_READY);
-    // A list signals it, and a list resets it.
+    // One list command signals the event, and another one resets it.
     let list = session.out_of_order();
     ok!(session.zeCommandListAppendSignalEvent(list, event));
     ok!(session.zeEventHostSynchronize(event, LONG));

@@ -39,7 +39,7 @@ fn spirv() -> ze_module_desc_t {
     desc(ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV, SPIR_V)
 }
 
-/// Makes a module, and returns the log too.
+/// Creates a module, and returns the build log with it.
 fn make(session: &Session, desc: &ze_module_desc_t) -> Made {
     let (mut module, mut log) = (ptr::null_mut(), ptr::null_mut());
     let (context, device) = (session.context, session.device);
@@ -67,7 +67,7 @@ fn kernel(session: &Session, module: ze_module_handle_t, name: &CStr) -> ze_kern
     kernel
 }
 
-/// Sets an argument, and returns the code.
+/// Sets an argument of a kernel, and returns the result code.
 fn set<T>(session: &Session, kernel: ze_kernel_handle_t, index: u32, value: &T) -> ze_result_t {
     let value = ptr::from_ref(value).cast::<c_void>();
     ze!(session.zeKernelSetArgumentValue(kernel, index, size_of::<T>(), value))
@@ -118,7 +118,7 @@ pub(crate) fn run(session: &Session) {
     }
     let list = session.synchronous();
     assert_eq!(launch(session, list, fill, 4), SUCCESS);
-    // The launch has what was set before it.
+    // The earlier launch keeps the arguments that were set before it.
     assert_eq!(set(session, fill, 1, &1_u32), SUCCESS);
     assert_eq!(launch(session, list, scale, 4), SUCCESS);
     assert!(words(session, memory).iter().all(|word| *word == 3 * 7 + 7));
@@ -127,7 +127,7 @@ pub(crate) fn run(session: &Session) {
     variables(session, module, memory, scale);
     constants_programs_and_binaries(session, module, memory);
 
-    // A regular list keeps what was set as well.
+    // A regular list keeps earlier arguments as well.
     let list_desc = description!(ze_command_list_desc_t, ZE_STRUCTURE_TYPE_COMMAND_LIST_DESC);
     let mut regular = ptr::null_mut();
     let (context, device) = (session.context, session.device);
@@ -186,7 +186,7 @@ fn offsets_and_local_memory(session: &Session, module: ze_module_handle_t, memor
     ok!(session.zeKernelSetGroupSize(reverse, COUNT as u32, 1, 1));
     let one = groups(1);
     let no = ptr::null_mut();
-    // One group can wait for all others.
+    // A cooperative launch of a single group succeeds.
     ok!(session.zeCommandListAppendLaunchCooperativeKernel(list, reverse, &one, NO_EVENT, 0, no));
     assert!(
         words(session, memory)
@@ -210,7 +210,7 @@ fn variables(
     let (mut size, mut factor) = (0, ptr::null_mut());
     ok!(session.zeModuleGetGlobalPointer(module, c"factor".as_ptr(), &mut size, &mut factor));
     assert_eq!(size, 4);
-    // It is an address for kernels, and for copies.
+    // Kernels and copies accept the address of the variable.
     assert_eq!(set(session, scale, 0, &factor), SUCCESS);
     assert_eq!(set(session, scale, 2, &1_u32), SUCCESS);
     assert_eq!(launch(session, list, scale, 1), SUCCESS);
@@ -236,7 +236,7 @@ fn constants_programs_and_binaries(
     specialized.pConstants = &constants;
     let (by_desc, _) = make(session, &specialized).unwrap();
 
-    // The same through the extension for programs of several modules.
+    // Builds the same module through the extension for programs of several modules.
     let (sizes, mut modules) = ([SPIR_V.len()], [SPIR_V.as_ptr()]);
     let flags = CString::new("-ze-opt-disable").unwrap();
     let (mut flags, mut all) = ([flags.as_ptr()], [ptr::from_ref(&constants)]);
@@ -326,7 +326,7 @@ pub(crate) fn refusals(session: &Session) {
     let (most, zeros) = (usize::MAX, ptr::null());
     let answer = ze!(session.zeKernelSetArgumentValue(fill, 1, most, zeros));
     assert_eq!(answer, size);
-    // Memory that is none of the driver's.
+    // An address that does not belong to the driver's memory.
     let own = 0_u32;
     assert_eq!(
         set(session, fill, 0, &ptr::from_ref(&own)),
@@ -335,9 +335,9 @@ pub(crate) fn refusals(session: &Session) {
     assert_eq!(set(session, fill, 0, &memory), SUCCESS);
     assert_eq!(set(session, fill, 1, &0_u32), SUCCESS);
     ok!(session.zeKernelSetGroupSize(fill, 64, 1, 1));
-    // An argument is missing.
+    // The launch fails because an argument is missing.
     assert_eq!(launch(session, list, fill, 1), INVALID_ARGUMENT);
-    // Null is a value of zeros.
+    // A null pointer stands for a value of zeros.
     ok!(session.zeKernelSetArgumentValue(fill, 2, 4, ptr::null()));
     assert_eq!(launch(session, list, fill, 1), SUCCESS);
     let dimension = ze_result_t::ZE_RESULT_ERROR_INVALID_GROUP_SIZE_DIMENSION;

@@ -1,4 +1,4 @@
-//! Messages between a scenario's two processes, with descriptors.
+//! Messages, with descriptors, between the two processes of a scenario.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-/// Longer than anything should take.
+/// Maximum time that a process waits for a message. No scenario takes that long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Link {
@@ -21,7 +21,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts this program again, as the peer of a scenario.
+    /// Starts this program again as the peer of a scenario.
     pub(crate) fn start(name: &str, variables: &[(&str, &str)]) -> Self {
         let kind = SocketType::SEQPACKET;
         let (socket, theirs) =
@@ -36,7 +36,7 @@ impl Link {
         Self { socket, peer }.patient()
     }
 
-    /// The peer's end, which is its standard input.
+    /// Returns the peer's end of the link, which is its standard input.
     pub(crate) fn inherited() -> Self {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
         Self { socket, peer: None }.patient()
@@ -79,17 +79,17 @@ impl Link {
         (bytes, descriptor)
     }
 
-    /// Tells the other process to go on.
+    /// Tells the other process to continue.
     pub(crate) fn go(&self) {
         self.send(b"go", None);
     }
 
-    /// Waits until the other process says so.
+    /// Waits until the other process calls [`go`](Self::go).
     pub(crate) fn wait(&self) {
         assert_eq!(self.receive().0, b"go");
     }
 
-    /// Waits for the peer's success.
+    /// Waits for the peer to end, and checks that it succeeded.
     pub(crate) fn end(mut self) {
         let status = self.peer.take().unwrap().wait().unwrap();
         assert!(status.success(), "the peer failed: {status}");

@@ -1,5 +1,6 @@
-//! A program on the stock loader and the simulated driver. It runs one scenario, by name, and
-//! succeeds if everything was as it should be; the tests look at what the driver reports.
+//! A program on the stock loader and the simulated driver. It runs the scenario that its argument
+//! names, and succeeds if every result is the expected one. The tests check what the driver
+//! reports.
 
 mod basics;
 mod events;
@@ -14,9 +15,9 @@ mod switches;
 use crate::link::Link;
 use crate::session::Session;
 
-/// Runs in the process that the tests start.
+/// A scenario's half that runs in the process that the tests start.
 type Scenario = fn(&Session);
-/// Runs in the process that a scenario starts.
+/// A scenario's half that runs in the process that the scenario starts.
 type Peer = fn(&Session, &Link);
 
 const SCENARIOS: &[(&str, Scenario)] = &[

@@ -1,4 +1,4 @@
-//! Two processes: memory.
+//! Scenarios of two processes that share memory.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 use std::ptr;
@@ -13,7 +13,7 @@ use crate::session::{
 
 const SIZE: usize = 128 << 10;
 
-/// Gives a handle back, where the loader knows how.
+/// Puts a handle back, if the loader has the function.
 fn put(session: &Session, data: Handle) {
     if let Some(put) = session.loader.zeMemPutIpcHandle {
         // SAFETY: as the function wants it.
@@ -22,7 +22,7 @@ fn put(session: &Session, data: Handle) {
     }
 }
 
-/// Each process sees what the other one writes, and the memory stays as long as one has it.
+/// Each process sees the other's writes, and the memory stays until both have closed it.
 pub(crate) fn share(session: &Session) {
     let link = Link::start("memory", &[]);
     let memory = session.alloc(SIZE);
@@ -56,7 +56,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     let received = received.expect("a descriptor");
     patch(&mut handle, &received);
     let memory = session.open_memory(handle).expect("memory");
-    // The driver has its own.
+    // The driver has its own duplicate.
     drop(received);
     let mut size = 0;
     ok!(session.zeMemGetAddressRange(session.context, memory, ptr::null_mut(), &mut size));
@@ -65,7 +65,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     session.fill(memory, 2, SIZE);
     link.go();
     link.wait();
-    // Its exporter has freed it.
+    // The exporter has freed the memory.
     assert_eq!(session.read(memory, SIZE), [3; SIZE]);
     ok!(session.zeMemCloseIpcHandle(session.context, memory));
 }
@@ -108,7 +108,7 @@ pub(crate) fn rounds_peer(session: &Session, link: &Link) {
     );
 }
 
-/// The exporter opens its own handle, as it is and with another number.
+/// The exporter opens its own handle, unchanged and with another descriptor number.
 pub(crate) fn same_number(session: &Session) {
     let memory = session.alloc(SIZE);
     let mut handle = session.memory_handle(memory);
@@ -122,7 +122,7 @@ pub(crate) fn same_number(session: &Session) {
     session.free(memory);
 }
 
-/// Memory by a descriptor alone, without a handle around it.
+/// Shares memory by a descriptor alone, without a handle around it.
 pub(crate) fn external(session: &Session) {
     let mut desc = description!(
         ze_device_mem_alloc_desc_t,
@@ -153,7 +153,7 @@ pub(crate) fn external(session: &Session) {
         ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_IMPORT_FD
     );
     import.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_DMA_BUF;
-    // SAFETY: the driver's, open as long as the memory.
+    // SAFETY: the driver owns this descriptor and keeps it open as long as the memory.
     let exported = unsafe { BorrowedFd::borrow_raw(exported.fd) };
     import.fd = exported.try_clone_to_owned().unwrap().into_raw_fd();
     desc.pNext = (&raw const import).cast();

@@ -1,4 +1,4 @@
-//! Wrong uses, one after the other. The driver must answer each with an error, and report it.
+//! Wrong uses, one after the other. The driver must return an error for each one and report it.
 
 use std::ffi::{c_char, c_void};
 use std::ptr;
@@ -10,7 +10,7 @@ use crate::session::{
     number, ok, patch, ze,
 };
 
-/// Says which report comes next, for whoever compares.
+/// Prints which report comes next. The test compares this with the driver's log.
 fn expect(check: &str) {
     println!("expect {check}");
 }
@@ -49,16 +49,16 @@ fn events(session: &Session) {
         ze!(session.zeCommandListAppendSignalEvent(list, event)),
         INVALID_ARGUMENT
     );
-    // The event is as it was.
+    // The event is unchanged.
     ok!(session.zeEventQueryStatus(event));
-    // It may be waited for there.
+    // The list may wait for the event.
     let mut waits = [event];
     ok!(session.zeCommandListAppendWaitOnEvents(list, 1, waits.as_mut_ptr()));
     let (pool, gate) = session.pooled_event();
     ok!(session.zeCommandListAppendSignalEvent(list, gate));
     ok!(session.zeEventHostSynchronize(gate, LONG));
     ok!(session.zeCommandListDestroy(list));
-    // A counter is not the host's to set.
+    // The host cannot set a counter.
     let unsupported = ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_FEATURE;
     assert_eq!(ze!(session.zeEventHostSignal(event)), unsupported);
     assert_eq!(ze!(session.zeEventHostReset(event)), unsupported);
@@ -111,12 +111,12 @@ fn memory(session: &Session) {
 fn descriptors(session: &Session) {
     let memory = session.alloc(4096);
     let good = session.memory_handle(memory);
-    // A number that is no descriptor.
+    // A number that is not an open descriptor.
     let mut wrong = good;
     wrong[..4].copy_from_slice(&1_000_000_i32.to_ne_bytes().map(|byte| byte as c_char));
     expect("foreign-descriptor");
     assert_eq!(session.open_memory(wrong), Err(INVALID_ARGUMENT));
-    // A descriptor of something else, then of other memory.
+    // A descriptor of something else, then a descriptor of other memory.
     let other = session.alloc(4096);
     let null = std::fs::File::open("/dev/null").expect("a file").into();
     patch(&mut wrong, &null);
@@ -133,7 +133,7 @@ fn descriptors(session: &Session) {
     assert_eq!(session.open_memory(wrong), Err(INVALID_ARGUMENT));
     session.free(other);
 
-    // The driver's own descriptor, closed by its user.
+    // The program closes the driver's own descriptor.
     close(number(&good));
     let mut again = ze_ipc_mem_handle_t { data: [0; 64] };
     expect("descriptor-closed");
@@ -145,7 +145,8 @@ fn descriptors(session: &Session) {
 
 fn close(number: i32) {
     use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: wrong, which is the point; nothing else of this process has the number.
+    // SAFETY: this closes a descriptor of the driver, which is the misuse under test. No other code
+    // of this process uses the number.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
 }
 
@@ -217,7 +218,7 @@ fn lists(session: &Session) {
     );
     let mut memory = ptr::null_mut();
     ok!(session.zeMemAllocHost(context, &desc, 64, 0, &mut memory));
-    // Of another context.
+    // The memory belongs to another context.
     expect("double-free");
     assert_eq!(
         ze!(session.zeMemFree(session.context, memory)),

@@ -1,4 +1,4 @@
-//! Two processes: physical memory.
+//! Scenarios of two processes that share physical memory.
 
 use std::ffi::c_void;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
@@ -34,7 +34,7 @@ fn unmap(session: &Session, range: *mut c_void, memory: ze_physical_mem_handle_t
     ok!(session.zePhysicalMemDestroy(session.context, memory));
 }
 
-/// The descriptor is part of the properties.
+/// Shares memory by the descriptor that the driver returns among the memory's properties.
 pub(crate) fn share(session: &Session) {
     let mut page = 0;
     let (context, device) = (session.context, session.device);
@@ -53,7 +53,7 @@ pub(crate) fn share(session: &Session) {
         ze_external_memory_export_fd_t,
         ZE_STRUCTURE_TYPE_EXTERNAL_MEMORY_EXPORT_FD
     );
-    // Of the memory, since Level Zero 1.15; of where it is mapped, ever since.
+    // The memory itself has these properties since Level Zero 1.15. A mapping has always had them.
     if let Some(properties_of) = session.loader.zePhysicalMemGetProperties {
         let mut properties = description!(
             ze_physical_mem_properties_t,
@@ -74,7 +74,7 @@ pub(crate) fn share(session: &Session) {
         assert_eq!(properties.type_, ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE);
     }
     let link = Link::start("physical", &[]);
-    // SAFETY: the driver's, open as long as the memory.
+    // SAFETY: the driver owns this descriptor and keeps it open as long as the memory.
     link.send(
         b"memory",
         Some(unsafe { BorrowedFd::borrow_raw(exported.fd) }),
@@ -107,7 +107,7 @@ pub(crate) fn share_peer(session: &Session, link: &Link) {
     import.flags = ZE_EXTERNAL_MEMORY_TYPE_FLAG_OPAQUE_FD;
     import.fd = received.as_raw_fd();
     let memory = create(session, (&raw const import).cast());
-    // The driver's from now on.
+    // The driver owns the descriptor from now on.
     let _ = received.into_raw_fd();
     let range = map(session, memory);
     assert_eq!(session.read(range, 64), [1; 64]);

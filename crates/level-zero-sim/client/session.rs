@@ -1,4 +1,4 @@
-//! The driver, a context and what most scenarios do with them.
+//! The driver, a context, and helpers that most scenarios need.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -7,17 +7,18 @@ use std::ptr;
 use level_zero_sys::*;
 use libloading::Library;
 
-/// Calls a function of the loader: the answer is its code.
+/// Calls a function of the loader and evaluates to its result code.
 macro_rules! ze {
     ($session:ident.$function:ident($($argument:expr),* $(,)?)) => {{
         let function = $session.loader.$function;
-        // SAFETY: the arguments are as the function wants them, or what a test is about.
+        // SAFETY: the arguments satisfy the function's contract, or are the misuse that a test is
+        // about.
         unsafe { function($($argument),*) }
     }};
 }
 pub(crate) use ze;
 
-/// Calls a function of the loader that must succeed.
+/// Calls a function of the loader and checks that it succeeds.
 macro_rules! ok {
     ($session:ident.$function:ident($($argument:expr),* $(,)?)) => {
         assert_eq!(
@@ -33,17 +34,17 @@ pub(crate) use ok;
 pub(crate) const SUCCESS: ze_result_t = ze_result_t::ZE_RESULT_SUCCESS;
 pub(crate) const NOT_READY: ze_result_t = ze_result_t::ZE_RESULT_NOT_READY;
 pub(crate) const INVALID_ARGUMENT: ze_result_t = ze_result_t::ZE_RESULT_ERROR_INVALID_ARGUMENT;
-/// Long enough for everything, in nanoseconds.
+/// Timeout that is long enough for everything, in nanoseconds.
 pub(crate) const LONG: u64 = 20_000_000_000;
-/// Long enough to be sure that nothing happens.
+/// Time after which a test concludes that nothing happens, in nanoseconds.
 pub(crate) const SHORT: u64 = 20_000_000;
 
-/// The bytes of a handle for other processes.
+/// The bytes of a handle that other processes open.
 pub(crate) type Handle = [c_char; ZE_MAX_IPC_HANDLE_SIZE as usize];
 
 pub(crate) const NO_EVENT: ze_event_handle_t = ptr::null_mut();
 
-/// A structure with its `stype`, and zeros.
+/// Creates a structure whose `stype` is set and whose other fields are zero.
 macro_rules! description {
     ($type:ident, $stype:ident) => {{
         // SAFETY: zeros are a valid value of every structure of Level Zero.
@@ -54,7 +55,7 @@ macro_rules! description {
 }
 pub(crate) use description;
 
-/// Counter-based events, by whichever names the loader and the driver have for them.
+/// The functions of counter-based events, under the names that both the loader and the driver know.
 pub(crate) struct CounterEvents {
     pub(crate) stype: ze_structure_type_t,
     pub(crate) create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
@@ -71,7 +72,7 @@ pub(crate) struct Session {
     pub(crate) context: ze_context_handle_t,
 }
 
-// SAFETY: every function that is called with these handles may be called by several threads.
+// SAFETY: Level Zero allows calls of these functions on the same handles from several threads.
 unsafe impl Sync for Session {}
 
 impl Session {
@@ -102,16 +103,16 @@ impl Session {
         ok!(self.zeContextDestroy(self.context));
     }
 
-    /// What the driver counts, by the function that it exports.
+    /// Returns the driver's report, by the function that the driver exports for it.
     pub(crate) fn report(&self) -> String {
         type Report = unsafe extern "C" fn(*mut u8, usize) -> usize;
         let driver = std::env::var_os("ZE_ENABLE_ALT_DRIVERS").expect("the driver");
-        // SAFETY: it is loaded already, and stays loaded.
+        // SAFETY: the library is loaded already and stays loaded.
         let driver = unsafe { Library::new(driver) }.expect("the driver");
-        // SAFETY: the type is the function's.
+        // SAFETY: the exported function has this type.
         let report = unsafe { driver.get::<Report>(c"crosshandle_sim_report") };
         let report = report.expect("the function");
-        // SAFETY: without a buffer nothing is written.
+        // SAFETY: the function writes nothing without a buffer.
         let mut text = vec![0; unsafe { report(ptr::null_mut(), 0) } + 4096];
         // SAFETY: the buffer has that size.
         let size = unsafe { report(text.as_mut_ptr(), text.len()) };
@@ -119,7 +120,7 @@ impl Session {
         String::from_utf8(text).expect("a text")
     }
 
-    /// A function that only the driver knows.
+    /// Returns a function that only the driver knows.
     pub(crate) fn extension<F: Copy>(&self, name: &CStr) -> Option<F> {
         let mut address: *mut c_void = ptr::null_mut();
         let code =
@@ -128,11 +129,12 @@ impl Session {
             return None;
         }
         assert_eq!(size_of::<F>(), size_of_val(&address));
-        // SAFETY: both are pointers, and the caller knows the function of this name.
+        // SAFETY: both types are pointers of one size, and the caller names the type of the
+        // function.
         Some(unsafe { std::mem::transmute_copy(&address) })
     }
 
-    /// The minor version of the driver's Level Zero.
+    /// Returns the minor version of Level Zero that the driver implements.
     pub(crate) fn minor_version(&self) -> u32 {
         let mut version = ze_api_version_t(0);
         ok!(self.zeDriverGetApiVersion(self.driver, &mut version));
@@ -200,7 +202,7 @@ impl Session {
         list
     }
 
-    /// An immediate list whose commands are done when they are appended.
+    /// Creates an immediate list that executes each command before the append returns.
     pub(crate) fn synchronous(&self) -> ze_command_list_handle_t {
         let mode = ze_command_queue_mode_t::ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS;
         self.list(ZE_COMMAND_QUEUE_FLAG_IN_ORDER, mode)
@@ -218,7 +220,7 @@ impl Session {
         )
     }
 
-    /// Fills memory of a device, at once.
+    /// Fills device memory, and returns when that is done.
     pub(crate) fn fill(&self, memory: *mut c_void, byte: u8, size: usize) {
         let list = self.synchronous();
         let from: *const u8 = &byte;
@@ -236,7 +238,7 @@ impl Session {
         ok!(self.zeCommandListDestroy(list));
     }
 
-    /// Reads memory of a device.
+    /// Copies device memory to the host.
     pub(crate) fn read(&self, memory: *mut c_void, size: usize) -> Vec<u8> {
         let list = self.synchronous();
         let mut bytes = vec![0; size];
@@ -246,7 +248,7 @@ impl Session {
         bytes
     }
 
-    /// An event of a pool of its own, for the host.
+    /// Creates an event that the host can see, in a new pool of one event.
     pub(crate) fn pooled_event(&self) -> (ze_event_pool_handle_t, ze_event_handle_t) {
         let pool = self.pool(ZE_EVENT_POOL_FLAG_HOST_VISIBLE, 1);
         (pool, self.event_of(pool, 0))
@@ -288,7 +290,7 @@ impl Session {
         }
     }
 
-    /// A counter-based event that other processes may open.
+    /// Creates a counter-based event that other processes may open.
     pub(crate) fn shared_event(&self) -> ze_event_handle_t {
         let flags = ZE_EVENT_COUNTER_BASED_FLAG_IPC | ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE;
         self.create_event(flags).expect("an event")
@@ -315,7 +317,8 @@ impl Session {
 
     pub(crate) fn close_event(&self, event: ze_event_handle_t) -> ze_result_t {
         let events = self.counter_events().expect("counter-based events");
-        // SAFETY: as the function wants it, or what a test is about.
+        // SAFETY: the argument satisfies the function's contract, or is the misuse that a test is
+        // about.
         unsafe { (events.close)(event) }
     }
 
@@ -335,20 +338,20 @@ impl Session {
     }
 }
 
-/// The number of the descriptor in a handle.
+/// Returns the descriptor number in a handle.
 pub(crate) fn number(handle: &Handle) -> i32 {
     let at = place_of_number(handle);
     i32::from_ne_bytes(std::array::from_fn(|byte| handle[at + byte] as u8))
 }
 
-/// First, or behind eight zeros.
+/// Returns the offset of the descriptor number. It comes first, or after eight zero bytes.
 fn place_of_number(handle: &Handle) -> usize {
     if handle[..8] == [0; 8] { 8 } else { 0 }
 }
 
-/// The descriptor in a handle of this process.
+/// Returns the descriptor in a handle that this process exported.
 pub(crate) fn descriptor(handle: &Handle) -> BorrowedFd<'_> {
-    // SAFETY: it stays open as long as what the handle was got from.
+    // SAFETY: the driver keeps the descriptor open as long as the exported object.
     unsafe { BorrowedFd::borrow_raw(number(handle)) }
 }
 
@@ -361,13 +364,13 @@ pub(crate) fn patch(handle: &mut Handle, descriptor: &OwnedFd) {
     }
 }
 
-/// Returns whether the driver fetches the descriptor of an event's handle itself: then the handle has the
-/// number of the process that it is from.
+/// Returns whether the driver fetches the descriptor of an event's handle itself. Such a handle
+/// contains the exporting process's number.
 pub(crate) fn is_fetched(handle: &Handle) -> bool {
     handle[48..52] != [0; 4]
 }
 
-/// A handle as a message, and back.
+/// Converts a handle to the bytes of a message.
 pub(crate) fn bytes(handle: &Handle) -> Vec<u8> {
     handle.iter().map(|&byte| byte as u8).collect()
 }

@@ -1,4 +1,4 @@
-//! What the driver does when it is told to misbehave. The tests set the switches.
+//! Scenarios in which the driver misbehaves as the switches say. The tests set the switches.
 
 use std::ptr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::session::{
 const OUT_OF_DEVICE_MEMORY: ze_result_t = ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY;
 const DEVICE_LOST: ze_result_t = ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST;
 
-/// `MISSING=ZEX_counter_based_event,zeMemGetIpcHandle,peer_access`, two devices.
+/// Runs with `MISSING=ZEX_counter_based_event,zeMemGetIpcHandle,peer_access` and two devices.
 pub(crate) fn missing(session: &Session) {
     assert!(
         !extensions(session)
@@ -40,7 +40,7 @@ pub(crate) fn missing(session: &Session) {
     assert_eq!(reaches, 0);
 }
 
-/// `API_VERSION=1.4`: what came later is not there, whatever the loader knows.
+/// With `API_VERSION=1.4`, later functions are missing even if the loader knows them.
 pub(crate) fn older_driver(session: &Session) {
     assert_eq!(session.minor_version(), 4);
     if let Some(create) = session.loader.zeEventCounterBasedCreate {
@@ -57,7 +57,7 @@ pub(crate) fn older_driver(session: &Session) {
     ok!(session.zeEventDestroy(event));
 }
 
-/// `FAIL_ALLOCATIONS_AFTER=3`
+/// Runs with `FAIL_ALLOCATIONS_AFTER=3`.
 pub(crate) fn allocation_failure(session: &Session) {
     let memory = [session.alloc(64), session.alloc_host(64)];
     let event = session.shared_event();
@@ -76,7 +76,7 @@ pub(crate) fn allocation_failure(session: &Session) {
     }
 }
 
-/// `LOST_AFTER=2`
+/// Runs with `LOST_AFTER=2`.
 pub(crate) fn device_lost(session: &Session) {
     let (list, event) = (session.in_order(), session.shared_event());
     let memory = session.alloc(64);
@@ -86,7 +86,7 @@ pub(crate) fn device_lost(session: &Session) {
     }
     ok!(session.zeDeviceGetStatus(session.device));
     ok!(session.zeCommandListAppendSignalEvent(list, event));
-    // For ever, if it were not lost.
+    // This wait would never end if the device were not lost.
     assert_eq!(
         ze!(session.zeEventHostSynchronize(event, u64::MAX)),
         DEVICE_LOST
@@ -101,13 +101,13 @@ pub(crate) fn device_lost(session: &Session) {
         ze!(session.zeCommandListAppendBarrier(list, NO_EVENT, 0, none)),
         DEVICE_LOST
     );
-    // Everything can be ended.
+    // Every object can still be destroyed.
     session.free(memory);
     ok!(session.zeEventDestroy(event));
     ok!(session.zeCommandListDestroy(list));
 }
 
-/// `COMMAND_DELAY_US=50000`
+/// Runs with `COMMAND_DELAY_US=50000`.
 pub(crate) fn slow(session: &Session) {
     let (list, event) = (session.in_order(), session.shared_event());
     let start = Instant::now();
@@ -118,7 +118,7 @@ pub(crate) fn slow(session: &Session) {
     ok!(session.zeCommandListDestroy(list));
 }
 
-/// `REFUSE=zeMemAllocHost:70010000,zeEventPoolCreate:0x78000004`
+/// Runs with `REFUSE=zeMemAllocHost:70010000,zeEventPoolCreate:0x78000004`.
 pub(crate) fn refused_calls(session: &Session) {
     let desc = description!(
         ze_host_mem_alloc_desc_t,
@@ -133,16 +133,16 @@ pub(crate) fn refused_calls(session: &Session) {
     let devices = ptr::null_mut();
     let code = ze!(session.zeEventPoolCreate(session.context, &desc, 0, devices, &mut none));
     assert_eq!((code, none), (INVALID_ARGUMENT, ptr::null_mut()));
-    // No others.
+    // Other calls are not refused.
     session.free(session.alloc(64));
 }
 
-/// The peer has `REFUSE_DESCRIPTORS=1`.
+/// The peer runs with `REFUSE_DESCRIPTORS=1`.
 pub(crate) fn refused(session: &Session) {
     offer(session, &[("CROSSHANDLE_SIM_REFUSE_DESCRIPTORS", "1")]);
 }
 
-/// The peer's driver has another version, which it notices, and reports.
+/// The peer's driver has another version. It notices the difference and reports it.
 pub(crate) fn other_driver(session: &Session) {
     println!("expect foreign-version");
     println!("expect foreign-version");

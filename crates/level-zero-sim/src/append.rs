@@ -17,7 +17,7 @@ use crate::list::List;
 use crate::space::{Region, find_range};
 use crate::work::{Place, Work};
 
-/// The driver's memory in two ranges that a command uses.
+/// Finds the driver's memory in the two ranges that a command uses.
 fn both(to: usize, from: usize, sizes: (usize, usize)) -> Result<Few<Arc<Region>>> {
     let mut regions = find_range(to, sizes.0)?;
     regions.extend(find_range(from, sizes.1)?);
@@ -139,7 +139,7 @@ entry! {
         }
         let (to_region, from_region) = (read(to_region)?, read(from_region)?);
         let size = |region: &ze_copy_region_t| {
-            // A depth of 0 is that of a rectangle.
+            // A depth of 0 means a rectangle.
             [region.width, region.height, region.depth.max(1)].map(|size| size as usize)
         };
         if size(&to_region) != size(&from_region) {

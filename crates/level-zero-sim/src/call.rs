@@ -1,4 +1,4 @@
-//! Helpers that all entry points use.
+//! Helpers for all entry points.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, CString};
@@ -64,7 +64,7 @@ thread_local! {
     static DESCRIPTION: RefCell<CString> = RefCell::new(CString::default());
 }
 
-/// The entry point that this thread is in.
+/// Returns the name of the entry point that this thread executes.
 pub(crate) fn current() -> &'static str {
     CURRENT.get()
 }
@@ -74,13 +74,13 @@ pub(crate) fn with_description<T>(f: impl FnOnce(&CStr) -> T) -> T {
     DESCRIPTION.with_borrow(|text| f(text))
 }
 
-/// Stores a sentence for `zeDriverGetLastErrorDescription`.
+/// Stores a sentence that `zeDriverGetLastErrorDescription` returns.
 pub(crate) fn describe(text: &str) {
     let text = CString::new(text).unwrap_or_default();
     DESCRIPTION.set(text);
 }
 
-/// Runs an entry point: counts it, and turns what it answers into a code.
+/// Runs the body of an entry point. Counts the call, and converts the result to a code.
 pub(crate) fn call(
     name: &'static str,
     calls: &'static AtomicU64,
@@ -103,10 +103,11 @@ pub(crate) fn call(
     }
 }
 
-/// Defines entry points: functions with the C interface, whose bodies answer a [`Result`].
+/// Defines entry points: functions with the C interface whose bodies return a [`Result`].
 ///
-/// Their callers keep Level Zero's own contract: pointers that are not null lead to what their types
-/// say, for the length of the call or, for memory of commands, until those are done.
+/// Callers keep Level Zero's own contract. Pointers that are not null point to valid values of
+/// their types for the length of the call. Memory that commands use stays valid until the commands
+/// are complete.
 macro_rules! entry {
     ($(
         $(#[$meta:meta])*
@@ -123,7 +124,7 @@ macro_rules! entry {
 }
 pub(crate) use entry;
 
-/// Reads what an argument of an entry point points to.
+/// Reads the value that an argument of an entry point points to.
 pub(crate) fn read<T: Copy>(from: *const T) -> Result<T> {
     if from.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -132,7 +133,7 @@ pub(crate) fn read<T: Copy>(from: *const T) -> Result<T> {
     Ok(unsafe { from.read() })
 }
 
-/// Checks that a result can be stored, before there is one that would be lost.
+/// Checks that a result can be stored, before the call creates a result that would be lost.
 pub(crate) fn present<T>(to: *mut T) -> Result<()> {
     match to.is_null() {
         true => Err(INVALID_NULL_POINTER),
@@ -140,7 +141,7 @@ pub(crate) fn present<T>(to: *mut T) -> Result<()> {
     }
 }
 
-/// Stores a result where an argument of an entry point points.
+/// Stores a result at the address that an argument of an entry point contains.
 pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
     if to.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -150,8 +151,8 @@ pub(crate) fn write<T>(to: *mut T, value: T) -> Result<()> {
     Ok(())
 }
 
-/// A short list without an allocation, so that commands cost the same wherever the memory of earlier
-/// ones was freed.
+/// A short list that needs no allocation, so that the cost of a command does not depend on the
+/// allocator's state.
 pub(crate) type Few<T> = SmallVec<[T; 4]>;
 
 /// Reads the elements of an array that is an argument of an entry point.
@@ -168,7 +169,7 @@ pub(crate) fn read_all<T: Copy>(from: *const T, count: u32) -> Result<Few<T>> {
     }))
 }
 
-/// Answers a question for a list in the usual two steps: how many there are, then these many.
+/// Returns a list in the usual two steps: first the number of elements, then that many elements.
 pub(crate) fn enumerate<T: Copy>(items: &[T], count: *mut u32, to: *mut T) -> Result<()> {
     let all = items.len() as u32;
     let wanted = read(count)?;
@@ -177,13 +178,13 @@ pub(crate) fn enumerate<T: Copy>(items: &[T], count: *mut u32, to: *mut T) -> Re
     }
     let given = wanted.min(all);
     for (i, item) in items.iter().take(given as usize).enumerate() {
-        // SAFETY: the contract of entry points: there is room for `wanted`.
+        // SAFETY: the contract of entry points: the caller's array has room for `wanted` elements.
         unsafe { to.add(i).write(*item) };
     }
     write(count, given)
 }
 
-/// Returns `text` as an array in a structure, with a zero at its end.
+/// Converts `text` to an array for a structure, with a zero at its end.
 pub(crate) fn name<const N: usize>(text: &str) -> [core::ffi::c_char; N] {
     let mut name = [0; N];
     for (to, from) in name.iter_mut().zip(text.bytes().take(N - 1)) {

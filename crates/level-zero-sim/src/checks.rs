@@ -1,4 +1,5 @@
-//! Reports of wrong use. A driver may do anything then; this one says so.
+//! Reports of wrong use. The specification leaves the outcome of wrong use open, and this driver
+//! reports it.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -17,30 +18,30 @@ pub(crate) enum Check {
     /// An address was freed twice, or was never allocated.
     DoubleFree,
     UseAfterDestroy,
-    /// A value that is no handle, or a handle of another kind.
+    /// A value is no handle, or is a handle of another kind.
     WrongHandle,
-    /// A counter-based event was to be signalled from a list that is not in order.
+    /// A list that is not in order was asked to signal a counter-based event.
     OutOfOrderSignal,
-    /// A handle's descriptor is not open in this process, or leads to another file.
+    /// A handle's descriptor is not open in this process, or refers to another file.
     ForeignDescriptor,
-    /// A descriptor of the driver was closed by its user.
+    /// The program closed a descriptor that belongs to the driver.
     DescriptorClosed,
-    /// Bytes reached the driver that no driver has made.
+    /// The driver received bytes that no driver has made.
     GarbageHandle,
-    /// A handle of another version of the driver.
+    /// A handle comes from another version of the driver.
     ForeignVersion,
-    /// An object was destroyed while commands use it.
+    /// An object was destroyed while commands used it.
     DestroyInUse,
     /// A context was destroyed before the objects in it.
     OutlivedContext,
-    /// Commands reach beyond an allocation.
+    /// A command accesses bytes beyond an allocation.
     OutOfBounds,
-    /// A defect of this driver.
+    /// This driver has a bug.
     Panic,
 }
 
 impl Check {
-    /// The name in reports and in the switch `TOLERATE`.
+    /// Returns the name in reports and in the switch `TOLERATE`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WrongClose => "wrong-close",
@@ -63,12 +64,13 @@ impl Check {
 
 static FOUND: Mutex<Vec<(Check, u64)>> = Mutex::new(Vec::new());
 
-/// The number of findings of each check.
+/// Returns the number of findings of each check.
 pub(crate) fn found() -> Vec<(Check, u64)> {
     FOUND.lock().map(|found| found.clone()).unwrap_or_default()
 }
 
-/// Reports a wrong use, after which the call fails. Ends the process if the switch says so.
+/// Reports a wrong use. The caller then returns an error, or the switch `MISUSE` ends the process
+/// here.
 pub(crate) fn misuse(check: Check, what: &str) {
     if switches().tolerated(check.name()) {
         return;

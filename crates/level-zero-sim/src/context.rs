@@ -1,4 +1,4 @@
-//! Contexts, in which memory, events and lists live.
+//! Contexts, which contain memory, events and lists.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::ledger::{Resource, write_report};
 
 #[derive(Default)]
 pub(crate) struct Context {
-    /// The number of objects in it.
+    /// The number of objects in this context.
     members: AtomicUsize,
 }
 
@@ -41,7 +41,8 @@ impl Context {
     }
 }
 
-/// Returns the context and the device that most functions take first. The device works.
+/// Returns the context and the device that most functions take first, and checks that the device
+/// works.
 pub(crate) fn pair(
     context: ze_context_handle_t,
     device: ze_device_handle_t,

@@ -1,8 +1,8 @@
 //! The state of a counter-based event: counters in a page that processes share.
 //!
-//! Signal number *n* stores *n* in one of a ring of words when it is done. A wait takes the number of
-//! the latest signal when it begins, and is for that signal alone. Signal number 0 counts as done
-//! although it was never submitted: a fresh event is complete.
+//! When signal number *n* completes, the driver stores *n* in one word of a ring. A wait reads the
+//! number of the latest signal when the wait begins, and waits for that signal only. Signal number
+//! 0 was never submitted and is treated as complete, so a fresh event is complete.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,16 +10,16 @@ use crate::call::{INVALID_ARGUMENT, Result};
 use crate::os::{Mapping, PAGE, Segment};
 use crate::wait::{Bell, Deadline, Waited};
 
-/// The number of signals that may be under way before one has to wait for another.
+/// The maximum number of signals in flight. A further signal waits until an earlier one completes.
 const RING: usize = 64;
 
 #[repr(C)]
 struct Words {
-    /// Rings whenever a signal is done.
+    /// Rings whenever a signal completes.
     changes: Bell,
     /// The number of the latest signal.
     issued: AtomicU64,
-    /// The times when the latest finished signal's work began and ended, in nanoseconds.
+    /// The times when the work of the latest completed signal began and ended, in nanoseconds.
     start: AtomicU64,
     end: AtomicU64,
     done: [AtomicU64; RING],
@@ -28,10 +28,11 @@ struct Words {
 const _: () = assert!(size_of::<Words>() <= PAGE);
 
 pub(crate) struct Counter {
-    /// The segment that handles lead to, if the event can be shared.
+    /// The segment that handles refer to, if the event can be shared.
     segment: Option<Segment>,
     mapping: Mapping,
-    /// The latest signal when the handle was made, for an opened event that no later signal reaches.
+    /// The latest signal when the handle was made. It is set for an opened event that does not see
+    /// later signals.
     snapshot: Option<u64>,
 }
 
@@ -47,7 +48,7 @@ impl Counter {
         })
     }
 
-    /// Opens the event in a segment of another process.
+    /// Opens the event in a segment that another process created.
     pub(crate) fn open(segment: &Segment, snapshot: Option<u64>) -> Result<Self> {
         if segment.size() < PAGE {
             return Err(INVALID_ARGUMENT);
@@ -64,8 +65,8 @@ impl Counter {
     }
 
     fn words(&self) -> &Words {
-        // SAFETY: the mapping has room for them, is aligned to pages and lives as long as this;
-        // they are atomic, and any bytes are valid.
+        // SAFETY: the mapping has room for the words, is aligned to pages and lives as long as
+        // `self`. The words are atomic, and any bytes are valid values.
         unsafe { self.mapping.base().cast().as_ref() }
     }
 
@@ -88,13 +89,8 @@ impl Counter {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
     }
 
-    /// Returns whether a signal can be completed: no earlier one needs the word.
-    pub(crate) fn has_room(&self, number: u64) -> bool {
-        self.is_done(number.saturating_sub(RING as u64))
-    }
-
     pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
-        // The word may belong to a signal that is not done yet.
+        // The word may still belong to an earlier signal that is not complete.
         let before = number.saturating_sub(RING as u64);
         if self.wait(before, Deadline::NEVER, gone) != Waited::Done {
             return;

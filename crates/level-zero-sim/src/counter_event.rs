@@ -1,4 +1,4 @@
-//! Counter-based events: created alone, shared by handles of their own.
+//! Counter-based events, which are created without a pool and have handles of their own.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -80,7 +80,7 @@ pub(crate) fn export(
     if event.flags & ZE_EVENT_COUNTER_BASED_FLAG_IPC == 0 {
         return Err(INVALID_ARGUMENT);
     }
-    // A handle that is only a snapshot is of some signal.
+    // A handle that contains only a snapshot needs a signal to refer to.
     let is_snapshot = switches().missing("event_updates");
     if is_snapshot && counter.latest() == 0 {
         return Err(INVALID_ARGUMENT);

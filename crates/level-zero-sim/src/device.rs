@@ -1,4 +1,4 @@
-//! Devices, and their loss.
+//! Devices, and how they are lost.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,7 +31,7 @@ impl Object for Device {
 }
 
 impl Device {
-    /// Checks that the device works; an error once it is lost.
+    /// Returns an error if the device is lost.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_lost() {
             true => Err(DEVICE_LOST),
@@ -52,13 +52,13 @@ impl Device {
         !self.is_lost()
     }
 
-    /// Lets the device work no more.
+    /// Marks the device as lost.
     pub(crate) fn lose(&self) {
         self.lost.store(true, Ordering::Release);
         ANY_LOST.store(true, Ordering::Release);
     }
 
-    /// The device's UUID, equal in all processes of a (simulated) machine.
+    /// Returns the device's UUID, which is equal in all processes of a simulated machine.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         let mut id = [0; 16];
         id[..6].copy_from_slice(b"ze_sim");
@@ -68,7 +68,7 @@ impl Device {
     }
 }
 
-/// A device of this process is lost.
+/// Whether any device of this process is lost.
 static ANY_LOST: AtomicBool = AtomicBool::new(false);
 
 /// The handles of devices, as addresses.
@@ -98,12 +98,12 @@ pub(crate) fn handle_of(device: &Device) -> Result<ze_device_handle_t> {
     Ok(devices()?[device.index as usize])
 }
 
-/// Returns whether something that was waited for may never come.
+/// Returns whether a signal that a thread waits for may never arrive.
 pub(crate) fn any_lost() -> bool {
     ANY_LOST.load(Ordering::Acquire)
 }
 
-/// Nanoseconds of the clock that host and devices share here.
+/// Returns the time of the clock that the host and the devices share, in nanoseconds.
 pub(crate) fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64

@@ -10,17 +10,18 @@ use crate::handles;
 use crate::module;
 use crate::switches::switches;
 
-/// The largest allocation, in bytes.
+/// Maximum size of an allocation, in bytes.
 pub(crate) const MAX_ALLOCATION: u64 = 4 << 30;
-/// The longest pattern of a fill, in bytes.
+/// Maximum length of a fill's pattern, in bytes.
 pub(crate) const MAX_PATTERN: usize = 128;
-/// The most work-items of a group, in all and in each dimension. The runtime for kernels has more.
+/// Maximum number of work-items of a group, in total and in each dimension. The OpenCL runtime
+/// allows more.
 pub(crate) const GROUP_SIZE: u32 = 1024;
-/// The memory of a group, in bytes. The runtime for kernels has more.
+/// Maximum size of a group's local memory, in bytes. The OpenCL runtime allows more.
 pub(crate) const LOCAL_MEMORY: u32 = 128 << 10;
-/// Bytes of all arguments of a kernel. The runtime for kernels has more.
+/// Maximum size of all arguments of a kernel, in bytes. The OpenCL runtime allows more.
 pub(crate) const ARGUMENT_BYTES: u32 = 2048;
-/// The groups of queues: for everything, for copies.
+/// The queue groups: one for all commands, one for copies only.
 pub(crate) const QUEUE_GROUPS: [ze_command_queue_group_property_flags_t; 2] = [
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE
         | ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY
@@ -34,7 +35,7 @@ fn version_known() -> bool {
         .is_ok_and(|name| switches().missing(name))
 }
 
-/// Fills what is chained to the properties of a device; the chain may hold anything.
+/// Fills the structures that are chained to a device's properties. Unknown structures are skipped.
 fn fill_chain(first: *mut c_void) -> Result<()> {
     let mut next = first.cast::<ze_base_properties_t>();
     while !next.is_null() {
@@ -59,7 +60,7 @@ entry! {
     ) {
         let device = handles::get::<Device, _>(device)?;
         let old = read(properties.cast_const())?;
-        // In nanoseconds a tick, or since 1.2 in ticks a second.
+        // The resolution is in nanoseconds per tick, or since version 1.2 in ticks per second.
         let per_second = ze_structure_type_t::ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES_1_2;
         write(properties, ze_device_properties_t {
             stype: old.stype,

@@ -1,4 +1,4 @@
-//! The driver: one for each process.
+//! The driver object, of which each process has one.
 
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::{Arc, LazyLock};
@@ -30,7 +30,7 @@ impl Object for Driver {
     }
 }
 
-/// The driver's handle, as an address; 0 if there was no memory for it.
+/// The driver's handle as an address, or 0 if there was no memory for it.
 static DRIVER: LazyLock<usize> = LazyLock::new(|| {
     let handle: Result<*mut c_void> = handles::create(Arc::new(Driver));
     handle.map_or(0, |handle| handle.expose_provenance())
@@ -64,7 +64,7 @@ entry! {
         if flags & !known != 0 {
             return Err(INVALID_ENUMERATION);
         }
-        // There are no devices but GPUs.
+        // All devices are GPUs.
         if flags != 0 && flags & ZE_INIT_FLAG_GPU_ONLY == 0 {
             return Err(UNINITIALIZED);
         }
@@ -145,7 +145,7 @@ entry! {
         if name.is_null() {
             return Err(INVALID_NULL_POINTER);
         }
-        // SAFETY: the contract of entry points: it ends with a zero.
+        // SAFETY: the contract of entry points: the string ends with a zero.
         let name = unsafe { CStr::from_ptr(name) };
         let function = zex::find(name).ok_or(INVALID_ARGUMENT)?;
         write(address, function)

@@ -1,4 +1,4 @@
-//! A thread that executes commands, one after the other.
+//! A thread that executes commands one after the other.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -14,25 +14,22 @@ use crate::switches::switches;
 use crate::wait::{Bell, Deadline, Waited};
 use crate::work::Work;
 
-/// The length up to which commands are short, in bytes.
-const SHORT: usize = 64 << 10;
-
-/// A command on its way.
+/// A submitted command.
 pub(crate) struct Submitted {
     pub(crate) waits: Few<Wait>,
     pub(crate) work: Work,
     pub(crate) signal: Option<Signal>,
-    /// Counts its uses of objects, until it is done.
+    /// Marks objects as used until the command is complete.
     pub(crate) uses: Few<Use>,
-    /// The memory that it uses, which stays even if it is freed too early.
+    /// The memory that the command uses. It stays mapped even if the program frees it too early.
     pub(crate) regions: Few<Arc<Region>>,
 }
 
 #[derive(Default)]
 struct Pending {
     commands: VecDeque<Submitted>,
-    /// The thread waits for commands and has not been woken: there are no commands, and it executes
-    /// none.
+    /// Whether the thread waits for a command and was not woken yet. While it is set, there are no
+    /// commands and the thread executes none.
     is_waiting: bool,
 }
 
@@ -41,12 +38,12 @@ struct Shared {
     queue: Mutex<Pending>,
     more: Condvar,
     submitted: AtomicU64,
-    /// The number of commands that use nothing any more, though their signals may be on their way.
+    /// The number of commands that no longer use any object. Their signals may still be pending.
     executed: AtomicU64,
     done: AtomicU64,
     /// Rings whenever `done` changes.
     changes: Bell,
-    /// The engine executes nothing more.
+    /// Whether the engine executes no further commands.
     stopped: AtomicBool,
 }
 
@@ -85,20 +82,14 @@ impl Engine {
             .queue
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, so that the next one comes after it.
-        if queue.is_waiting && is_done_at_once(&command) {
-            self.shared.execute(command);
-            self.shared.end_one();
-            return;
-        }
         queue.commands.push_back(command);
-        // Once, until it has woken up: each time is a system call.
+        // Wakes the thread only once until it is awake, because each wake-up is a system call.
         if mem::take(&mut queue.is_waiting) {
             self.shared.more.notify_one();
         }
     }
 
-    /// Waits for all that was submitted until now.
+    /// Waits for all commands that were submitted so far.
     pub(crate) fn wait(&self, deadline: Deadline) -> Waited {
         let shared = &self.shared;
         let last = shared.submitted.load(Ordering::Acquire);
@@ -108,7 +99,7 @@ impl Engine {
         })
     }
 
-    /// Returns whether all commands are done, or none is executed any more.
+    /// Returns whether all commands are complete, or the engine has stopped.
     pub(crate) fn is_idle(&self) -> bool {
         let shared = &self.shared;
         let submitted = shared.submitted.load(Ordering::Acquire);
@@ -116,18 +107,11 @@ impl Engine {
     }
 }
 
-/// Returns whether a command neither waits nor takes long, and that matters.
-fn is_done_at_once(command: &Submitted) -> bool {
-    switches().at_once
-        && command.work.len() <= SHORT
-        && command.waits.iter().all(Wait::is_done)
-        && command.signal.as_ref().is_none_or(Signal::is_next)
-}
-
 impl Drop for Engine {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
-        // Under the lock, so that the thread is either before its look or asleep.
+        // Taking the lock ensures that the thread either still has to check `stopped` or already
+        // sleeps.
         drop(self.shared.queue.lock());
         self.shared.more.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -167,11 +151,11 @@ impl Shared {
         }
     }
 
-    /// Does a command's work. Returns the times of its start and its end, unless it has failed.
+    /// Executes a command's work. Returns the times of its start and its end, or `None` if it
+    /// failed.
     fn work(&self, work: &Work) -> Option<(u64, u64)> {
         let start = now();
-        let is_instant = switches().at_once && work.len() <= SHORT;
-        if !switches().command_delay.is_zero() && !is_instant {
+        if !switches().command_delay.is_zero() {
             thread::sleep(switches().command_delay);
         }
         if !work.execute() {
@@ -189,7 +173,8 @@ impl Shared {
             true => self.work(&command.work),
             false => None,
         };
-        // Before the signal: whoever waits for it may end what was used.
+        // Releases these before the signal, because a waiter may destroy the objects as soon as it
+        // wakes.
         drop(command.uses);
         drop(command.work);
         drop(command.regions);

@@ -1,4 +1,4 @@
-//! Events of either kind, and what can be done with both.
+//! Events of both kinds, and the operations that they have in common.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -27,16 +27,16 @@ pub(crate) enum State {
     Slot(Slot),
 }
 
-/// The origin of an event, and so the way that it ends.
+/// The origin of an event, which decides how the program ends it.
 pub(crate) enum Source {
-    /// Created by itself: destroyed in the end.
+    /// The event was created without a pool. The program destroys it.
     Created {
-        /// The descriptor that handles of it lead to, once there is one.
+        /// The descriptor that the event's handles refer to, once the event is exported.
         exported: Mutex<Option<Exported>>,
     },
-    /// Opened by a handle: closed in the end.
+    /// The event was opened from a handle. The program closes it.
     Opened,
-    /// Of a pool, which outlives it: destroyed in the end.
+    /// The event belongs to a pool, which outlives it. The program destroys it.
     Pooled { pool: Arc<Pool> },
 }
 
@@ -44,16 +44,16 @@ pub(crate) struct Event {
     pub(crate) context: Arc<Context>,
     pub(crate) state: Arc<State>,
     pub(crate) source: Source,
-    /// Of a counter-based event: `ze_event_counter_based_flags_t`.
+    /// The `ze_event_counter_based_flags_t` of a counter-based event.
     pub(crate) flags: u32,
     pub(crate) has_times: bool,
-    /// Of an event from a pool that cannot be shared, as Intel's driver has it: a list in order makes
-    /// a counter of it, for good.
+    /// Whether a pooled event that cannot be shared acts as a counter. As in Intel's driver, the
+    /// first signal from an in-order list turns it into a counter permanently.
     pub(crate) counts: Counts,
     pub(crate) use_count: UseCount,
 }
 
-/// Whether a list in order has signalled an event of a pool.
+/// Whether an in-order list has signalled a pooled event.
 #[derive(Default)]
 pub(crate) struct Counts {
     ever: AtomicBool,
@@ -81,7 +81,7 @@ impl Event {
         matches!(*self.state, State::Counter(_))
     }
 
-    /// Makes a wait for the signal that is the latest now.
+    /// Creates a wait for the signal that is currently the latest.
     pub(crate) fn wait(&self) -> Wait {
         let number = match &*self.state {
             State::Counter(counter) => counter.latest(),
@@ -93,7 +93,7 @@ impl Event {
         }
     }
 
-    /// Notes that an immediate in-order list is about to signal it.
+    /// Notes that an immediate in-order list is about to signal the event.
     pub(crate) fn count(&self) {
         let is_plain = matches!(&self.source, Source::Pooled { pool } if !pool.is_shared);
         if is_plain {
@@ -102,7 +102,7 @@ impl Event {
         }
     }
 
-    /// Checks that a list may wait for it: a counter must have been signalled.
+    /// Checks that a list may wait for the event. A counter must have been signalled first.
     pub(crate) fn can_be_waited_for(&self) -> Result<()> {
         let Counts { ever, since_reset } = &self.counts;
         match ever.load(Ordering::Acquire) && !since_reset.load(Ordering::Acquire) {
@@ -111,7 +111,7 @@ impl Event {
         }
     }
 
-    /// Makes a new signal. From now on waits are for this one.
+    /// Creates a new signal. Later waits are for this signal.
     pub(crate) fn signal(&self) -> Signal {
         let number = match &*self.state {
             State::Counter(counter) => counter.issue(),
@@ -124,20 +124,13 @@ impl Event {
     }
 }
 
-/// Ends with one signal.
+/// A wait for one signal.
 pub(crate) struct Wait {
     state: Arc<State>,
     number: u64,
 }
 
 impl Wait {
-    pub(crate) fn is_done(&self) -> bool {
-        match &*self.state {
-            State::Counter(counter) => counter.is_done(self.number),
-            State::Slot(slot) => slot.is_done(),
-        }
-    }
-
     pub(crate) fn block(&self, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
         match &*self.state {
             State::Counter(counter) => counter.wait(self.number, deadline, gone),
@@ -146,27 +139,19 @@ impl Wait {
     }
 }
 
-/// A signal, which is completed once.
+/// A signal, which the driver completes once.
 pub(crate) struct Signal {
     state: Arc<State>,
     number: u64,
 }
 
 impl Signal {
-    /// The one signal of a state that has no numbers.
+    /// Returns the only signal of a state without signal numbers.
     pub(crate) fn of(state: Arc<State>) -> Self {
         Self { state, number: 0 }
     }
 
-    /// Returns whether completing it waits for nothing.
-    pub(crate) fn is_next(&self) -> bool {
-        match &*self.state {
-            State::Counter(counter) => counter.has_room(self.number),
-            State::Slot(_) => true,
-        }
-    }
-
-    /// `times` are when the work began and ended, in nanoseconds.
+    /// Completes the signal. `times` are when the work began and ended, in nanoseconds.
     pub(crate) fn complete(self, times: (u64, u64), gone: impl Fn() -> bool) {
         match &*self.state {
             State::Counter(counter) => counter.complete(self.number, times, gone),
@@ -175,7 +160,7 @@ impl Signal {
     }
 }
 
-/// Returns the code for the end of a host's wait.
+/// Converts the outcome of a host's wait to a result code.
 pub(crate) fn code(waited: Waited) -> Result<()> {
     match waited {
         Waited::Done => Ok(()),
@@ -184,7 +169,7 @@ pub(crate) fn code(waited: Waited) -> Result<()> {
     }
 }
 
-/// The flag of an event from a pool: the host can set it, unlike a counter.
+/// Returns the flag of a pooled event. The host can set a flag, but not a counter.
 fn slot(event: &Event) -> Result<&Slot> {
     match &*event.state {
         State::Slot(slot) => Ok(slot),

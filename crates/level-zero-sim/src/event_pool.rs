@@ -27,9 +27,9 @@ pub(crate) struct Pool {
     pub(crate) context: Arc<Context>,
     pub(crate) slots: Arc<Slots>,
     pub(crate) has_times: bool,
-    /// Other processes may open it.
+    /// Whether other processes may open the pool.
     pub(crate) is_shared: bool,
-    /// Opened from a handle: to be closed, not destroyed.
+    /// Whether the pool was opened from a handle. Such a pool is closed and not destroyed.
     opened: bool,
     exported: Mutex<Option<Exported>>,
 }
@@ -49,7 +49,7 @@ impl Object for Pool {
     }
 }
 
-/// Ends a pool, in the way that is right for it.
+/// Ends a pool by close or destroy, and checks that this is the right one for it.
 fn end(pool: ze_event_pool_handle_t, opened: bool) -> Result<()> {
     let pool = handles::take::<Pool, _>(pool, |pool| match pool.opened == opened {
         true => Ok(()),
@@ -63,7 +63,7 @@ fn end(pool: ze_event_pool_handle_t, opened: bool) -> Result<()> {
             Err(INVALID_ARGUMENT)
         }
     })?;
-    // The pool, and one of each event.
+    // The pool has one reference here, and one for each of its events.
     if Arc::strong_count(&pool) > 1 {
         misuse(Check::DestroyInUse, "the pool still has events");
     }
@@ -133,7 +133,7 @@ entry! {
         context: ze_context_handle_t,
         handle: ze_ipc_event_pool_handle_t,
     ) {
-        // The descriptor stays as long as the pool.
+        // The descriptor stays open as long as the pool.
         handles::get::<Context, _>(context)?;
         Wire::read(handle.data, Kind::EventPool).map(drop)
     }

@@ -1,4 +1,5 @@
-//! Memory by a descriptor alone: what is chained to its description, and to its properties.
+//! Memory that is shared by a descriptor alone. The structures are chained to the memory's
+//! description and to its properties.
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
@@ -14,20 +15,21 @@ use crate::ipc::{Exported, duplicate, take};
 use crate::os::Segment;
 use crate::switches::switches;
 
-/// What memory is to be made for, or from.
+/// How memory takes part in sharing by a descriptor.
 #[derive(Clone, Copy)]
 pub(crate) enum Extension {
     None,
     Export,
-    /// The number of a descriptor of this process. It becomes the driver's if the call succeeds.
+    /// The memory is imported from the descriptor with this number. The driver owns the descriptor
+    /// if the call succeeds.
     Import(i32),
 }
 
-/// Drivers before this one take no notice of what is chained to import physical memory, and answer
-/// with new memory: 26.18, by the number in `ze_driver_properties_t`.
+/// The first driver version that imports physical memory: 26.18, as the number in
+/// `ze_driver_properties_t`. Earlier drivers ignore the chained structure and return new memory.
 const IMPORTS_PHYSICAL: u32 = 0x0103_0000 + 38_308;
 
-/// What is chained to the description of physical memory.
+/// Reads the structures that are chained to the description of physical memory.
 pub(crate) fn physical_extension(next: *const c_void) -> Result<Extension> {
     match extension(next)? {
         Extension::Import(_) if switches().driver_version < IMPORTS_PHYSICAL => Ok(Extension::None),
@@ -35,7 +37,7 @@ pub(crate) fn physical_extension(next: *const c_void) -> Result<Extension> {
     }
 }
 
-/// What is chained to the description of new memory.
+/// Reads the structures that are chained to the description of new memory.
 pub(crate) fn extension(next: *const c_void) -> Result<Extension> {
     if next.is_null() {
         return Ok(Extension::None);
@@ -60,7 +62,7 @@ pub(crate) fn extension(next: *const c_void) -> Result<Extension> {
 }
 
 impl Extension {
-    /// The memory itself: new, or what the descriptor leads to.
+    /// Returns the memory itself. It is new, or the descriptor's file.
     pub(crate) fn segment(self, size: usize) -> Result<Segment> {
         let Self::Import(number) = self else {
             return Segment::new(size);
@@ -85,14 +87,15 @@ impl Extension {
     }
 }
 
-/// The number of a descriptor that the driver was given, and closes in the end.
+/// The number of a descriptor that the program passed to the driver. The driver closes it with the
+/// memory.
 pub(crate) struct Given {
     number: i32,
     inode: u64,
 }
 
 impl Given {
-    /// Of memory that was made from it.
+    /// Returns the descriptor that `segment` was imported from, if it was imported.
     pub(crate) fn new(extension: Extension, segment: &Segment) -> Option<Self> {
         let Extension::Import(number) = extension else {
             return None;
@@ -118,7 +121,8 @@ impl Drop for Given {
     }
 }
 
-/// Answers what is chained to the properties of memory: its descriptor, which stays the driver's.
+/// Fills the structures that are chained to the memory's properties with its descriptor. The driver
+/// still owns the descriptor.
 pub(crate) fn export_to(
     next: *mut c_void,
     segment: &Segment,

@@ -1,4 +1,4 @@
-//! Fences: signalled when a queue has executed lists.
+//! Fences, which a queue signals after it has executed lists.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(crate) struct Fence {
     context: Arc<Context>,
     device: Arc<Device>,
     state: Arc<State>,
-    /// By queues.
+    /// Counts the queues that use the fence.
     pub(crate) use_count: UseCount,
 }
 

@@ -1,6 +1,7 @@
-//! Functions that the loader looks up: one for each table, which fills it as far as the loader's
-//! version of Level Zero and the driver's own go. All of Level Zero 1.4 must be there; what no
-//! loader calls is a table of functions that answer that they are not supported.
+//! Functions that the loader looks up by name. Each one fills a table of function pointers. It
+//! fills as many entries as both the loader's and the driver's version of Level Zero have. All
+//! functions of Level Zero 1.4 must exist. Tables that no loader calls contain only functions that
+//! return "unsupported".
 
 use std::ffi::c_void;
 
@@ -9,26 +10,26 @@ use level_zero_sys::*;
 use crate::call::{INVALID_NULL_POINTER, Result, UNSUPPORTED_FEATURE, UNSUPPORTED_VERSION};
 use crate::switches::switches;
 
-/// The minor version since which a table has that many functions.
+/// A minor version, and the number of functions that a table has since that version.
 type Step = (u32, usize);
 
-/// Stands for every function that there is not. Its arguments don't matter to it.
+/// Takes the place of every missing function. It ignores its arguments.
 extern "C" fn unsupported() -> ze_result_t {
     UNSUPPORTED_FEATURE
 }
 
-/// A table that is nothing but [`unsupported`].
+/// Creates a table in which every entry is [`unsupported`].
 ///
 /// # Safety
 ///
-/// `T` is a structure of function pointers alone, all of which answer a `ze_result_t`.
+/// `T` must consist of function pointers only, all of which return a `ze_result_t`.
 unsafe fn nothing<T>() -> T {
     let mut table = std::mem::MaybeUninit::<T>::uninit();
     let entries = size_of::<T>() / size_of::<usize>();
     let function: extern "C" fn() -> ze_result_t = unsupported;
     for i in 0..entries {
-        // SAFETY: the entry is in the table. In the C interface of this machine a function may
-        // be called with more arguments than it looks at.
+        // SAFETY: the entry is in the table. In this machine's C interface, a function may be
+        // called with more arguments than it reads.
         unsafe {
             table
                 .as_mut_ptr()
@@ -41,7 +42,7 @@ unsafe fn nothing<T>() -> T {
     unsafe { table.assume_init() }
 }
 
-/// Copies what both sides know of a table.
+/// Copies the entries that both the loader and the driver know.
 fn give<T>(version: ze_api_version_t, to: *mut T, table: &T, steps: &[Step]) -> Result<()> {
     if to.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -66,7 +67,7 @@ macro_rules! tables {
     )*) => {$(
         /// # Safety
         ///
-        /// As the loader calls it: `to` leads to a table of that version.
+        /// The loader calls it, and `to` points to a table of that version.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $getter(
             version: ze_api_version_t,
@@ -74,7 +75,7 @@ macro_rules! tables {
         ) -> ze_result_t {
             static CALLS: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
             crate::call::call(stringify!($getter), &CALLS, || {
-                // SAFETY: a table of Level Zero is nothing else.
+                // SAFETY: a Level Zero table consists of such function pointers only.
                 #[allow(unused_mut)]
                 let mut table: $table = unsafe { nothing() };
                 $(if !switches().missing(stringify!($function)) {
@@ -247,12 +248,12 @@ tables! {
     zeGetFabricEdgeExpProcAddrTable ze_fabric_edge_exp_dditable_t [4: 3];
 }
 
-/// Getters of the tables for tools and for system management, which stay as empty as they come.
+/// Defines getters of the tables for tools and for system management. They leave the tables empty.
 macro_rules! empty_tables {
     ($($getter:ident)*) => {$(
         /// # Safety
         ///
-        /// None: nothing is touched.
+        /// There are no requirements, because the function accesses no memory.
         #[unsafe(no_mangle)]
         pub(crate) unsafe extern "C" fn $getter(
             _: ze_api_version_t,

@@ -1,5 +1,5 @@
-//! Handles: each is an address that was never one before, so that one of a destroyed object is
-//! recognised for as long as the process lives.
+//! Handles of objects. Each handle is an address that was never used before, so the driver
+//! recognises the handle of a destroyed object for the life of the process.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -12,26 +12,27 @@ use crate::context::Context;
 use crate::ledger::{self, Resource};
 use crate::os::Mapping;
 
-/// How far handles are apart, in bytes.
+/// Distance between two handles, in bytes.
 const STRIDE: usize = 64;
-/// The room for them. Nothing is stored there; a loader that looks inside of a handle sees zeros.
+/// Size of the address range for handles, in bytes. Nothing is stored there, so a loader that reads
+/// through a handle sees zeros.
 const ROOM: usize = 1 << 30;
 
-/// What has a handle.
+/// An object that has a handle.
 pub(crate) trait Object: Any + Send + Sync {
-    /// What it is called in reports of wrong use.
+    /// The object's name in reports of wrong use.
     const NAME: &'static str;
 
-    /// What it counts as.
+    /// Returns the kind of resource that the report counts the object as.
     fn resource(&self) -> Resource;
 
-    /// The context that it must not outlive.
+    /// Returns the context that the object must not outlive.
     fn context(&self) -> Option<&Arc<Context>>;
 }
 
 struct Slot {
     name: &'static str,
-    /// `None` once destroyed.
+    /// The object, or `None` after it was destroyed.
     object: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -51,7 +52,7 @@ fn registry() -> Result<&'static Registry> {
     REGISTRY.as_ref().ok_or(crate::call::OUT_OF_DEVICE_MEMORY)
 }
 
-/// A handle for a new object.
+/// Creates a handle for a new object.
 pub(crate) fn create<T: Object, H>(object: Arc<T>) -> Result<*mut H> {
     let registry = registry()?;
     ledger::add(object.resource());
@@ -67,7 +68,7 @@ pub(crate) fn create<T: Object, H>(object: Arc<T>) -> Result<*mut H> {
         name: T::NAME,
         object: Some(object),
     });
-    // The first stays free, so that no handle is the address of the room.
+    // The first place stays unused, so that no handle equals the start of the range.
     let offset = (index + 1) * STRIDE;
     assert!(offset < ROOM, "there are no handles left");
     Ok(ptr::with_exposed_provenance_mut(
@@ -75,7 +76,7 @@ pub(crate) fn create<T: Object, H>(object: Arc<T>) -> Result<*mut H> {
     ))
 }
 
-/// What a handle is, whether or not it still exists.
+/// Looks up a handle. The object is `None` if it was destroyed.
 fn find<T: Object>(handle: *mut c_void) -> Result<(usize, Option<Arc<T>>)> {
     if handle.is_null() {
         return Err(INVALID_NULL_HANDLE);
@@ -105,7 +106,7 @@ fn find<T: Object>(handle: *mut c_void) -> Result<(usize, Option<Arc<T>>)> {
     Ok((index, object.and_then(std::result::Result::ok)))
 }
 
-/// The object of a handle.
+/// Returns the object of a handle.
 pub(crate) fn get<T: Object, H>(handle: *mut H) -> Result<Arc<T>> {
     match find(handle.cast())? {
         (_, Some(object)) => Ok(object),
@@ -117,7 +118,7 @@ pub(crate) fn get<T: Object, H>(handle: *mut H) -> Result<Arc<T>> {
     }
 }
 
-/// The object of a handle that may be null.
+/// Returns the object of a handle that may be null.
 pub(crate) fn get_optional<T: Object, H>(handle: *mut H) -> Result<Option<Arc<T>>> {
     if handle.is_null() {
         return Ok(None);
@@ -125,7 +126,7 @@ pub(crate) fn get_optional<T: Object, H>(handle: *mut H) -> Result<Option<Arc<T>
     get(handle).map(Some)
 }
 
-/// The object of a handle that ends here, if `check` lets it.
+/// Removes a handle and returns its object, if `check` allows it.
 pub(crate) fn take<T: Object, H>(
     handle: *mut H,
     check: impl FnOnce(&Arc<T>) -> Result<()>,

@@ -1,13 +1,14 @@
-//! Handles for other processes: 64 bytes around the number of a descriptor.
+//! Handles for other processes: 64 bytes that contain a descriptor number.
 //!
-//! As in Intel's driver, the number comes first. Either the process that opens the handle has put
-//! another number there, of a descriptor of the same file in that process; or the driver fetches the
-//! descriptor from the exporting process, whose number is in the handle then. For memory a driver
-//! that fetches recognises a number that was put there, by its copy of the first one. For
-//! counter-based events it does not, and the number is behind eight zeros.
+//! As in Intel's driver, the number comes first. The descriptor reaches the opening process in one
+//! of two ways. Either that process replaces the number by that of its own descriptor of the same
+//! file, or the driver fetches the descriptor from the exporting process. In the second case the
+//! handle contains the exporting process's number. A driver that fetches compares the number with a
+//! second copy in the handle, and so recognises a replaced number for memory. It does not recognise
+//! one for counter-based events, where the number is after eight zero bytes.
 //!
-//! A number that was put there for memory of the host becomes the driver's, which closes it at once.
-//! For memory of a device it stays the caller's. Intel's driver has it so since 26.09.
+//! The driver takes ownership of a replaced number for host memory, and closes it at once. For
+//! device memory the caller keeps it. Intel's driver behaves like this since 26.09.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -22,10 +23,10 @@ use crate::ledger::{self, Resource};
 use crate::os::Segment;
 use crate::switches::{Transport, switches};
 
-/// Drivers before this one (26.18) that fetch descriptors recognise no number that was put in place.
+/// The first version of a fetching driver that recognises a replaced number (26.18).
 const RECOGNISES: u32 = 0x0103_0000 + 38_308;
 
-/// The kind of object that a handle leads to.
+/// The kind of object that a handle refers to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
@@ -35,7 +36,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Returns the code that opening a bad handle answers.
+    /// Returns the result code for opening a bad handle.
     fn refusal(self) -> ze_result_t {
         match self {
             Self::Memory | Self::EventPool => INVALID_ARGUMENT,
@@ -48,15 +49,17 @@ impl Kind {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct Wire {
-    /// The descriptor's number. The other fields are as the exporting process wrote them.
+    /// The descriptor number. An opener may replace it, and the other fields stay as the exporter
+    /// wrote them.
     number: c_int,
     original: c_int,
-    /// Bytes of memory, or events of a pool; of an event its latest signal, if the handle has it.
+    /// The size of memory in bytes, or the number of events of a pool. For an event it is the
+    /// latest signal, if the handle contains that.
     pub(crate) size: u64,
-    /// The exporting process of memory, where Intel's driver has it; 0 if the driver does not fetch
-    /// descriptors.
+    /// The number of the process that exported memory, at the same offset as in Intel's driver. It
+    /// is 0 if the driver does not fetch descriptors.
     memory_pid: u32,
-    /// The kind of memory in the second byte, if the driver fetches descriptors; otherwise 0.
+    /// The kind of memory, in the second byte. It is 0 if the driver does not fetch descriptors.
     memory_kind: u32,
     inode: u64,
     /// The driver's version.
@@ -64,7 +67,8 @@ pub(crate) struct Wire {
     pub(crate) flags: u32,
     kind: u32,
     spare: u32,
-    /// The exporting process of an event, where Intel's driver has it; 0 as above.
+    /// The number of the process that exported an event, at the same offset as in Intel's driver.
+    /// It is 0 if the driver does not fetch descriptors.
     event_pid: u32,
     magic: u32,
     sum: u64,
@@ -111,9 +115,9 @@ impl Wire {
         unsafe { std::mem::transmute(self) }
     }
 
-    /// Reads a handle of a kind from bytes.
+    /// Reads a handle of the given kind, and checks it.
     pub(crate) fn read(bytes: [c_char; 64], kind: Kind) -> Result<Self> {
-        // SAFETY: as above.
+        // SAFETY: both types are 64 bytes without padding, and any bytes are valid values.
         let wire: Self = unsafe { std::mem::transmute(bytes) };
         if wire.magic == MAGIC && wire.version != switches().driver_version {
             let (theirs, ours) = (wire.version, switches().driver_version);
@@ -128,13 +132,13 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns a checksum of all that may not change on the way.
+    /// Returns a checksum of all bytes that an opener may not change.
     fn sum_of_rest(&self) -> u64 {
         let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
         let words = [
             pair(self.original as u32, self.spare),
             if self.is_displaced() { 0 } else { self.size },
-            // Whoever puts a number in place may take the other one out.
+            // A process that replaces the number may also erase the exporting process's number.
             pair(self.memory_kind, self.event_pid),
             self.inode,
             pair(self.version, self.flags),
@@ -147,12 +151,12 @@ impl Wire {
         })
     }
 
-    /// Returns whether it begins with zeros, and the number is behind them.
+    /// Returns whether the handle begins with zeros, with the number after them.
     fn is_displaced(&self) -> bool {
         self.kind == Kind::CounterEvent as u32 && self.original == 0 && self.spare != 0
     }
 
-    /// Returns the descriptor's number, and the one that the exporting process wrote.
+    /// Returns the current descriptor number, and the one that the exporting process wrote.
     fn numbers(&self) -> (c_int, c_int) {
         match self.is_displaced() {
             true => (self.size as c_int, self.spare as c_int),
@@ -160,12 +164,12 @@ impl Wire {
         }
     }
 
-    /// Returns whether this is a handle around `exported`.
+    /// Returns whether this handle refers to `exported`.
     pub(crate) fn is_of(&self, exported: &Exported) -> bool {
         self.inode == exported.inode && self.original == exported.number()
     }
 
-    /// Opens the file behind the handle in this process.
+    /// Opens the handle's file in this process.
     pub(crate) fn open(&self, kind: Kind) -> Result<Segment> {
         if switches().refuse_descriptors {
             return Err(kind.refusal());
@@ -184,7 +188,8 @@ impl Wire {
         };
         match file.and_then(Segment::from_file) {
             Some(segment) if segment.inode() == self.inode => return Ok(segment),
-            // Not allowed to, or too late: nothing that the caller did wrong.
+            // The kernel denied access, or the exporter has ended. This is no mistake of the
+            // caller.
             _ if fetches && number == original => {}
             found => {
                 let what = match found {
@@ -200,7 +205,8 @@ impl Wire {
     }
 }
 
-/// Asks the kernel for the exporting process's descriptor, which a process that may trace it gets.
+/// Duplicates a descriptor of the exporting process. The kernel allows it to a process that may
+/// trace the exporter.
 fn fetch(pid: u32, number: c_int) -> Option<OwnedFd> {
     let pid = Pid::from_raw(pid as i32)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
@@ -212,22 +218,22 @@ pub(crate) fn duplicate(number: c_int) -> Option<OwnedFd> {
     if number < 0 {
         return None;
     }
-    // SAFETY: for the length of a system call, which fails where the number is none.
+    // SAFETY: the number is borrowed for one system call, which fails if the number is not open.
     let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
     rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()
 }
 
-/// Takes a descriptor whose number the caller has given away.
+/// Takes over a descriptor whose ownership the caller has passed to the driver.
 pub(crate) fn take(number: c_int) -> Option<OwnedFd> {
     let file = duplicate(number)?;
-    // SAFETY: it is open, and nobody else's any more.
+    // SAFETY: the descriptor is open, and its owner has passed it to the driver.
     drop(unsafe { OwnedFd::from_raw_fd(number) });
     Some(file)
 }
 
-/// A descriptor of the driver whose number is in handles. Only the driver closes it.
+/// A descriptor of the driver whose number handles contain. Only the driver may close it.
 pub(crate) struct Exported {
-    /// `None` only while dropped.
+    /// The descriptor, which is `None` only during drop.
     file: Option<OwnedFd>,
     inode: u64,
     /// The number of handles that have not been put back.
@@ -245,7 +251,7 @@ impl Exported {
         })
     }
 
-    /// Keeps it for as long as the object that it leads to.
+    /// Keeps the descriptor open for as long as the exported object.
     pub(crate) fn keep(&mut self) {
         self.handles += 1;
     }
@@ -254,13 +260,13 @@ impl Exported {
         self.file.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
-    /// Returns whether the number still leads where it did.
+    /// Returns whether the number still refers to the same file.
     fn is_intact(&self) -> bool {
         let status = self.file.as_ref().map(fstat);
         status.is_some_and(|status| status.is_ok_and(|status| status.st_ino == self.inode))
     }
 
-    /// Reports a wrong use if a user has closed the descriptor.
+    /// Reports a wrong use if the program has closed the descriptor.
     pub(crate) fn check(&self) -> Result<()> {
         match self.is_intact() {
             true => Ok(()),
@@ -280,7 +286,7 @@ impl Drop for Exported {
     fn drop(&mut self) {
         ledger::remove(Resource::Descriptor);
         if self.check().is_err() {
-            // The number may be somebody else's by now.
+            // The number may belong to another file now, so it is not closed.
             let _ = self.file.take().map(IntoRawFd::into_raw_fd);
         }
     }

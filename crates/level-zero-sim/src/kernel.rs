@@ -1,4 +1,4 @@
-//! Kernels, and launches of them.
+//! Kernels and their launches.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,9 +23,10 @@ use crate::runtime_queue;
 use crate::space::{self, Region, Use, UseCount};
 use crate::work::Work;
 
-/// Work-items of a group that are suggested, at most.
+/// Maximum number of work-items in a suggested group.
 const GOOD_GROUP: u32 = 256;
-/// Groups that can wait for each other: the runtime runs a group to its end before it begins the next.
+/// Maximum number of groups in a cooperative launch. The OpenCL runtime finishes one group before
+/// it begins the next, so no group can wait for another.
 const COOPERATIVE_GROUPS: u32 = 1;
 
 pub(crate) struct Kernel {
@@ -35,11 +36,11 @@ pub(crate) struct Kernel {
     name: CString,
     parameters: Vec<Parameter>,
     state: Mutex<State>,
-    /// By commands.
+    /// Counts the commands that use the kernel.
     pub(crate) use_count: UseCount,
 }
 
-/// What launches take from a kernel as they are appended.
+/// The state that a launch copies when it is appended.
 struct State {
     arguments: Vec<Option<Given>>,
     group: Option<[u32; 3]>,
@@ -53,14 +54,14 @@ enum Given {
     Value(Few<u8>),
     Address(usize),
     Local(usize),
-    /// An image, and the runtime's handle of it.
+    /// An image, and the OpenCL runtime's handle of it.
     Image(Arc<Image>, [u8; size_of::<usize>()]),
-    /// A sampler, likewise.
+    /// A sampler, and the OpenCL runtime's handle of it.
     Sampler(Arc<Sampler>, [u8; size_of::<usize>()]),
 }
 
 impl Given {
-    /// Returns the argument as the runtime takes it.
+    /// Returns the argument in the OpenCL runtime's form.
     fn argument(&self) -> Argument<'_> {
         match self {
             Self::Value(bytes) => Argument::Value(bytes),
@@ -88,18 +89,18 @@ impl Kernel {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the only size of groups, if the source allows only one.
+    /// Returns the group size that the source requires, if it requires one.
     fn required(&self) -> Option<[u32; 3]> {
         let required = self.kernel.info().required_size;
         (required != [0; 3]).then(|| required.map(|size| size as u32))
     }
 
-    /// Returns the most work-items of a group.
+    /// Returns the maximum number of work-items of a group.
     fn group_items(&self) -> u32 {
         GROUP_SIZE.min(u32::try_from(self.kernel.info().group_items).unwrap_or(u32::MAX))
     }
 
-    /// Refuses an object of another context.
+    /// Returns an error if the object belongs to another context.
     fn check_context(&self, object: &impl Object) -> Result<()> {
         let contexts = object.context().zip(self.module.context());
         match contexts.is_some_and(|(theirs, own)| Arc::ptr_eq(theirs, own)) {
@@ -108,7 +109,7 @@ impl Kernel {
         }
     }
 
-    /// Reads an argument, as its parameter wants it. `value` may be null.
+    /// Reads an argument in the form that its parameter requires. `value` may be null.
     fn read(&self, parameter: Parameter, size: usize, value: *const c_void) -> Result<Given> {
         let is_null = value.is_null();
         match parameter {
@@ -119,9 +120,10 @@ impl Kernel {
             Parameter::Address if size != size_of::<usize>() => Err(INVALID_KERNEL_ARGUMENT_SIZE),
             Parameter::Address if is_null => Ok(Given::Address(0)),
             Parameter::Address => {
-                // SAFETY: the contract of entry points: as many bytes as an address has.
+                // SAFETY: the contract of entry points: `value` points to as many bytes as an
+                // address has.
                 let address = unsafe { value.cast::<usize>().read_unaligned() };
-                // As without shared memory of the system.
+                // Other addresses are refused, as on a device without shared system memory.
                 let is_known = address == 0
                     || space::find(address).is_some()
                     || self.module.has_variable_at(address);
@@ -151,7 +153,8 @@ impl Kernel {
         }
     }
 
-    /// Returns a launch of this many groups, with what is set now, and the memory that it uses.
+    /// Creates a launch of this many groups with the current arguments, and returns it with the
+    /// memory that it uses.
     fn launch(self: &Arc<Self>, groups: [u32; 3]) -> Result<(Launch, Few<Arc<Region>>)> {
         let state = self.state();
         let arguments = state.arguments.iter().cloned();
@@ -186,7 +189,7 @@ impl Kernel {
     }
 }
 
-/// A launch, with the arguments of the time when it was appended.
+/// A launch, with the arguments that were set when it was appended.
 pub(crate) struct Launch {
     pub(crate) kernel: Arc<Kernel>,
     arguments: Vec<Given>,
@@ -194,7 +197,7 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Runs the kernel, and returns when it is done; `false` if the runtime has refused.
+    /// Runs the kernel and waits for it. Returns `false` if the OpenCL runtime refused it.
     pub(crate) fn run(&self) -> bool {
         if self.shape.global.contains(&0) {
             return true;
@@ -202,13 +205,13 @@ impl Launch {
         let kernel = &self.kernel.kernel;
         runtime_queue::run(kernel.runtime(), |queue| {
             let arguments = self.arguments.iter().map(Given::argument);
-            // SAFETY: whoever has appended the launch answers for what the kernel does; the command
-            // keeps the driver's memory and objects among the arguments.
+            // SAFETY: the program that appended the launch guarantees what the kernel accesses. The
+            // command keeps the driver's memory and the objects among the arguments alive.
             unsafe { queue.launch(kernel, &self.shape, arguments) }
         })
     }
 
-    /// Counts the use of the kernel, its images and samplers for as long as the result lives.
+    /// Marks the kernel, its images and its samplers as used while the result lives.
     pub(crate) fn uses(&self) -> Few<Use> {
         let objects = self.arguments.iter().filter_map(|argument| match argument {
             Given::Image(image, _) => Some(image.use_count.take()),
@@ -245,7 +248,7 @@ fn divisor(number: u32, most: u32) -> u32 {
     sizes.find(|size| number.is_multiple_of(*size)).unwrap_or(1)
 }
 
-/// Fills what is chained to the properties of a kernel; the chain may hold anything.
+/// Fills the structures that are chained to a kernel's properties. Unknown structures are skipped.
 fn fill_chain(kernel: &Kernel, first: *mut c_void) -> Result<()> {
     let mut next = first.cast::<ze_base_properties_t>();
     while !next.is_null() {
@@ -285,7 +288,7 @@ entry! {
         if desc.pKernelName.is_null() {
             return Err(INVALID_NULL_POINTER);
         }
-        // SAFETY: the contract of entry points: it ends with a zero.
+        // SAFETY: the contract of entry points: the string ends with a zero.
         let name = unsafe { CStr::from_ptr(desc.pKernelName) };
         let found = module.program.kernel(name).map_err(|failure| {
             describe(&failure.to_string());
@@ -393,7 +396,8 @@ entry! {
         Ok(())
     }
 
-    /// Kernels of the runtime may follow all addresses, so that the flags have no effect.
+    /// Accepts the flags, which have no effect because the OpenCL runtime's kernels may follow all
+    /// addresses.
     fn zeKernelSetIndirectAccess(
         kernel: ze_kernel_handle_t,
         flags: ze_kernel_indirect_access_flags_t,
@@ -448,7 +452,7 @@ entry! {
             if read(size.cast_const())? < bytes.len() {
                 return Err(INVALID_SIZE);
             }
-            // SAFETY: the contract of entry points: there is room for as many.
+            // SAFETY: the contract of entry points: the buffer has room for that many bytes.
             unsafe { name.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         }
         write(size, bytes.len())

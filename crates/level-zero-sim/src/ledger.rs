@@ -1,4 +1,4 @@
-//! Counts of live objects and of calls, and the report of them.
+//! Counts of live objects and of calls, and the report about them.
 
 use std::fmt::Write;
 use std::sync::Mutex;
@@ -9,7 +9,7 @@ use crate::switches::switches;
 
 macro_rules! resources {
     ($($resource:ident $name:literal,)*) => {
-        /// What is counted.
+        /// A kind of object that the report counts.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         pub(crate) enum Resource {
             $($resource,)*
@@ -74,15 +74,15 @@ pub(crate) fn remove(resource: Resource) {
 type Function = (&'static str, &'static AtomicU64);
 static FUNCTIONS: Mutex<Vec<Function>> = Mutex::new(Vec::new());
 
-/// Takes a function into the report, at its first call.
+/// Adds a function to the report at its first call.
 pub(crate) fn note_function(name: &'static str, calls: &'static AtomicU64) {
     if let Ok(mut functions) = FUNCTIONS.lock() {
         functions.push((name, calls));
     }
 }
 
-/// Lines of words: `program ARGUMENT…`, `live NAME N of M created`, `misuse CHECK N`,
-/// `calls FUNCTION N`.
+/// Returns the report, whose lines are `program ARGUMENT…`, `live NAME N of M created`,
+/// `misuse CHECK N` and `calls FUNCTION N`.
 pub(crate) fn report() -> String {
     let mut text = String::from("program");
     for argument in std::env::args_os() {
@@ -105,7 +105,7 @@ pub(crate) fn report() -> String {
     text
 }
 
-/// Writes the report into the file that is to have it: one for each process.
+/// Writes the report to the file that the switch `REPORT` names. Each process has its own file.
 pub(crate) fn write_report() {
     let Some(path) = &switches().report else {
         return;
@@ -115,8 +115,8 @@ pub(crate) fn write_report() {
     let _ = std::fs::write(path, report());
 }
 
-/// Copies the report, as text, to `buffer`, as far as `size` bytes have room for it. Answers how
-/// many bytes all of it has.
+/// Copies at most `size` bytes of the report's text to `buffer`. Returns the length of the whole
+/// text, in bytes.
 ///
 /// # Safety
 ///
@@ -125,13 +125,14 @@ pub(crate) fn write_report() {
 pub(crate) unsafe extern "C" fn crosshandle_sim_report(buffer: *mut u8, size: usize) -> usize {
     let text = std::panic::catch_unwind(report).unwrap_or_default();
     if !buffer.is_null() {
-        // SAFETY: as promised; the text is no part of the buffer.
+        // SAFETY: the caller guarantees the room in the buffer, and the text is no part of the
+        // buffer.
         unsafe { buffer.copy_from_nonoverlapping(text.as_ptr(), text.len().min(size)) };
     }
     text.len()
 }
 
-/// Runs when the process ends by itself, or unloads the driver.
+/// Runs when the process exits normally or unloads the driver.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static AT_EXIT: extern "C" fn() = {

@@ -1,93 +1,119 @@
-//! A Level Zero driver in software, for tests: the *stock* loader takes it for one.
+//! A Level Zero driver in software, for tests. The *stock* loader accepts it as a driver.
 //!
 //! ```text
 //! ZE_ENABLE_ALT_DRIVERS=/path/libze_sim.so program
 //! ```
 //!
-//! Memory of devices is memory of the host behind descriptors; commands are executed by threads,
-//! in order; events are counters in pages that processes share; kernels are compiled and run by an OpenCL
-//! runtime for the CPU, if there is one. So are images and samplers. It is strict where real drivers leave the outcome open, so that a program that
-//! passes here has not just been lucky; and it can be told to misbehave, so that it can be seen how
-//! a program takes that.
+//! Device memory is host memory behind descriptors. Threads execute the commands in order. Events
+//! are counters in pages that processes share. An OpenCL runtime for the CPU, if one is installed,
+//! compiles and runs kernels, and provides images and samplers.
+//!
+//! The driver is strict where real drivers leave the outcome open, so a program that passes its
+//! tests here was not merely lucky. The driver can also be told to misbehave, which shows how a
+//! program reacts.
 //!
 //! # What it shares with Intel's driver
 //!
-//! - The first four bytes of a handle for another process are the number of a descriptor; in an
-//!   event's handle whose descriptor the driver fetches, the four bytes after eight zeros. The
-//!   descriptor stays the driver's, one for each allocation or event: it is closed with that, or for
-//!   memory with the last handle that is put back. The process that opens the handle puts the number
-//!   of its own descriptor of the same file there, or the driver fetches the descriptor
-//!   (`TRANSPORT`). The driver closes a number that was put in place for memory of the host at once,
-//!   one for memory of a device never, and one of physical memory when that is destroyed.
-//! - A driver that fetches has the number of the exporting process in the handle, at byte 16 for
-//!   memory, with a zero and the kind of memory behind it, and at byte 48 for events, as Intel's
-//!   drivers from 26.14 to 26.31 have it. A number that was put in place for memory still counts,
-//!   unless it is the exporter's by chance; for events none must be.
-//! - A fresh counter-based event is complete; sharing one works both ways; one with times cannot be
-//!   shared; it is signalled from lists in order only, and never by the host.
-//! - Handles of one process to the same physical memory go together: the first one that is destroyed
-//!   ends all.
-//! - An event of a pool that cannot be shared becomes a counter with the first signal of an immediate
-//!   list in order: the host can't signal it then, and lists wait for it only while it has been
-//!   signalled by a list since it was reset.
-//! - It has an older name for everything about them, as long as the loader knows none.
-//! - A kernel takes addresses of the driver's memory alone. What a launch is made of (arguments, sizes of
-//!   groups, the offset) is that of the time when it is appended.
-//! - A bad handle of memory answers `INVALID_ARGUMENT`, a bad one of an event
-//!   `OUT_OF_DEVICE_MEMORY`.
+//! - The first four bytes of a handle for another process are a descriptor number. If the driver
+//!   fetches the descriptors of events, the number in an event's handle comes after eight zero
+//!   bytes.
+//! - The driver keeps the ownership of that descriptor, and has one for each allocation or event.
+//!   It closes the descriptor together with the object, or for memory also when the last handle is
+//!   put back.
+//! - The opening process puts the number of its own descriptor of the same file into the handle, or
+//!   the driver fetches the descriptor (`TRANSPORT`). The driver closes such a replaced number at
+//!   once for host memory, never for device memory, and with the object for physical memory.
+//! - A driver that fetches descriptors stores the exporting process's number in the handle. For
+//!   memory it is at byte 16, with a zero and the kind of memory after it. For events it is at byte
+//!   48. Intel's drivers from 26.14 to 26.31 use the same places.
+//! - Such a driver still accepts a replaced number for memory, unless that number happens to equal
+//!   the exporter's. For events the number must not be replaced.
+//! - A fresh counter-based event is complete. Sharing one works in both directions. One with times
+//!   cannot be shared. Only in-order lists signal it, never the host.
+//! - All handles of one process to the same physical memory end together, when the first of them is
+//!   destroyed.
+//! - A pooled event that cannot be shared becomes a counter when an immediate in-order list first
+//!   signals it. From then on the host cannot signal it, and lists may wait for it only after a
+//!   list has signalled it since the last reset.
+//! - All functions of counter-based events have an older name too, while the loader does not know
+//!   the new names.
+//! - A kernel accepts only addresses of the driver's memory. A launch uses the arguments, group
+//!   sizes and offset that were set when it was appended.
+//! - Opening a bad handle returns `INVALID_ARGUMENT` for memory and `OUT_OF_DEVICE_MEMORY` for an
+//!   event.
 //!
 //! # Switches
 //!
-//! Variables of the environment, read at the first call; each begins with `CROSSHANDLE_SIM_`.
+//! The switches are environment variables that the driver reads at the first call. Each name begins
+//! with `CROSSHANDLE_SIM_`. Lists are separated by commas.
 //!
-//! | variable | meaning | else |
+//! | variable | meaning | default |
 //! |---|---|---|
-//! | `DEVICES` | how many there are, up to 16 | 1 |
-//! | `API_VERSION` | of the driver: what came later than `1.4`, say, is not there | `1.17` |
-//! | `DRIVER_VERSION` | a number; handles of other versions are not understood; physical memory is imported from 0x010395a4 (26.18) on, and before that new memory is given instead; nor does one that fetches descriptors recognise a number that was put in place before that | `0x01039876` |
-//! | `IP_VERSION` | of the devices, in hexadecimal | `05004000` |
-//! | `MACHINE` | a number in the UUIDs of devices, for machines that share none | 0 |
-//! | `MISSING` | what there is not: names of extensions and functions, or `ipc_memory`, `ipc_event_pool`, `external_memory`, `peer_access`, `event_updates` (an opened event knows no signal but the latest when its handle was made; one that was never signalled has no handle), `several_mappings` (of physical memory, at a time), `residency` (mapping physical memory fails when that is done), `pooled_exports` (handles of memory of 2 MiB or less that was not made to be exported), `modules` (programs and their kernels), `images` (and samplers); with commas between | |
-//! | `TRANSPORT` | `descriptor`: the process that opens a handle brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
-//! | `REFUSE_DESCRIPTORS` | 1: what is opened is refused, whatever its descriptor | 0 |
-//! | `REFUSE` | `FUNCTION:CODE`, with commas between: that function does nothing but answer that code (hexadecimal); the exported function `crosshandle_sim_refuse(text)` puts other rules in their place | |
-//! | `FAIL_ALLOCATIONS_AFTER` | that many allocations, events and pools succeed, no more | |
-//! | `LOST_AFTER` | that many commands are executed, then the device is lost | |
-//! | `COMMAND_DELAY_US` | how long each command takes, in microseconds | 0 |
-//! | `AT_ONCE` | 1: commands of up to 64 KiB are not delayed, and executed by the call that appends them if nothing is before them, so that no thread has to wake up: for measurements | 0 |
-//! | `REUSE` | 1: freed memory is given to the next allocation of that size, also while other processes have it open, as Intel's driver does | 0 |
-//! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it answers an error | `report` |
-//! | `TOLERATE` | checks that are not to be made, with commas between | |
-//! | `LOG` | a file that all processes append a line to for every wrong use | |
-//! | `REPORT` | a file for the report, whose name gets a dot and the number of the process | |
+//! | `DEVICES` | number of devices, up to 16 | 1 |
+//! | `API_VERSION` | version of Level Zero; later functions are missing | `1.17` |
+//! | `DRIVER_VERSION` | version of the driver, see below | `0x01039876` |
+//! | `IP_VERSION` | IP version of the devices, in hexadecimal | `05004000` |
+//! | `MACHINE` | a number in the devices' UUIDs, which differs between simulated machines | 0 |
+//! | `MISSING` | a list of what the driver lacks, see below | |
+//! | `TRANSPORT` | `descriptor`: the opening process brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
+//! | `REFUSE_DESCRIPTORS` | 1: every open is refused, with any descriptor | 0 |
+//! | `REFUSE` | a list of `FUNCTION:CODE`, see below | |
+//! | `FAIL_ALLOCATIONS_AFTER` | number of allocations, events and pools that succeed | |
+//! | `LOST_AFTER` | number of commands that are executed before the device is lost | |
+//! | `COMMAND_DELAY_US` | duration of each command, in microseconds | 0 |
+//! | `REUSE` | 1: the next allocation of the same size reuses freed memory, see below | 0 |
+//! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it returns an error | `report` |
+//! | `TOLERATE` | a list of checks that are not made | |
+//! | `LOG` | a file to which all processes append a line for every wrong use | |
+//! | `REPORT` | a file for the report; a dot and the process number are appended to its name | |
+//!
+//! `DRIVER_VERSION` has three effects. The driver does not understand handles of other versions.
+//! From 0x010395a4 (26.18) on it imports physical memory, and before that it returns new memory
+//! instead. Earlier versions that fetch descriptors also do not recognise a replaced number.
+//!
+//! `MISSING` accepts the names of extensions and functions, and these words:
+//!
+//! - `ipc_memory`, `ipc_event_pool`, `external_memory` and `peer_access`.
+//! - `event_updates`: an opened event knows only the signal that was the latest when its handle was
+//!   made. An event that was never signalled has no handle.
+//! - `several_mappings`: physical memory can be mapped only once at a time.
+//! - `residency`: mapping physical memory returns an error although the memory is mapped.
+//! - `pooled_exports`: memory of 2 MiB or less has no handle unless it was made to be exported.
+//! - `modules`: programs and their kernels.
+//! - `images`: images and samplers.
+//!
+//! A function in `REFUSE` only returns the given code (in hexadecimal). The exported function
+//! `crosshandle_sim_refuse(text)` replaces these rules.
+//!
+//! With `REUSE`, memory is reused even while other processes have it open, as in Intel's driver.
 //!
 //! # Checks
 //!
-//! Each wrong use is a line on the standard error stream, and in `LOG`:
+//! For each wrong use, the driver writes a line to the standard error stream and to `LOG`:
 //! `ze_sim[PID]: MISUSE CHECK: FUNCTION: …`.
 //!
 //! | check | finds |
 //! |---|---|
-//! | `wrong-close` | what was opened from a handle is destroyed or freed, or what was created is closed |
-//! | `double-close`, `double-free` | something ends twice; an address is freed that is none |
-//! | `use-after-destroy`, `wrong-handle` | a handle that is none any more, or never was |
-//! | `out-of-order-signal` | a list that is not in order is to signal a counter-based event |
-//! | `foreign-descriptor` | a handle's descriptor is not open here, or leads to something else |
-//! | `descriptor-closed` | a user has closed a descriptor of the driver |
-//! | `garbage-handle`, `foreign-version` | bytes to be opened that this driver has not made |
-//! | `destroy-in-use` | something ends while commands, or mappings, use it |
-//! | `outlived-context` | a context ends before what lives in it |
-//! | `out-of-bounds` | a command reaches beyond an allocation |
-//! | `panic` | a defect of this driver |
+//! | `wrong-close` | an opened object is destroyed or freed, or a created object is closed |
+//! | `double-close`, `double-free` | an object is ended twice, or an address is freed that is not allocated |
+//! | `use-after-destroy`, `wrong-handle` | a handle was destroyed, or never existed |
+//! | `out-of-order-signal` | a list that is not in order is asked to signal a counter-based event |
+//! | `foreign-descriptor` | a handle's descriptor is not open here, or refers to something else |
+//! | `descriptor-closed` | the program has closed a descriptor of the driver |
+//! | `garbage-handle`, `foreign-version` | opened bytes were not made by this driver |
+//! | `destroy-in-use` | an object ends while commands or mappings use it |
+//! | `outlived-context` | a context ends before the objects in it |
+//! | `out-of-bounds` | a command accesses bytes beyond an allocation |
+//! | `panic` | this driver has a bug |
 //!
 //! # The report
 //!
-//! It is written when a context is destroyed and when the process ends by itself; the exported
-//! function `crosshandle_sim_report(buffer, size)` copies it at any time. Its lines are
-//! `live KIND N of M created`, `misuse CHECK N` and `calls FUNCTION N`: functions that were never
-//! called are not in it, so it shows as well which calls a program has *not* made.
+//! The driver writes the report when a context is destroyed and when the process exits normally.
+//! The exported function `crosshandle_sim_report(buffer, size)` copies the report at any time. Its
+//! lines are `live KIND N of M created`, `misuse CHECK N` and `calls FUNCTION N`. Functions that
+//! were never called are missing from it, so it also shows which calls a program has *not* made.
 
-// Functions and arguments have the names of Level Zero.
+// Functions and arguments have their names from Level Zero.
 #![allow(non_snake_case)]
 
 mod append;

@@ -17,7 +17,7 @@ use crate::space::{Region, Use, UseCount};
 use crate::wait::Deadline;
 use crate::work::Work;
 
-/// A command, as often as it is executed.
+/// A command, which may be executed several times.
 #[derive(Clone)]
 pub(crate) struct Command {
     work: Work,
@@ -27,7 +27,7 @@ pub(crate) struct Command {
 }
 
 impl Command {
-    /// The command for one execution. Its signal counts from now on.
+    /// Prepares the command for one execution. Later waits are for its signal.
     pub(crate) fn submit(self) -> Submitted {
         let mut uses: Few<Use> = self
             .regions
@@ -53,24 +53,24 @@ struct Recorded {
     closed: bool,
 }
 
-/// What becomes of commands.
+/// How a list treats appended commands.
 enum Mode {
-    /// They are executed as they are appended.
+    /// Commands are executed as they are appended.
     Immediate { engine: Engine, synchronous: bool },
-    /// They are kept for a queue.
+    /// Commands are recorded for a queue.
     Regular(Mutex<Recorded>),
 }
 
 pub(crate) struct List {
     context: Arc<Context>,
-    /// The context's handle, as an address.
+    /// The context's handle as an address.
     named_context: usize,
     device: Arc<Device>,
-    /// The group of queues that it was made for runs kernels.
+    /// Whether the list's queue group runs kernels.
     computes: bool,
     in_order: bool,
     mode: Mode,
-    /// By queues.
+    /// Counts the queues that use the list.
     pub(crate) use_count: UseCount,
 }
 
@@ -87,7 +87,7 @@ impl Object for List {
 }
 
 impl List {
-    /// Appends a command that uses `regions`. The handles of events are those of an entry point.
+    /// Appends a command that uses `regions`. The event handles are arguments of an entry point.
     pub(crate) fn append(
         &self,
         work: Work,
@@ -137,7 +137,7 @@ impl List {
         }
     }
 
-    /// Returns whether it runs kernels, on this device.
+    /// Returns whether the list runs kernels on this device.
     pub(crate) fn computes_on(&self, device: &Arc<Device>) -> bool {
         self.computes && Arc::ptr_eq(&self.device, device)
     }
@@ -161,7 +161,7 @@ impl List {
         }
     }
 
-    /// The commands for a queue: of a regular list that is closed.
+    /// Returns the commands of a closed regular list, for a queue to execute.
     pub(crate) fn commands(&self) -> Result<Vec<Command>> {
         let Mode::Regular(recorded) = &self.mode else {
             return Err(INVALID_ARGUMENT);
@@ -181,7 +181,7 @@ impl List {
     }
 }
 
-/// Returns whether the group of queues that a description names runs kernels.
+/// Checks the number of a queue group, and returns whether that group runs kernels.
 pub(crate) fn check_group(ordinal: u32) -> Result<bool> {
     let group = QUEUE_GROUPS.get(ordinal as usize).ok_or(INVALID_ARGUMENT)?;
     Ok(group & ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE != 0)

@@ -1,4 +1,4 @@
-//! Allocating and freeing memory.
+//! Allocates and frees memory.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,10 +21,10 @@ use crate::os::{Mapping, PAGE, Segment};
 use crate::space::{self, Origin, Region, UseCount};
 use crate::switches::switches;
 
-/// The unit that memory of devices comes in, in bytes.
+/// Allocation unit of device memory, in bytes.
 pub(crate) const GRANULE: usize = 64 << 10;
 
-/// Counts an allocation, and fails when the switch says that it does.
+/// Counts an allocation, and fails it if the switch `FAIL_ALLOCATIONS_AFTER` says so.
 pub(crate) fn count_allocation() -> Result<()> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
     let before = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -84,7 +84,7 @@ fn allocate(
     write(to, base.cast())
 }
 
-/// Freed memory, for the next allocation of its size.
+/// Freed memory that is kept for the next allocation of its size.
 struct Freed {
     kind: ze_memory_type_t,
     segment: Segment,
@@ -114,13 +114,13 @@ fn reused(
     Some((segment, mapping))
 }
 
-/// Gives freed memory to the next allocation, whether it was exported or not.
+/// Keeps freed memory for the next allocation, even if it was exported.
 fn keep(region: Arc<Region>) {
     if !switches().reuse {
         return;
     }
     let Ok(Region { kind, origin, .. }) = Arc::try_unwrap(region) else {
-        // Commands use it.
+        // Commands still use the memory.
         return;
     };
     if let Origin::Allocated {
@@ -136,7 +136,7 @@ fn keep(region: Arc<Region>) {
     }
 }
 
-/// The region that `address` is the first of, which must be allocated here and of the context.
+/// Returns the region that begins at `address`. It must be allocated by this process in `context`.
 pub(crate) fn allocated(context: &Arc<Context>, address: *const c_void) -> Result<Arc<Region>> {
     if address.is_null() {
         return Err(INVALID_NULL_POINTER);
@@ -228,7 +228,7 @@ entry! {
                     std::thread::sleep(Duration::from_millis(1));
                 }
             }
-            // Commands keep what they use.
+            // Commands keep the memory that they use.
             ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_DEFER_FREE => {}
             _ => return Err(INVALID_ENUMERATION),
         }

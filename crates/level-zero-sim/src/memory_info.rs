@@ -1,4 +1,4 @@
-//! What addresses lead to.
+//! Queries about the memory at an address.
 
 use std::ffi::c_void;
 

@@ -1,4 +1,4 @@
-//! Memory of other processes.
+//! Memory that is shared with other processes.
 
 use std::ffi::c_void;
 use std::sync::PoisonError;
@@ -27,7 +27,8 @@ fn supported() -> Result<()> {
     }
 }
 
-/// Allocations up to this size share memory in Intel's driver, unless they are made to be exported.
+/// In Intel's driver, allocations up to this size share memory unless they are made to be exported.
+/// The unit is bytes.
 const POOLED: usize = 2 << 20;
 
 entry! {
@@ -74,7 +75,7 @@ entry! {
             }
             _ => false,
         };
-        // What was freed since has taken its descriptor along.
+        // Memory that was freed since has closed its descriptor.
         let Some(region) = space::search(of) else {
             return Ok(());
         };

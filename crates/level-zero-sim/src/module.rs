@@ -1,6 +1,6 @@
-//! Modules: programs that an OpenCL runtime for the CPU compiles.
+//! Modules, which are programs that an OpenCL runtime for the CPU compiles.
 //!
-//! Memory of devices is memory of this process, so kernels work on it in place.
+//! Device memory is memory of this process, so kernels work on it in place.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::slice;
@@ -22,24 +22,25 @@ use crate::ledger::Resource;
 use crate::space::UseCount;
 use crate::switches::switches;
 
-/// The beginning of this driver's own binaries, so that the runtime never sees others.
+/// The beginning of this driver's own binaries. It keeps other binaries away from the OpenCL
+/// runtime.
 const NATIVE: &[u8] = b"ze_sim native 1\n";
 /// The first word of a SPIR-V module.
 const SPIR_V: [u8; 4] = [0x03, 0x02, 0x23, 0x07];
 
-/// Words of a SPIR-V module's header.
+/// Length of a SPIR-V module's header, in words.
 const MODULE_HEADER: usize = 5;
-/// The first word of each instruction that follows it, and the capability `AsmINTEL` behind that.
+/// The first word of a `Capability` instruction, and its operand for the capability `AsmINTEL`.
 const CAPABILITY: u32 = 0x2_0011;
 const ASSEMBLY: u32 = 5606;
 
-/// The beginning of build flags that are Level Zero's own. They are about GPUs, except for one.
+/// Prefix of Level Zero's own build flags. All of them but one concern GPUs only.
 const OWN_FLAGS: &str = "-ze-";
-/// That one, and what it is for the runtime.
+/// The flag that also concerns the CPU, and the OpenCL runtime's flag for it.
 const NO_OPTIMISATION: (&str, &str) = ("-ze-opt-disable", "-cl-opt-disable");
 
-/// Returns whether modules can be made. Loads a runtime only where nothing else tells whether there is
-/// one.
+/// Returns whether modules can be created. Loads an OpenCL runtime only if that is the only way to
+/// find out.
 pub(crate) fn is_available() -> bool {
     !switches().missing("modules") && (opencl_cpu::is_at_hand() || Runtime::get().is_ok())
 }
@@ -59,14 +60,14 @@ pub(crate) struct Module {
     pub(crate) device: Arc<Device>,
     pub(crate) program: Arc<Program>,
     names: Vec<CString>,
-    /// The variables that were asked for: their addresses and sizes.
+    /// The addresses and sizes of the variables that the program has asked for.
     variables: Mutex<Vec<(usize, usize)>>,
-    /// By kernels.
+    /// Counts the kernels that use the module.
     pub(crate) use_count: UseCount,
 }
 
 impl Module {
-    /// Returns whether an address lies in a variable that was asked for.
+    /// Returns whether an address lies in a variable that the program has asked for.
     pub(crate) fn has_variable_at(&self, address: usize) -> bool {
         let variables = self
             .variables
@@ -106,7 +107,7 @@ impl Object for BuildLog {
     }
 }
 
-/// An input of a module, as its description has it.
+/// One input of a module, as its description gives it.
 struct Input<'a> {
     format: ze_module_format_t,
     bytes: &'a [u8],
@@ -128,7 +129,7 @@ impl Input<'_> {
         if size == 0 {
             return Err(INVALID_SIZE);
         }
-        // SAFETY: the contract of entry points: there are as many bytes, during the call.
+        // SAFETY: the contract of entry points: `size` bytes are valid during the call.
         let bytes = unsafe { slice::from_raw_parts(first, size) };
         let constants = match constants.is_null() {
             true => Vec::new(),
@@ -161,8 +162,8 @@ impl Input<'_> {
     }
 }
 
-/// Returns whether a SPIR-V module contains assembly: the CPU's would not be this device's. Modules say so
-/// at their beginning.
+/// Returns whether a SPIR-V module contains assembly. It would be assembly of another device, not
+/// of the CPU. The capabilities at the start of a module show it.
 fn has_assembly(module: &[u8]) -> bool {
     let words = module.as_chunks::<4>().0.iter().skip(MODULE_HEADER);
     let words: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
@@ -172,12 +173,12 @@ fn has_assembly(module: &[u8]) -> bool {
     capabilities.any(|word| word[1] == ASSEMBLY)
 }
 
-/// Reads build flags, as the runtime takes them.
+/// Converts build flags to the OpenCL runtime's flags.
 fn flags_of(flags: *const c_char) -> String {
     if flags.is_null() {
         return String::new();
     }
-    // SAFETY: the contract of entry points: they end with a zero.
+    // SAFETY: the contract of entry points: the string ends with a zero.
     let flags = unsafe { CStr::from_ptr(flags) }.to_string_lossy();
     let words = flags
         .split_ascii_whitespace()
@@ -189,7 +190,7 @@ fn flags_of(flags: *const c_char) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Reads the values of specialization constants. Their sizes are those in the module.
+/// Reads the values of specialization constants. The module defines their sizes.
 fn constants_of(module: &[u8], given: &ze_module_constants_t) -> Result<Vec<(u32, Vec<u8>)>> {
     let numbers = read_all(given.pConstantIds, given.numConstants)?;
     let places = read_all(given.pConstantValues.cast_const(), given.numConstants)?;
@@ -210,7 +211,7 @@ fn constants_of(module: &[u8], given: &ze_module_constants_t) -> Result<Vec<(u32
     values.map(value).collect()
 }
 
-/// Returns the code for a refusal of the runtime.
+/// Converts a refusal of the OpenCL runtime to a result code.
 fn refused(failure: &Failure) -> ze_result_t {
     describe(&failure.to_string());
     match failure.operation {
@@ -221,7 +222,8 @@ fn refused(failure: &Failure) -> ze_result_t {
     }
 }
 
-/// Reads all inputs of a module: one, or those of the program that is chained to the description.
+/// Reads all inputs of a module: a single one, or those of the program that is chained to the
+/// description.
 fn inputs(desc: &ze_module_desc_t) -> Result<Vec<Input<'_>>> {
     let mut next = desc.pNext.cast::<ze_base_desc_t>();
     while !next.is_null() {
@@ -267,7 +269,7 @@ fn inputs_of_program<'a>(
     (0..count as usize).map(one).collect()
 }
 
-/// Makes a program, and leaves the compiler's output.
+/// Builds a program, and stores the compiler's output in `log`.
 fn build(desc: &ze_module_desc_t, log: &mut String) -> Result<Program> {
     let runtime = runtime()?;
     let inputs = inputs(desc)?;
@@ -280,7 +282,8 @@ fn build(desc: &ze_module_desc_t, log: &mut String) -> Result<Program> {
         })
     };
     let codes = inputs.iter().map(code).collect::<Result<Vec<_>>>()?;
-    // SAFETY: the contract of entry points: a module is valid; native ones are this driver's.
+    // SAFETY: the contract of entry points guarantees a valid module, and native binaries are this
+    // driver's.
     let program = unsafe { Program::build(&runtime.device(), &codes, "") }.map_err(|failure| {
         *log = failure.log.clone();
         refused(&failure)
@@ -305,14 +308,14 @@ fn put_log(
     )
 }
 
-/// Stores bytes in the usual two steps: how many there are, then these many.
+/// Returns bytes in the usual two steps: first the size, then the bytes.
 fn give(bytes: &[u8], size: *mut usize, to: *mut u8) -> Result<()> {
     let room = read(size)?;
     if !to.is_null() {
         if room < bytes.len() {
             return Err(INVALID_SIZE);
         }
-        // SAFETY: the contract of entry points: there is room for as many.
+        // SAFETY: the contract of entry points: the buffer has room for that many bytes.
         unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
     write(size, bytes.len())
@@ -353,7 +356,7 @@ entry! {
         Ok(())
     }
 
-    /// The runtime links a program as it builds it, so that nothing is left to be linked here.
+    /// Does nothing, because the OpenCL runtime links a program when it builds it.
     fn zeModuleDynamicLink(
         count: u32,
         modules: *mut ze_module_handle_t,
@@ -386,7 +389,7 @@ entry! {
         if name.is_null() {
             return Err(INVALID_NULL_POINTER);
         }
-        // SAFETY: the contract of entry points: it ends with a zero.
+        // SAFETY: the contract of entry points: the string ends with a zero.
         let name = unsafe { CStr::from_ptr(name) };
         let (start, len) = module.program.variable(name).ok_or(INVALID_GLOBAL_NAME)?;
         let mut variables = module.variables.lock().unwrap_or_else(PoisonError::into_inner);

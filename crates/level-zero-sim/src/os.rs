@@ -1,4 +1,4 @@
-//! Shared memory: files without a name, and mappings of them.
+//! Shared memory: unnamed files, and mappings of them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
@@ -8,10 +8,10 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprot
 
 use crate::call::{OUT_OF_DEVICE_MEMORY, Result};
 
-/// What the files are called in `/proc/PID/fd`.
+/// Name of the files in `/proc/PID/fd`.
 const NAME: &str = "ze_sim";
 
-/// Memory that descriptors lead to. Zeroed when new.
+/// Memory that a descriptor refers to. It is zeroed when new.
 pub(crate) struct Segment {
     file: OwnedFd,
     inode: u64,
@@ -25,7 +25,7 @@ impl Segment {
         Self::from_file(file).ok_or(OUT_OF_DEVICE_MEMORY)
     }
 
-    /// The segment that a descriptor leads to: `None` where it leads to anything else.
+    /// Returns the segment that a descriptor refers to, or `None` if it refers to anything else.
     pub(crate) fn from_file(file: OwnedFd) -> Option<Self> {
         let number = file.as_raw_fd();
         let target = std::fs::read_link(format!("/proc/self/fd/{number}")).ok()?;
@@ -44,12 +44,12 @@ impl Segment {
         self.size
     }
 
-    /// Tells it from every other segment of the machine, as long as it exists.
+    /// Returns the number that identifies the segment on this machine while it exists.
     pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 
-    /// Another descriptor of it.
+    /// Returns another descriptor of the segment.
     pub(crate) fn descriptor(&self) -> Result<OwnedFd> {
         self.file.try_clone().map_err(|_| OUT_OF_DEVICE_MEMORY)
     }
@@ -58,7 +58,7 @@ impl Segment {
         self.map_aligned(1)
     }
 
-    /// Maps all of it. `alignment` is a power of two, in bytes.
+    /// Maps the whole segment. `alignment` is a power of two, in bytes.
     pub(crate) fn map_aligned(&self, alignment: usize) -> Result<Mapping> {
         let mapping = Mapping::reserve(self.size, alignment)?;
         match mapping.place(mapping.address(), self.size, self, 0) {
@@ -72,22 +72,22 @@ impl Segment {
     }
 }
 
-/// The smallest unit of mappings, in bytes.
+/// Size of a page, in bytes.
 pub(crate) const PAGE: usize = 4096;
 
-/// A range of addresses, given back when dropped.
+/// A range of addresses, which is unmapped when dropped.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: it is memory like any other; who touches it is up to its users.
+// SAFETY: the mapping is ordinary memory, and its users synchronise access to it.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the mapping is ordinary memory, and its users synchronise access to it.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// A range that nothing can be read from or written to. `alignment` is a power of two, in
+    /// Reserves a range that allows neither reads nor writes. `alignment` is a power of two, in
     /// bytes.
     pub(crate) fn reserve(size: usize, alignment: usize) -> Result<Self> {
         let slack = if alignment > PAGE { alignment } else { 0 };
@@ -98,24 +98,25 @@ impl Mapping {
         let end = first + size + slack;
         for (from, to) in [(first, start), (start + size, end)] {
             if to > from {
-                // SAFETY: a part of the new range, in whole pages, that nothing knows of yet.
+                // SAFETY: the unmapped part consists of whole pages of the new range, which no
+                // other code knows yet.
                 let _ = unsafe { munmap(ptr::without_provenance_mut(from), to - from) };
             }
         }
-        // SAFETY: still within the range.
+        // SAFETY: the address is within the range.
         range.base = unsafe { range.base.add(start - first) };
         range.size = size;
         Ok(range)
     }
 
-    /// A range of zeros, without memory behind.
+    /// Maps a range that reads as zeros and uses no memory.
     pub(crate) fn zeros(size: usize) -> Result<Self> {
         Self::anonymous(size, ProtFlags::READ)
     }
 
     fn anonymous(size: usize, protection: ProtFlags) -> Result<Self> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new range at a place of the kernel's choice.
+        // SAFETY: the kernel chooses the place of the new range.
         let base = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, flags) };
         Ok(Self {
             base: base
@@ -139,7 +140,7 @@ impl Mapping {
         self.size
     }
 
-    /// Puts a part of a segment into a part of the range.
+    /// Maps a part of a segment into a part of the range.
     pub(crate) fn place(&self, at: usize, size: usize, segment: &Segment, from: usize) -> bool {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -158,7 +159,7 @@ impl Mapping {
             .is_ok()
     }
 
-    /// Makes a part of the range what it was when reserved.
+    /// Returns a part of the range to its reserved state.
     pub(crate) fn clear(&self, at: usize, size: usize) -> bool {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         let start = ptr::without_provenance_mut(at);
@@ -184,7 +185,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: whoever dropped it uses the range no more.
+        // SAFETY: the owner dropped the mapping, so no code uses the range any more.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.size) };
     }
 }

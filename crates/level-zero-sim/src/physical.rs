@@ -1,4 +1,4 @@
-//! Physical memory: without an address until it is mapped.
+//! Physical memory, which has no address until it is mapped.
 
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,23 +23,23 @@ pub(crate) struct Physical {
     pub(crate) device: Arc<Device>,
     pub(crate) segment: Segment,
     id: u64,
-    /// It was created to be exported.
+    /// Whether the memory was created to be exported.
     exportable: bool,
     exported: Mutex<Option<Exported>>,
-    /// The descriptor that it was imported by, which is closed with it.
+    /// The descriptor that the memory was imported from. It is closed with the memory.
     given: Mutex<Option<Given>>,
-    /// Another handle of this process to the same memory was destroyed.
+    /// Whether another handle of this process to the same memory was destroyed.
     is_gone: AtomicBool,
-    /// By mappings.
+    /// Counts the mappings of the memory.
     pub(crate) use_count: UseCount,
 }
 
-/// All in this process. Intel's driver knows what they lead to by one number of the kernel's, which
-/// each of them ends, for all others too.
+/// All physical memory of this process. Intel's driver identifies the same memory by one kernel
+/// number for all its handles. The first handle that is destroyed ends that number for the others.
 static ALL: Mutex<Vec<Weak<Physical>>> = Mutex::new(Vec::new());
 
 impl Physical {
-    /// An error where it can be used no more.
+    /// Returns an error if the memory can no longer be used.
     pub(crate) fn check(&self) -> Result<()> {
         if !self.is_gone.load(Ordering::Acquire) {
             return Ok(());
@@ -49,7 +49,7 @@ impl Physical {
         Err(INVALID_ARGUMENT)
     }
 
-    /// Ends the memory for all others of this process.
+    /// Ends the memory for all other handles of this process.
     fn end_others(&self) {
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
@@ -73,7 +73,7 @@ impl Object for Physical {
 }
 
 impl Physical {
-    /// Answers what is chained to the properties of the memory, or of where it is mapped.
+    /// Fills the structures that are chained to the properties of the memory or of a mapping.
     pub(crate) fn export(&self, next: *mut c_void) -> Result<()> {
         self.check()?;
         match self.exportable {
@@ -128,7 +128,7 @@ entry! {
         if memory.use_count.is_used() {
             misuse(Check::DestroyInUse, "the physical memory is mapped");
         }
-        // Mappings keep the memory itself.
+        // Mappings keep the memory itself alive.
         *memory.exported.lock().unwrap_or_else(PoisonError::into_inner) = None;
         *memory.given.lock().unwrap_or_else(PoisonError::into_inner) = None;
         memory.end_others();

@@ -1,4 +1,4 @@
-//! Command queues: they execute regular lists.
+//! Command queues, which execute regular lists.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! Calls that are to be refused, with codes that a driver in order would not answer.
+//! Calls that the driver refuses with codes that a working driver would not return.
 //!
-//! The switch says so for all of a process's life; the exported function for as long as a test wants
-//! it.
+//! The switch `REFUSE` sets the rules for the life of the process. The exported function replaces
+//! them while a test runs.
 
 use std::ffi::{CStr, c_char};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::switches::switches;
 type Rule = (String, ze_result_t);
 
 struct Refusals {
-    /// There are rules; without any, calls take no lock.
+    /// Whether any rules exist. Without rules, calls take no lock.
     any: AtomicBool,
     rules: Mutex<Vec<Rule>>,
 }
@@ -27,7 +27,7 @@ static REFUSALS: LazyLock<Refusals> = LazyLock::new(|| {
     }
 });
 
-/// `FUNCTION:CODE`, with commas between; codes are hexadecimal.
+/// Parses rules of the form `FUNCTION:CODE`, separated by commas. Codes are hexadecimal.
 fn parse(text: &str) -> Vec<Rule> {
     let rule = |text: &str| {
         let (function, code) = text.split_once(':')?;
@@ -37,7 +37,7 @@ fn parse(text: &str) -> Vec<Rule> {
     text.split(',').filter_map(rule).collect()
 }
 
-/// Returns the code that a function is to answer instead of doing anything.
+/// Returns the code that a function must return instead of doing its work.
 pub(crate) fn of(function: &str) -> Option<ze_result_t> {
     let refusals = &*REFUSALS;
     if !refusals.any.load(Ordering::Relaxed) {
@@ -51,17 +51,18 @@ pub(crate) fn of(function: &str) -> Option<ze_result_t> {
     rule.map(|(_, code)| *code)
 }
 
-/// Refuses these calls from now on, and no others; with an empty text or none, no calls at all.
+/// Replaces the rules. From now on the driver refuses exactly these calls. An empty or null text
+/// refuses none.
 ///
 /// # Safety
 ///
-/// `text` is null, or ends with a zero.
+/// `text` must be null or end with a zero.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn crosshandle_sim_refuse(text: *const c_char) {
     let rules = if text.is_null() {
         Vec::new()
     } else {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees a terminated string.
         parse(&unsafe { CStr::from_ptr(text) }.to_string_lossy())
     };
     let refusals = &*REFUSALS;

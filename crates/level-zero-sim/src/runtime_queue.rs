@@ -1,17 +1,17 @@
-//! The queues of the OpenCL runtime that do the work of kernels and images, one for each engine.
+//! Queues of the OpenCL runtime for the work of kernels and images. Each engine has one.
 
 use std::cell::RefCell;
 
 use opencl_cpu::{Completion, Failure, Queue, Runtime};
 
-/// Does work that the runtime has, and returns when it is done; `false` if the runtime has refused, which is the
-/// end of the device.
+/// Submits work to the OpenCL runtime and waits for it. Returns `false` if the runtime refused it,
+/// after which the device is lost.
 pub(crate) fn run(
     runtime: &'static Runtime,
     submit: impl FnOnce(&Queue) -> Result<Completion, Failure>,
 ) -> bool {
     thread_local! {
-        /// The runtime's queue of this engine.
+        /// The OpenCL queue of this thread's engine.
         static QUEUE: RefCell<Option<Queue>> = const { RefCell::new(None) };
     }
     let done = QUEUE.with_borrow_mut(|queue| -> Result<(), Failure> {

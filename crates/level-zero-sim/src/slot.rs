@@ -1,4 +1,4 @@
-//! A flag with times, in memory that processes may share: the state of events from pools and of
+//! Flags with times, in memory that processes may share. They are the state of pooled events and of
 //! fences.
 
 use std::sync::Arc;
@@ -15,14 +15,14 @@ struct Words {
     _padding: u32,
     /// Rings whenever the state changes.
     changes: Bell,
-    /// The times when the work that signalled it began and ended, in nanoseconds.
+    /// The times when the signalling work began and ended, in nanoseconds.
     start: AtomicU64,
     end: AtomicU64,
 }
 
-/// Flags of a pool.
+/// The flags of a pool.
 pub(crate) struct Slots {
-    /// What handles of them lead to, if there may be any.
+    /// The segment that handles refer to, if the pool can be shared.
     segment: Option<Segment>,
     mapping: Mapping,
     count: usize,
@@ -34,7 +34,7 @@ impl Slots {
         Self::of(segment, shared)
     }
 
-    /// The flags of a segment that another process has.
+    /// Opens the flags in a segment that another process shared.
     pub(crate) fn open(segment: Segment) -> Result<Arc<Self>> {
         Self::of(segment, false)
     }
@@ -66,8 +66,8 @@ pub(crate) struct Slot {
 impl Slot {
     fn words(&self) -> &Words {
         let words = self.slots.mapping.base().cast::<Words>();
-        // SAFETY: the mapping has room for all and lives as long as this; they are atomic, and
-        // any bytes are valid.
+        // SAFETY: the mapping has room for all flags and lives as long as `self`. The words are
+        // atomic, and any bytes are valid values.
         unsafe { words.add(self.index as usize).as_ref() }
     }
 

@@ -1,4 +1,4 @@
-//! The memory that addresses of this process lead to.
+//! Finds the memory that belongs to an address of this process.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -16,23 +16,23 @@ use crate::os::{Mapping, Segment};
 use crate::physical::Physical;
 use crate::virtual_memory::Reservation;
 
-/// The origin of memory, and so the way that it ends.
+/// The origin of memory, which decides how the program ends it.
 pub(crate) enum Origin {
-    /// Allocated by this process: freed in the end.
+    /// This process allocated the memory, and frees it.
     Allocated {
         mapping: Mapping,
         segment: Segment,
-        /// It was allocated to be exported by a descriptor alone.
+        /// Whether the memory was allocated to be exported by a descriptor alone.
         exportable: bool,
-        /// The descriptor that handles of it lead to, once there is one.
+        /// The descriptor that the memory's handles refer to, once the memory is exported.
         exported: Mutex<Option<Exported>>,
     },
-    /// Opened by a handle: closed in the end.
+    /// This process opened the memory from a handle, and closes it.
     Opened { _mapping: Mapping },
-    /// Mapped into a reservation: unmapped in the end.
+    /// Physical memory is mapped into a reservation, and is unmapped.
     Mapped {
         physical: Arc<Physical>,
-        /// Counted there.
+        /// Marks the physical memory as used.
         _mapped: Use,
         reservation: Arc<Reservation>,
         /// A `ze_memory_access_attribute_t`.
@@ -66,7 +66,7 @@ impl Region {
     }
 }
 
-/// A number for a new piece of memory, different from all before.
+/// Returns a new number that identifies a piece of memory in this process.
 pub(crate) fn next_id() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -107,7 +107,7 @@ impl Drop for Use {
 #[derive(Default)]
 struct Space {
     regions: BTreeMap<usize, Arc<Region>>,
-    /// Where memory began that is gone, as long as nothing else is there.
+    /// The addresses at which ended memory began, until new memory begins there.
     gone: BTreeMap<usize, Resource>,
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn insert(region: Region) -> Arc<Region> {
     region
 }
 
-/// Takes out a region. Commands that use it keep its memory.
+/// Removes a region. Commands that use it keep its memory.
 pub(crate) fn remove(region: &Arc<Region>) {
     let mut space = SPACE.write().unwrap_or_else(PoisonError::into_inner);
     if space.regions.remove(&region.base).is_none() {
@@ -140,25 +140,25 @@ pub(crate) fn remove(region: &Arc<Region>) {
     region.context.lose();
 }
 
-/// What was at this address until it was freed, closed or unmapped.
+/// Returns the kind of memory that was at this address until it was freed, closed or unmapped.
 pub(crate) fn gone(address: usize) -> Option<Resource> {
     let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
     space.gone.get(&address).copied()
 }
 
-/// The region that an address lies in.
+/// Returns the region that contains an address.
 pub(crate) fn find(address: usize) -> Option<Arc<Region>> {
     let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
     let (_, region) = space.regions.range(..=address).next_back()?;
     (address < region.end()).then(|| region.clone())
 }
 
-/// The region of a context that begins at an address.
+/// Returns the region of a context that begins at an address.
 pub(crate) fn starting(address: usize, context: &Arc<Context>) -> Option<Arc<Region>> {
     find(address).filter(|region| region.base == address && Arc::ptr_eq(&region.context, context))
 }
 
-/// The regions of a range; none where it is memory that the driver does not know.
+/// Returns the regions of a range. The list is empty for memory that the driver does not know.
 pub(crate) fn find_range(address: usize, size: usize) -> Result<Few<Arc<Region>>> {
     let mut found = Few::new();
     let mut next = address;
@@ -167,7 +167,7 @@ pub(crate) fn find_range(address: usize, size: usize) -> Result<Few<Arc<Region>>
         match find(next) {
             Some(region) => {
                 next = region.end();
-                // What was allocated for itself ends where it ends.
+                // An allocation does not continue into the next region, but adjacent mappings do.
                 let alone = !matches!(region.origin, Origin::Mapped { .. });
                 found.push(region);
                 if !alone || next >= end {
@@ -186,7 +186,7 @@ pub(crate) fn find_range(address: usize, size: usize) -> Result<Few<Arc<Region>>
     Ok(found)
 }
 
-/// All regions that reach into a range.
+/// Returns all regions that overlap a range.
 pub(crate) fn within(address: usize, size: usize) -> Vec<Arc<Region>> {
     let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
     let end = address.saturating_add(size);
@@ -197,7 +197,7 @@ pub(crate) fn within(address: usize, size: usize) -> Vec<Arc<Region>> {
         .collect()
 }
 
-/// The first region that `wanted` finds.
+/// Returns the first region that `wanted` accepts.
 pub(crate) fn search(wanted: impl Fn(&Region) -> bool) -> Option<Arc<Region>> {
     let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
     space

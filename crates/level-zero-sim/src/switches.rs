@@ -1,21 +1,21 @@
-//! Switches, which are set from outside. Their names and meanings are in the crate's documentation.
+//! Switches that environment variables set. The crate's documentation lists them.
 
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// How descriptors get into the process that opens a handle.
+/// How a descriptor reaches the process that opens a handle.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Transport {
-    /// The caller brings it, and puts its number into the handle.
+    /// The opening process receives the descriptor and puts its number into the handle.
     Descriptor,
-    /// The driver fetches it from the exporting process, unless the caller has put another number
-    /// into the handle.
+    /// The driver fetches the descriptor from the exporting process, unless the opening process has
+    /// put another number into the handle.
     Pidfd,
 }
 
-/// Read once, at the first use.
+/// The values of all switches. They are read once, at the first use.
 pub(crate) struct Switches {
     pub(crate) devices: u32,
     /// The minor version of Level Zero 1.
@@ -25,13 +25,12 @@ pub(crate) struct Switches {
     pub(crate) machine: u32,
     pub(crate) transport: Transport,
     pub(crate) refuse_descriptors: bool,
-    /// Calls that are refused, as `refusals` reads them.
+    /// The text of the refusal rules, which the module `refusals` parses.
     pub(crate) refuse: Option<String>,
     pub(crate) fail_allocations_after: Option<u64>,
     pub(crate) lost_after: Option<u64>,
     pub(crate) command_delay: Duration,
-    pub(crate) at_once: bool,
-    /// Freed memory is given to the next allocation of its size.
+    /// Whether the next allocation of the same size reuses freed memory.
     pub(crate) reuse: bool,
     pub(crate) abort: bool,
     pub(crate) log: Option<PathBuf>,
@@ -68,7 +67,6 @@ impl Switches {
             fail_allocations_after: number("FAIL_ALLOCATIONS_AFTER"),
             lost_after: number("LOST_AFTER"),
             command_delay: Duration::from_micros(number("COMMAND_DELAY_US").unwrap_or(0)),
-            at_once: number("AT_ONCE") == Some(1),
             reuse: number("REUSE") == Some(1),
             abort: text("MISUSE").as_deref() == Some("abort"),
             log: text("LOG").map(PathBuf::from),
@@ -78,12 +76,12 @@ impl Switches {
         }
     }
 
-    /// Returns whether an extension, a function or a property is to be missing.
+    /// Returns whether an extension, a function or a property must be missing.
     pub(crate) fn missing(&self, name: &str) -> bool {
         self.missing.iter().any(|missing| missing == name)
     }
 
-    /// Returns whether a check is to pass over what it finds.
+    /// Returns whether a check must not report anything.
     pub(crate) fn tolerated(&self, check: &str) -> bool {
         self.tolerated.iter().any(|tolerated| tolerated == check)
     }

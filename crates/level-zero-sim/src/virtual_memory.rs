@@ -1,4 +1,4 @@
-//! Ranges of addresses, and the physical memory mapped into them.
+//! Reservations of addresses, and the physical memory that is mapped into them.
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
@@ -21,7 +21,7 @@ use crate::physical::Physical;
 use crate::space::{self, Origin, Region, UseCount};
 use crate::switches::switches;
 
-/// Addresses that nothing else gets.
+/// A range of addresses that no other allocation gets.
 pub(crate) struct Reservation {
     context: Arc<Context>,
     mapping: Mapping,
@@ -35,7 +35,7 @@ fn reservation(address: usize, size: usize) -> Option<Arc<Reservation>> {
     (address - base + size <= found.mapping.size()).then(|| found.clone())
 }
 
-/// Reading and writing, as an attribute allows them.
+/// Returns whether an access attribute allows reading and writing.
 fn rights(access: ze_memory_access_attribute_t) -> Result<(bool, bool)> {
     match access {
         ze_memory_access_attribute_t::ZE_MEMORY_ACCESS_ATTRIBUTE_NONE => Ok((false, false)),
@@ -45,7 +45,7 @@ fn rights(access: ze_memory_access_attribute_t) -> Result<(bool, bool)> {
     }
 }
 
-/// What is mapped at exactly these addresses.
+/// Returns the mapping that covers exactly these addresses.
 fn mapped(address: *const c_void, size: usize) -> Result<Arc<Region>> {
     let found = space::find(address.addr());
     found
@@ -54,7 +54,8 @@ fn mapped(address: *const c_void, size: usize) -> Result<Arc<Region>> {
         .ok_or(INVALID_ARGUMENT)
 }
 
-/// Mappings of this many bytes are aligned to, and come in, this many.
+/// Returns the page size for a mapping of `size` bytes. Its address and size are multiples of the
+/// page size.
 fn page_size(size: usize) -> usize {
     if size >= 2 << 20 { 2 << 20 } else { GRANULE }
 }

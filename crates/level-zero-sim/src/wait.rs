@@ -1,21 +1,21 @@
-//! Waiting for words in memory that processes share.
+//! Waits for words in memory that processes share.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::futex;
 
-/// The interval at which a waiter looks whether the signal can still come.
+/// Interval at which a waiter checks whether the signal can still arrive.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// A limit of the time of a wait.
+/// The time at which a wait ends, if it has a timeout.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline(Option<Instant>);
 
 impl Deadline {
     pub(crate) const NEVER: Self = Self(None);
 
-    /// From now on, in nanoseconds: the largest value means for ever.
+    /// Returns the deadline `nanoseconds` from now. The largest value means no deadline.
     pub(crate) fn after(nanoseconds: u64) -> Self {
         match nanoseconds {
             u64::MAX => Self::NEVER,
@@ -30,12 +30,12 @@ impl Deadline {
     }
 }
 
-/// The end of a wait.
+/// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waited {
     Done,
     TimedOut,
-    /// The signal cannot come any more.
+    /// The signal can no longer arrive.
     Gone,
 }
 
@@ -45,13 +45,13 @@ pub(crate) enum Waited {
 pub(crate) struct Bell {
     /// Changes with every call of [`ring`](Self::ring).
     rings: AtomicU32,
-    /// The number of waiters that sleep or are about to. A waiter that is killed leaves it raised,
-    /// which costs calls that wake nobody.
+    /// The number of waiters that sleep or are about to sleep. A killed waiter leaves the number
+    /// too high, which only costs wake-up calls without a sleeper.
     sleepers: AtomicU32,
 }
 
 impl Bell {
-    /// Waits until `done`. The thread that makes it true rings afterwards.
+    /// Waits until `done` returns true. The thread that makes it true must ring afterwards.
     pub(crate) fn wait(
         &self,
         deadline: Deadline,
@@ -65,7 +65,8 @@ impl Bell {
             let left = deadline.left().min(SLICE);
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             let seen = self.rings.load(Ordering::SeqCst);
-            // Looked at after both: whoever makes it true sees the sleeper, or is seen.
+            // This check comes after both accesses. A thread that makes `done` true either sees the
+            // sleeper or is seen here.
             let waited = if done() {
                 Some(Waited::Done)
             } else if gone() {
@@ -77,7 +78,7 @@ impl Bell {
                     tv_sec: 0,
                     tv_nsec: i64::from(left.subsec_nanos()),
                 };
-                // Woken, late, or changed before the sleep: all mean another look.
+                // Whether the thread was woken, timed out or never slept, the loop checks again.
                 let _ = futex::wait(&self.rings, futex::Flags::empty(), seen, Some(&timeout));
                 None
             };
@@ -88,7 +89,7 @@ impl Bell {
         }
     }
 
-    /// Wakes all that wait, in every process.
+    /// Wakes all waiters in every process.
     pub(crate) fn ring(&self) {
         self.rings.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {

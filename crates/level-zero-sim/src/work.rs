@@ -15,13 +15,13 @@ use crate::space::Use;
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
     pub(crate) address: usize,
-    /// From row to row and from slice to slice, in bytes.
+    /// Distance between rows, and between slices, in bytes.
     pub(crate) pitch: usize,
     pub(crate) slice_pitch: usize,
 }
 
 impl Place {
-    /// The place of a region's origin.
+    /// Returns the place of a region's origin.
     pub(crate) fn new(
         address: usize,
         region: &ze_copy_region_t,
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// Returns the number of bytes that a region of this size reaches over.
+    /// Returns the number of bytes between the first and the last byte of a region of this size.
     pub(crate) fn reach(&self, width: usize, height: usize, depth: usize) -> usize {
         match (width, height, depth) {
             (0, _, _) | (_, 0, _) | (_, _, 0) => 0,
@@ -50,7 +50,7 @@ impl Place {
     }
 }
 
-/// Addresses are those of memory that lives until the command is done.
+/// The work of one command. The memory at its addresses lives until the command is complete.
 #[derive(Clone)]
 pub(crate) enum Work {
     Nothing,
@@ -80,24 +80,7 @@ pub(crate) enum Work {
 }
 
 impl Work {
-    /// Returns the number of bytes that it writes; all there can be where that is not known.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Nothing | Self::Reset(_) => 0,
-            Self::Copy { size, .. } | Self::Fill { size, .. } => *size,
-            Self::CopyRegion {
-                width,
-                height,
-                depth,
-                ..
-            } => width * height * depth,
-            Self::Timestamp { .. } => size_of::<u64>(),
-            Self::Launch(_) => usize::MAX,
-            Self::Image(work) => work.len(),
-        }
-    }
-
-    /// Counts the use of kernels and images for as long as the result lives.
+    /// Marks kernels and images as used while the result lives.
     pub(crate) fn uses(&self) -> Few<Use> {
         match self {
             Self::Launch(launch) => launch.uses(),
@@ -106,7 +89,7 @@ impl Work {
         }
     }
 
-    /// Does the work; returns `false` if that has failed, which is the end of the device.
+    /// Executes the work. Returns `false` if it failed, after which the device is lost.
     pub(crate) fn execute(&self) -> bool {
         match self {
             Self::Launch(launch) => return launch.run(),
@@ -152,7 +135,8 @@ impl Work {
 fn copy(to: usize, from: usize, size: usize) {
     let to = std::ptr::with_exposed_provenance_mut::<u8>(to);
     let from = std::ptr::with_exposed_provenance::<u8>(from);
-    // SAFETY: whoever appended the command has checked the ranges of memory of the driver's; for
-    // other memory, and for its staying there, the caller of Level Zero answers.
+    // SAFETY: the entry point checked ranges of the driver's memory when it appended the command.
+    // The caller of Level Zero guarantees that other memory is valid, and that all memory stays
+    // valid until the command is complete.
     unsafe { to.copy_from(from, size) };
 }

@@ -1,4 +1,4 @@
-//! Functions that `zeDriverGetExtensionFunctionAddress` knows: counter-based events under their
+//! Functions that `zeDriverGetExtensionFunctionAddress` returns: counter-based events under their
 //! older names. They are the functions of the core API.
 
 use std::ffi::{CStr, c_void};
@@ -9,7 +9,7 @@ use crate::call::entry;
 use crate::counter_event::{close, create, export, import};
 use crate::switches::switches;
 
-/// The function of this name, if the driver is to have it.
+/// Returns the function of this name, if the driver has it.
 pub(crate) fn find(name: &CStr) -> Option<*mut c_void> {
     let text = name.to_str().ok()?;
     let missing = |name: &str| switches().missing(name);

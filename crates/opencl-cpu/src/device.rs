@@ -1,4 +1,4 @@
-//! Devices: the runtime's own, and parts of it that have some of its compute units.
+//! Devices: the runtime's own device, and parts of it with some of its compute units.
 
 use crate::failure::{Failure, check};
 use crate::runtime::{Runtime, device_bytes, device_value, numbers};
@@ -7,54 +7,56 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// What commands run on, and the context that programs, images and queues for it are made in: the runtime's
-/// device or a part of it. The parts of one [`partition`](Self::partition) share a context, which is
-/// not that of the whole. Cheap to clone; any thread may use it.
+/// A device on which commands run, with the context of its programs, images and queues.
+///
+/// It is the runtime's device or a part of that. The parts of one [`partition`](Self::partition)
+/// share a context, which differs from the whole device's context. A device is cheap to clone, and
+/// any thread may use it.
 #[derive(Clone)]
 pub struct Device {
     runtime: &'static Runtime,
     device: cl_device_id,
     context: cl_context,
-    /// Keeps both, where they are not the runtime's own.
+    /// Keeps the device and the context alive if they are not the runtime's own.
     division: Option<Arc<Division>>,
 }
 
-/// The parts that a device was divided into, and the context that they share with the whole.
+/// The parts of a device, and the context that they share with the whole device.
 struct Division {
     runtime: &'static Runtime,
-    /// Null until it is made.
+    /// The context, which is null until it is created.
     context: cl_context,
     parts: Vec<cl_device_id>,
-    /// Keeps what was divided.
+    /// Keeps the divided device alive.
     _whole: Device,
 }
 
 /// A way to divide a device into parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Partition {
-    /// As many parts as there can be that have so many compute units each.
+    /// As many parts as possible, with this many compute units each.
     Equally(u32),
-    /// A part for each of these numbers of compute units.
+    /// One part for each of these numbers of compute units.
     ByCounts(Vec<u32>),
-    /// A part for each set of compute units that share one of these.
+    /// One part for each group of compute units that share this resource.
     ByAffinity(Affinity),
 }
 
-/// What compute units share.
+/// A resource that compute units share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Affinity {
-    /// Memory: a NUMA node.
+    /// Memory of one NUMA node.
     Numa = 1,
-    /// A cache of the fourth level.
+    /// A level-4 cache.
     L4Cache = 1 << 1,
-    /// A cache of the third level.
+    /// A level-3 cache.
     L3Cache = 1 << 2,
-    /// A cache of the second level.
+    /// A level-2 cache.
     L2Cache = 1 << 3,
-    /// A cache of the first level.
+    /// A level-1 cache.
     L1Cache = 1 << 4,
-    /// The first of these, in their order, by which the device can be divided.
+    /// The first resource of this list by which the device can be divided.
     Next = 1 << 5,
 }
 
@@ -69,21 +71,21 @@ impl Affinity {
     ];
 }
 
-/// The ways in which a device can be divided.
+/// The ways to divide a device that the runtime supports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PartitionLimits {
-    /// The most parts; 0 if the device cannot be divided.
+    /// The maximum number of parts, or 0 if the device cannot be divided.
     pub parts: u32,
-    /// Whether it can be divided [equally](Partition::Equally).
+    /// Whether the device can be divided [equally](Partition::Equally).
     pub equally: bool,
-    /// Whether it can be divided [by counts](Partition::ByCounts).
+    /// Whether the device can be divided [by counts](Partition::ByCounts).
     pub by_counts: bool,
-    /// What it can be divided [by](Partition::ByAffinity).
+    /// The resources by which the device can be divided, see [`Partition::ByAffinity`].
     pub by_affinity: Vec<Affinity>,
 }
 
 impl Runtime {
-    /// Returns the device with all threads.
+    /// Returns the whole device, with all threads.
     pub fn device(&'static self) -> Device {
         Device {
             runtime: self,
@@ -95,7 +97,7 @@ impl Runtime {
 }
 
 impl Device {
-    /// Returns the runtime.
+    /// Returns the runtime of the device.
     pub fn runtime(&self) -> &'static Runtime {
         self.runtime
     }
@@ -104,7 +106,7 @@ impl Device {
         self.device
     }
 
-    /// Returns whether it is a part of another one.
+    /// Returns whether the device is a part of another device.
     pub(crate) fn is_part(&self) -> bool {
         self.division.is_some()
     }
@@ -113,7 +115,7 @@ impl Device {
         self.context
     }
 
-    /// Returns OpenCL's own platform, device and context, as numbers.
+    /// Returns OpenCL's platform, device and context handles as numbers.
     pub fn raw(&self) -> (usize, usize, usize) {
         let (platform, ..) = self.runtime.raw();
         let number = |pointer: *mut c_void| pointer.expose_provenance();
@@ -128,7 +130,7 @@ impl Device {
         self.value(CL_DEVICE_MAX_COMPUTE_UNITS)
     }
 
-    /// Returns the ways in which the device can be divided.
+    /// Returns the supported ways to divide the device.
     ///
     /// # Errors
     /// Fails with the runtime's code.
@@ -148,16 +150,17 @@ impl Device {
         })
     }
 
-    /// Divides the device into parts with compute units of their own.
+    /// Divides the device into parts that share no compute units.
     ///
     /// # Errors
-    /// Fails with the runtime's code: for more units than there are, and for ways that are not among
-    /// [`partitions`](Self::partitions).
+    /// Fails with the runtime's code if the parts need more compute units than the device has, or
+    /// if [`partitions`](Self::partitions) does not list this way.
     pub fn partition(&self, partition: &Partition) -> Result<Vec<Self>, Failure> {
         let properties = partition.properties();
         let library = &self.runtime.library;
         let mut count = 0;
-        // SAFETY: the device lives, and the properties end with a zero; asks for the number alone.
+        // SAFETY: the device is alive, and the properties end with a zero. The call only returns
+        // the number of parts.
         let code = unsafe {
             (library.clCreateSubDevices)(
                 self.device,
@@ -169,7 +172,8 @@ impl Device {
         };
         check("clCreateSubDevices", code)?;
         let mut parts = vec![cl_device_id::NULL; count as usize];
-        // SAFETY: as above, and there is room for as many.
+        // SAFETY: the device is alive, the properties end with a zero, and `parts` has room for
+        // `count` handles.
         let code = unsafe {
             (library.clCreateSubDevices)(
                 self.device,
@@ -190,7 +194,8 @@ impl Device {
         Ok(division.parts.iter().map(of).collect())
     }
 
-    /// Returns what the compute units of the device share, if that is by what it was divided.
+    /// Returns the resource that the compute units of this device share, if it was divided by
+    /// affinity.
     pub fn affinity(&self) -> Option<Affinity> {
         self.division.as_ref()?;
         let how = self.properties(CL_DEVICE_PARTITION_TYPE).ok()?;
@@ -211,7 +216,7 @@ impl Device {
 }
 
 impl Partition {
-    /// Returns the partition as OpenCL has it: its kind, what belongs to it, and zeros.
+    /// Returns the property list for OpenCL: the kind of partition, its values, and zeros.
     fn properties(&self) -> Vec<usize> {
         match self {
             Self::Equally(units) => vec![CL_DEVICE_PARTITION_EQUALLY, *units as usize, 0],
@@ -231,8 +236,8 @@ impl Partition {
 }
 
 impl Division {
-    /// Takes the parts of a device, and makes their context. The whole is in it too, so that one build of a
-    /// program for the whole serves all parts.
+    /// Takes over the parts of a device and creates their context. The context includes the whole
+    /// device, so that one build of a program for the whole device is valid for all parts.
     fn create(whole: &Device, parts: Vec<cl_device_id>) -> Result<Self, Failure> {
         let runtime = whole.runtime;
         let mut division = Self {
@@ -244,7 +249,7 @@ impl Division {
         let all = [runtime.device];
         let all: Vec<_> = all.into_iter().chain(division.parts.clone()).collect();
         let mut code = CL_SUCCESS;
-        // SAFETY: the devices live, and there are no properties and no callback.
+        // SAFETY: the devices are alive, and there are no properties and no callback.
         division.context = unsafe {
             (runtime.library.clCreateContext)(
                 ptr::null(),
@@ -267,12 +272,12 @@ impl Drop for Division {
         }
         let library = &self.runtime.library;
         if !self.context.is_null() {
-            // SAFETY: made for this, and released once; programs, images and queues keep it as long as
-            // they need it.
+            // SAFETY: the context was created for this object and is released once. Programs,
+            // images and queues have their own references.
             unsafe { (library.clReleaseContext)(self.context) };
         }
         for part in &self.parts {
-            // SAFETY: as above.
+            // SAFETY: the part was created for this object and is released once.
             unsafe { (library.clReleaseDevice)(*part) };
         }
     }

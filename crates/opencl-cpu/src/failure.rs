@@ -1,16 +1,16 @@
-//! Codes of OpenCL as errors.
+//! Converts OpenCL's codes to errors.
 
 use crate::types::*;
 use std::fmt;
 
-/// The failure of a call.
+/// The failure of an OpenCL call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The call that failed.
+    /// The name of the call that failed.
     pub operation: &'static str,
-    /// OpenCL's code, less than 0.
+    /// OpenCL's code, which is negative.
     pub code: i32,
-    /// The compiler's or linker's output; empty for other calls.
+    /// The output of the compiler or linker. It is empty for other calls.
     pub log: String,
 }
 
@@ -23,7 +23,7 @@ impl Failure {
         }
     }
 
-    /// Returns OpenCL's name of the code.
+    /// Returns OpenCL's name for the code.
     pub fn name(&self) -> &'static str {
         match self.code {
             -1 => "CL_DEVICE_NOT_FOUND",
@@ -74,14 +74,15 @@ impl Failure {
 
     /// Returns whether the runtime ran out of memory.
     pub fn is_out_of_memory(&self) -> bool {
-        // Intel's runtime says so of resources that are no memory.
+        // `CL_OUT_OF_RESOURCES` is not in this list, because Intel's runtime returns it for
+        // resources other than memory.
         matches!(
             self.code,
             CL_OUT_OF_HOST_MEMORY | CL_MEM_OBJECT_ALLOCATION_FAILURE
         )
     }
 
-    /// Returns whether the runtime has no images of such pixels.
+    /// Returns whether the runtime does not support images of this pixel format.
     pub fn is_unsupported_format(&self) -> bool {
         matches!(
             self.code,
@@ -89,12 +90,12 @@ impl Failure {
         )
     }
 
-    /// Returns whether a program has no kernel of the name.
+    /// Returns whether the program has no kernel of the requested name.
     pub fn is_unknown_name(&self) -> bool {
         self.code == CL_INVALID_KERNEL_NAME
     }
 
-    /// Returns whether an argument does not suit its parameter, or there is no such parameter.
+    /// Returns whether an argument does not match its parameter, or the parameter does not exist.
     pub fn is_wrong_argument(&self) -> bool {
         matches!(
             self.code,
@@ -119,7 +120,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Returns the failure of a call, unless it succeeded.
+/// Returns an error unless the call succeeded.
 pub(crate) fn check(operation: &'static str, code: cl_int) -> Result<(), Failure> {
     if code == CL_SUCCESS {
         return Ok(());

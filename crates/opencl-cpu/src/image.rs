@@ -1,4 +1,4 @@
-//! Images and samplers, and the commands on images.
+//! Images, samplers, and the commands on images.
 
 use crate::failure::{Failure, check};
 use crate::queue::{Completion, Queue};
@@ -11,34 +11,34 @@ use std::ptr;
 /// The limits of images on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageLimits {
-    /// The largest image of one or two dimensions, in pixels.
+    /// Maximum size of images of one or two dimensions, in pixels.
     pub size_2d: [usize; 2],
-    /// The largest image of three dimensions, in pixels.
+    /// Maximum size of images of three dimensions, in pixels.
     pub size_3d: [usize; 3],
-    /// The most images of an array.
+    /// Maximum number of images in an array.
     pub layers: usize,
-    /// The most images that a kernel reads.
+    /// Maximum number of images that a kernel reads.
     pub read_arguments: u32,
-    /// The most images that a kernel writes.
+    /// Maximum number of images that a kernel writes.
     pub write_arguments: u32,
-    /// The most images that a kernel both reads and writes.
+    /// Maximum number of images that a kernel both reads and writes.
     pub read_write_arguments: u32,
-    /// The most samplers of a kernel.
+    /// Maximum number of samplers of a kernel.
     pub samplers: u32,
 }
 
 /// The dimensions of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageKind {
-    /// A row.
+    /// A row of pixels.
     OneD,
-    /// A rectangle.
+    /// A rectangle of pixels.
     TwoD,
-    /// A cuboid.
+    /// A cuboid of pixels.
     ThreeD,
-    /// Rows.
+    /// An array of rows.
     OneDArray,
-    /// Rectangles.
+    /// An array of rectangles.
     TwoDArray,
 }
 
@@ -86,54 +86,55 @@ pub enum ChannelType {
     Float = 0x10DE,
 }
 
-/// An image that is to be made.
+/// The description of an image to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImageDescription {
-    /// Its dimensions.
+    /// The dimensions of the image.
     pub kind: ImageKind,
     /// The channels of a pixel.
     pub order: ChannelOrder,
     /// The type of each channel.
     pub channel: ChannelType,
-    /// Its size in pixels. An array has its layers in the dimension after those of its images.
+    /// The size in pixels. An array's number of layers is in the dimension after those of its
+    /// images.
     pub extent: [usize; 3],
 }
 
-/// An image, which kernels read and write. Any thread may use it.
+/// An image that kernels read and write. Any thread may use it.
 pub struct ImageObject {
     runtime: &'static Runtime,
     memory: cl_mem,
     kind: ImageKind,
 }
 
-/// What a sampler answers for pixels outside an image.
+/// How a sampler treats coordinates outside an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Addressing {
-    /// They are not asked for.
+    /// Coordinates outside the image are not allowed.
     None = 0x1130,
-    /// The nearest pixel.
+    /// The nearest pixel of the image is returned.
     ClampToEdge = 0x1131,
-    /// The colour of the border.
+    /// The border colour is returned.
     Clamp = 0x1132,
     /// The image is repeated.
     Repeat = 0x1133,
-    /// The image is repeated, every other time as in a mirror.
+    /// The image is repeated, and every second copy is mirrored.
     MirroredRepeat = 0x1134,
 }
 
-/// A sampler that is to be made.
+/// The description of a sampler to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SamplerDescription {
-    /// Coordinates are fractions of the image's size.
+    /// Whether coordinates are fractions of the image's size.
     pub is_normalized: bool,
-    /// What it answers for pixels outside the image.
+    /// How the sampler treats coordinates outside the image.
     pub addressing: Addressing,
-    /// It mixes the pixels around a place, instead of taking the nearest one.
+    /// Whether the sampler interpolates between pixels. Otherwise it returns the nearest pixel.
     pub is_linear: bool,
 }
 
-/// A sampler: how kernels read an image. Any thread may use it.
+/// A sampler, which defines how kernels read an image. Any thread may use it.
 pub struct SamplerObject {
     runtime: &'static Runtime,
     sampler: cl_sampler,
@@ -142,18 +143,18 @@ pub struct SamplerObject {
 /// A part of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Its first pixel, in each dimension.
+    /// The first pixel in each dimension.
     pub origin: [usize; 3],
-    /// Its size in pixels; no dimension is 0.
+    /// The size in pixels. No dimension is 0.
     pub extent: [usize; 3],
 }
 
 impl ImageObject {
-    /// Makes an image, whose pixels are arbitrary.
+    /// Creates an image with arbitrary contents.
     ///
     /// # Errors
-    /// Fails with the runtime's code; [`is_unsupported_format`](Failure::is_unsupported_format) for channels
-    /// that it does not have.
+    /// Fails with the runtime's code. For an unsupported pixel format,
+    /// [`is_unsupported_format`](Failure::is_unsupported_format) returns true.
     pub fn new(device: &Device, image: &ImageDescription) -> Result<Self, Failure> {
         let runtime = device.runtime();
         let [x, y, z] = image.extent;
@@ -181,7 +182,8 @@ impl ImageObject {
             mem_object: cl_mem::NULL,
         };
         let mut code = CL_SUCCESS;
-        // SAFETY: the context lives, as format and description do for the call; there is no pointer.
+        // SAFETY: the context is alive, and the format and the description are valid for the call.
+        // There is no host pointer.
         let memory = unsafe {
             (runtime.library.clCreateImage)(
                 device.context(),
@@ -200,18 +202,18 @@ impl ImageObject {
         })
     }
 
-    /// Returns the runtime.
+    /// Returns the runtime of the image.
     pub fn runtime(&self) -> &'static Runtime {
         self.runtime
     }
 
-    /// Returns the size of a pixel in bytes.
+    /// Returns the size of a pixel, in bytes.
     ///
     /// # Errors
     /// Fails with the runtime's code.
     pub fn pixel_bytes(&self) -> Result<usize, Failure> {
         value("clGetImageInfo", |size, place, written| {
-            // SAFETY: the image lives, and the place has as many bytes.
+            // SAFETY: the image is alive, and `place` has room for `size` bytes.
             unsafe {
                 (self.runtime.library.clGetImageInfo)(
                     self.memory,
@@ -224,17 +226,18 @@ impl ImageObject {
         })
     }
 
-    /// Returns the `cl_mem`, whose bytes are an argument of a kernel.
+    /// Returns the `cl_mem` as a number, whose bytes are passed as a kernel's argument.
     pub fn raw(&self) -> usize {
         self.memory.0.expose_provenance()
     }
 
-    /// Returns the pitches that the runtime takes for memory whose rows and slices are so far apart.
+    /// Returns the pitches in the runtime's form for memory with these row and slice pitches, in
+    /// bytes.
     fn pitches(&self, row: usize, slice: usize) -> (usize, usize) {
         match self.kind {
             ImageKind::OneD => (0, 0),
             ImageKind::TwoD => (row, 0),
-            // Its layers are slices by the specification, and rows for Intel's runtime.
+            // By the specification the layers are slices, but Intel's runtime treats them as rows.
             ImageKind::OneDArray => (row, row),
             ImageKind::ThreeD | ImageKind::TwoDArray => (row, slice),
         }
@@ -246,13 +249,14 @@ impl Drop for ImageObject {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: made here, and released once; commands keep it as long as they need it.
+        // SAFETY: the image was created here and is released once. Commands have their own
+        // references.
         unsafe { (self.runtime.library.clReleaseMemObject)(self.memory) };
     }
 }
 
 impl SamplerObject {
-    /// Makes a sampler.
+    /// Creates a sampler.
     ///
     /// # Errors
     /// Fails with the runtime's code.
@@ -269,7 +273,7 @@ impl SamplerObject {
             0,
         ];
         let mut code = CL_SUCCESS;
-        // SAFETY: the context lives, and the properties end with a zero.
+        // SAFETY: the context is alive, and the properties end with a zero.
         let sampler = unsafe {
             (runtime.library.clCreateSamplerWithProperties)(
                 device.context(),
@@ -281,7 +285,7 @@ impl SamplerObject {
         Ok(Self { runtime, sampler })
     }
 
-    /// Returns the `cl_sampler`, whose bytes are an argument of a kernel.
+    /// Returns the `cl_sampler` as a number, whose bytes are passed as a kernel's argument.
     pub fn raw(&self) -> usize {
         self.sampler.0.expose_provenance()
     }
@@ -292,21 +296,22 @@ impl Drop for SamplerObject {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: made here, and released once; kernels keep it as long as they need it.
+        // SAFETY: the sampler was created here and is released once. Kernels have their own
+        // references.
         unsafe { (self.runtime.library.clReleaseSampler)(self.sampler) };
     }
 }
 
-/// Commands on images. Rows and slices in memory are as many bytes apart as is said; an array of rows has
-/// one for each layer.
+/// Commands on images. The caller gives the row and slice pitch in memory, in bytes. An array of
+/// rows has one row per layer.
 impl Queue {
     /// Submits a copy of a part of an image to memory.
     ///
     /// # Errors
-    /// Fails with the runtime's code, for a part that is not inside.
+    /// Fails with the runtime's code if the part is not inside the image.
     ///
     /// # Safety
-    /// The rows and slices can be written there until the copy is done.
+    /// The rows and slices in memory must be valid for writes until the copy is complete.
     pub unsafe fn read_image(
         &self,
         image: &ImageObject,
@@ -315,7 +320,7 @@ impl Queue {
     ) -> Result<Completion, Failure> {
         let (row, slice) = image.pitches(row, slice);
         let mut event = cl_event::NULL;
-        // SAFETY: queue and image live; the rest is promised to this function.
+        // SAFETY: the queue and the image are alive, and the caller guarantees the memory.
         let code = unsafe {
             (self.runtime().library.clEnqueueReadImage)(
                 self.handle(),
@@ -338,10 +343,10 @@ impl Queue {
     /// Submits a copy of memory to a part of an image.
     ///
     /// # Errors
-    /// Fails with the runtime's code, for a part that is not inside.
+    /// Fails with the runtime's code if the part is not inside the image.
     ///
     /// # Safety
-    /// The rows and slices can be read there until the copy is done.
+    /// The rows and slices in memory must be valid for reads until the copy is complete.
     pub unsafe fn write_image(
         &self,
         image: &ImageObject,
@@ -350,7 +355,7 @@ impl Queue {
     ) -> Result<Completion, Failure> {
         let (row, slice) = image.pitches(row, slice);
         let mut event = cl_event::NULL;
-        // SAFETY: queue and image live; the rest is promised to this function.
+        // SAFETY: the queue and the image are alive, and the caller guarantees the memory.
         let code = unsafe {
             (self.runtime().library.clEnqueueWriteImage)(
                 self.handle(),
@@ -370,10 +375,12 @@ impl Queue {
         Ok(self.completion(event))
     }
 
-    /// Submits a copy of a part of an image to the same part of another one, or to one elsewhere in it.
+    /// Submits a copy of a part of an image to another image, or to another place in the same
+    /// image.
     ///
     /// # Errors
-    /// Fails with the runtime's code: for parts that are not inside or overlap, and for different channels.
+    /// Fails with the runtime's code if a part is not inside its image, if the parts overlap, or if
+    /// the pixel formats differ.
     pub fn copy_image(
         &self,
         from: (&ImageObject, [usize; 3]),
@@ -381,7 +388,7 @@ impl Queue {
         extent: [usize; 3],
     ) -> Result<Completion, Failure> {
         let mut event = cl_event::NULL;
-        // SAFETY: queue and images live, and there are three dimensions.
+        // SAFETY: the queue and the images are alive, and each array has three elements.
         let code = unsafe {
             (self.runtime().library.clEnqueueCopyImage)(
                 self.handle(),

@@ -1,4 +1,4 @@
-//! Kernels, and what they are called with.
+//! Kernels, their parameters and their arguments.
 
 use crate::Runtime;
 use crate::failure::{Failure, check};
@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub enum Argument<'a> {
     /// The bytes of a value.
     Value(&'a [u8]),
-    /// The address of memory that the process has mapped; may be null.
+    /// The address of memory that the process has mapped. It may be null.
     Address(usize),
-    /// Bytes of local memory, which each work-group has for itself.
+    /// Size of local memory in bytes. Each work-group has local memory of its own.
     Local(usize),
 }
 
-/// What a parameter of a kernel takes.
+/// The kind of argument that a parameter of a kernel takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parameter {
     /// A value.
@@ -38,33 +38,33 @@ pub enum Parameter {
 /// A kernel of a program. Any thread may use it.
 pub struct Kernel {
     program: Arc<Program>,
-    /// Locked from the first argument of a launch until that is submitted: the arguments are a part of
-    /// the kernel.
+    /// Locked from the first argument of a launch until the launch is submitted, because the kernel
+    /// object stores the arguments.
     kernel: Mutex<cl_kernel>,
     raw: cl_kernel,
     info: KernelInfo,
 }
 
-/// What a kernel needs, and the limits that follow.
+/// The requirements of a kernel, and its limits on this device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelInfo {
     /// The kernel's name.
     pub name: String,
-    /// The number of its parameters.
+    /// The number of parameters.
     pub parameters: usize,
-    /// The most work-items of a work-group.
+    /// The maximum number of work-items of a work-group.
     pub group_items: usize,
-    /// The only size of work-groups that the source allows; zeros if it allows any.
+    /// The work-group size that the source requires, or zeros if it allows any.
     pub required_size: [usize; 3],
-    /// Work-items of a work-group should be a multiple of this.
+    /// The preferred multiple for the number of work-items of a work-group.
     pub size_multiple: usize,
-    /// Bytes of local memory, without that of arguments.
+    /// Size of local memory in bytes, without that of arguments.
     pub local_memory: u64,
-    /// Bytes of a work-item's own memory.
+    /// Size of a work-item's private memory, in bytes.
     pub private_memory: u64,
-    /// The most work-items of a sub-group; 0 if the runtime does not say.
+    /// The maximum number of work-items of a sub-group, or 0 if the runtime does not report it.
     pub subgroup_size: usize,
-    /// The only size of sub-groups that the source allows; 0 if it allows any.
+    /// The sub-group size that the source requires, or 0 if it allows any.
     pub required_subgroup_size: usize,
 }
 
@@ -79,9 +79,9 @@ impl Kernel {
             raw: kernel,
         };
         info?;
-        // Kernels may follow addresses that lie in memory to any memory of the process.
+        // Kernels may follow an address that they find in memory to any memory of the process.
         let allowed = CL_TRUE;
-        // SAFETY: the kernel lives, and the value has the size that is said.
+        // SAFETY: the kernel is alive, and `allowed` has the given size.
         let code = unsafe {
             (runtime.library.clSetKernelExecInfo)(
                 kernel.raw,
@@ -94,17 +94,17 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Returns what the kernel needs.
+    /// Returns the requirements and limits of the kernel.
     pub fn info(&self) -> &KernelInfo {
         &self.info
     }
 
-    /// Returns the runtime.
+    /// Returns the runtime of the kernel.
     pub fn runtime(&self) -> &'static Runtime {
         self.program.runtime()
     }
 
-    /// Returns the `cl_kernel`.
+    /// Returns the `cl_kernel` as a number.
     pub fn raw(&self) -> usize {
         self.raw.0.expose_provenance()
     }
@@ -113,16 +113,16 @@ impl Kernel {
         self.raw
     }
 
-    /// Returns the size of the sub-groups of a work-group of this size; 0 if the runtime does not say.
+    /// Returns the sub-group size in a work-group of this size, or 0 if the runtime does not report
+    /// it.
     pub fn subgroup_size_of(&self, local: [usize; 3]) -> usize {
         subgroup_size(self.runtime(), self.raw, local).unwrap_or(0)
     }
 
-    /// Refuses arguments that the kernel does not take, as far as the runtime says.
+    /// Checks that the kernel accepts the arguments, as far as the runtime checks them.
     ///
     /// # Errors
-    /// Returns the index of the first that does not suit, or of the first that is missing, and the
-    /// runtime's code.
+    /// Returns the index of the first wrong or missing argument, and the runtime's code.
     pub fn check_arguments<'a>(
         &self,
         arguments: impl ExactSizeIterator<Item = Argument<'a>>,
@@ -130,21 +130,23 @@ impl Kernel {
         self.with_arguments(arguments, |_| Ok(()))
     }
 
-    /// Returns what a parameter takes; `None` beyond the last. The runtime is asked by trying.
+    /// Returns the kind of a parameter, or `None` after the last one. OpenCL has no query for the
+    /// kind, so the function tries arguments.
     pub fn parameter(&self, index: usize) -> Option<Parameter> {
         if index >= self.info.parameters {
             return None;
         }
         let takes = |argument| self.check_argument(index, argument).is_ok();
         Some(match () {
-            // First, since the runtime takes an address for local memory too.
+            // Local memory is tried first, because the runtime accepts an address for it too.
             () if takes(Argument::Local(1)) => Parameter::Local,
             () if takes(Argument::Address(0)) => Parameter::Address,
             () => self.object_parameter(index),
         })
     }
 
-    /// Returns whether a parameter takes an image or a sampler, which is never null, or else a value.
+    /// Returns whether a parameter takes an image, a sampler or a value. Images and samplers are
+    /// never null.
     fn object_parameter(&self, index: usize) -> Parameter {
         let null = [0; size_of::<usize>()];
         let refusal = self.check_argument(index, Argument::Value(&null)).err();
@@ -155,7 +157,7 @@ impl Kernel {
         }
     }
 
-    /// Refuses an argument that a parameter does not take, as far as the runtime says.
+    /// Checks that a parameter accepts the argument, as far as the runtime checks it.
     ///
     /// # Errors
     /// Fails with the runtime's code.
@@ -166,7 +168,7 @@ impl Kernel {
         self.set(*kernel, number, argument)
     }
 
-    /// Sets the arguments, and calls `then` while no other thread can set others.
+    /// Sets the arguments and calls `then`. No other thread can set arguments in between.
     pub(crate) fn with_arguments<'a>(
         &self,
         arguments: impl ExactSizeIterator<Item = Argument<'a>>,
@@ -196,7 +198,7 @@ impl Kernel {
         argument: Argument<'_>,
     ) -> Result<(), Failure> {
         let library = &self.runtime().library;
-        // SAFETY: the kernel lives, and a value has as many bytes as is said. The runtime does not follow
+        // SAFETY: the kernel is alive, and a value has the given size. The runtime does not follow
         // an address before the kernel runs.
         let (operation, code) = unsafe {
             match argument {
@@ -227,7 +229,8 @@ impl Drop for Kernel {
         if self.runtime().is_elsewhere() {
             return;
         }
-        // SAFETY: made for this, and released once; launches keep it as long as they need it.
+        // SAFETY: the kernel was created for this object and is released once. Launches have their
+        // own references.
         unsafe { (self.runtime().library.clReleaseKernel)(self.raw) };
     }
 }
@@ -249,7 +252,7 @@ impl KernelInfo {
 
     fn read(runtime: &'static Runtime, kernel: cl_kernel) -> Result<Self, Failure> {
         let count: cl_uint = value("clGetKernelInfo", |size, place, written| {
-            // SAFETY: the kernel lives, and the place has as many bytes.
+            // SAFETY: the kernel is alive, and `place` has room for `size` bytes.
             unsafe {
                 (runtime.library.clGetKernelInfo)(kernel, CL_KERNEL_NUM_ARGS, size, place, written)
             }
@@ -274,47 +277,47 @@ impl KernelInfo {
     }
 }
 
-/// Returns the name of a kernel that other code has made with the same runtime.
+/// Returns the name of a kernel that other code has created with the same runtime.
 ///
 /// # Errors
 /// Fails with the runtime's code.
 ///
 /// # Safety
-/// `raw` is a living `cl_kernel` of the runtime.
+/// `raw` must be a live `cl_kernel` of the runtime.
 pub unsafe fn name_of(runtime: &'static Runtime, raw: usize) -> Result<String, Failure> {
     name(runtime, cl_kernel(ptr::with_exposed_provenance_mut(raw)))
 }
 
-/// Returns the `cl_program` of a kernel that other code has made with the same runtime.
+/// Returns the `cl_program` of a kernel that other code has created with the same runtime.
 ///
 /// # Errors
 /// Fails with the runtime's code.
 ///
 /// # Safety
-/// `raw` is a living `cl_kernel` of the runtime.
+/// `raw` must be a live `cl_kernel` of the runtime.
 pub unsafe fn program_of(runtime: &'static Runtime, raw: usize) -> Result<usize, Failure> {
     let kernel = cl_kernel(ptr::with_exposed_provenance_mut(raw));
     value("clGetKernelInfo", |size, place, written| {
-        // SAFETY: the kernel lives, and the place has as many bytes.
+        // SAFETY: the kernel is alive, and `place` has room for `size` bytes.
         unsafe {
             (runtime.library.clGetKernelInfo)(kernel, CL_KERNEL_PROGRAM, size, place, written)
         }
     })
 }
 
-/// Releases a kernel that other code has made and given away.
+/// Releases a reference to a kernel that other code has created.
 ///
 /// # Safety
-/// `raw` is a living `cl_kernel` of the runtime, and a reference of it is the caller's to give away.
+/// `raw` must be a live `cl_kernel` of the runtime, and the caller must own the released reference.
 pub unsafe fn release(runtime: &'static Runtime, raw: usize) {
     let kernel = cl_kernel(ptr::with_exposed_provenance_mut(raw));
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees it.
     unsafe { (runtime.library.clReleaseKernel)(kernel) };
 }
 
 fn name(runtime: &'static Runtime, kernel: cl_kernel) -> Result<String, Failure> {
     let name = bytes("clGetKernelInfo", |size, place, written| {
-        // SAFETY: the kernel lives, and the place has as many bytes.
+        // SAFETY: the kernel is alive, and `place` has room for `size` bytes.
         unsafe {
             (runtime.library.clGetKernelInfo)(kernel, CL_KERNEL_FUNCTION_NAME, size, place, written)
         }
@@ -328,7 +331,7 @@ fn group_info<T: Default + Copy>(
     name: cl_uint,
 ) -> Result<T, Failure> {
     value("clGetKernelWorkGroupInfo", |size, place, written| {
-        // SAFETY: kernel and device live, and the place has as many bytes.
+        // SAFETY: the kernel and the device are alive, and `place` has room for `size` bytes.
         unsafe {
             (runtime.library.clGetKernelWorkGroupInfo)(
                 kernel,
@@ -353,7 +356,8 @@ fn subgroup_info<T: Default + Copy>(
         input => input.as_ptr().cast(),
     };
     value("clGetKernelSubGroupInfo", |size, place, written| {
-        // SAFETY: kernel and device live, and input and place have as many bytes.
+        // SAFETY: the kernel and the device are alive, and the input and `place` have the given
+        // sizes.
         unsafe {
             (runtime.library.clGetKernelSubGroupInfo)(
                 kernel,

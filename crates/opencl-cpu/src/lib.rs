@@ -1,13 +1,15 @@
 //! OpenCL runtimes for the CPU, found at run time.
 //!
-//! A CPU runtime with fine-grained *system* shared virtual memory runs kernels on any memory that the
-//! process has mapped, in place: what a kernel needs of OpenCL is then only its compiler and its threads.
-//! This crate finds such a runtime ([`Runtime::get`]) and has safe objects for the few things that
-//! are needed: [`Device`], [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches. Images are the
-//! runtime's own memory ([`ImageObject`]): how it lays them out is its affair.
+//! A CPU runtime with fine-grained *system* shared virtual memory runs kernels in place, on any
+//! memory that the process has mapped. Such a kernel needs only OpenCL's compiler and threads.
 //!
-//! Nothing is loaded before [`Runtime::get`] is called, and nothing is ever unloaded. In a child of `fork`,
-//! drops leave the runtime alone: its threads are not there, and its locks may be held for ever.
+//! This crate finds such a runtime ([`Runtime::get`]) and wraps the few objects that are needed:
+//! [`Device`], [`Program`], [`Kernel`], and [`Queue`], an in-order queue of launches. Images are
+//! the runtime's own memory ([`ImageObject`]), and the runtime decides their layout.
+//!
+//! No library is loaded before [`Runtime::get`] is called, and none is ever unloaded. In a child of
+//! `fork`, drops do not call the runtime. The child does not have the runtime's threads, and the
+//! runtime's locks may stay locked forever.
 
 #![allow(non_camel_case_types)]
 

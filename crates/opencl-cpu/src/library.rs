@@ -1,4 +1,4 @@
-//! A library with OpenCL's functions: a runtime itself, or the loader that finds runtimes.
+//! A library with OpenCL's functions, which is a runtime itself or the loader that finds runtimes.
 
 use crate::types::*;
 use libloading::os::unix::{Library as Loaded, RTLD_LAZY, RTLD_LOCAL};
@@ -6,8 +6,8 @@ use std::ffi::{OsStr, c_char, c_void};
 
 macro_rules! functions {
     ($($name:ident($($argument:ty),* $(,)?) $(-> $result:ty)?;)*) => {
-        /// The functions that are used here, each under its C name. All are those of OpenCL 2.1; their
-        /// callers must fulfil its contract.
+        /// The OpenCL functions that this crate uses, under their C names. All belong to OpenCL
+        /// 2.1, and callers must follow its contract.
         #[allow(non_snake_case)]
         #[derive(Clone, Copy)]
         pub(crate) struct Library {
@@ -15,13 +15,15 @@ macro_rules! functions {
         }
 
         impl Library {
-            /// Loads a library, by its path or by a name that the dynamic linker looks up, and finds its
-            /// functions. It is never unloaded: runtimes have threads that run its code.
+            /// Loads a library and finds its functions. `name` is a path, or a name that the
+            /// dynamic linker looks up. The library is never unloaded, because a runtime's threads
+            /// execute its code.
             pub(crate) fn load(name: &OsStr) -> Result<Self, String> {
-                // SAFETY: loads a runtime that the user installed or named; its constructors are sound.
+                // SAFETY: this loads a runtime that the user installed or named, whose constructors
+                // are sound.
                 let library = unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
                 let library = library.map_err(|error| cause(&error))?;
-                // SAFETY: the types are those of the functions in CL/cl.h.
+                // SAFETY: each type is that of the function in CL/cl.h.
                 let functions = unsafe {
                     Self {
                         $($name: find(&library, stringify!($name))?,)*
@@ -34,15 +36,15 @@ macro_rules! functions {
     };
 }
 
-/// Loads a library and keeps it loaded.
+/// Loads a library that stays loaded.
 pub(crate) fn keep(name: &OsStr) -> Result<(), String> {
-    // SAFETY: loads a loader that the user installed; its constructors are sound.
+    // SAFETY: this loads a loader that the user installed, whose constructors are sound.
     let library = unsafe { Loaded::open(Some(name), RTLD_LAZY | RTLD_LOCAL) };
     let _: *mut c_void = library.map_err(|error| cause(&error))?.into_raw();
     Ok(())
 }
 
-/// Returns what the dynamic linker said.
+/// Returns the dynamic linker's message.
 fn cause(error: &libloading::Error) -> String {
     match std::error::Error::source(error) {
         Some(source) => source.to_string(),
@@ -53,9 +55,9 @@ fn cause(error: &libloading::Error) -> String {
 /// Returns a function of the library.
 ///
 /// # Safety
-/// `T` is a pointer to a function of the type that it has in CL/cl.h.
+/// `T` must be a function pointer of the type that CL/cl.h declares for `name`.
 unsafe fn find<T: Copy>(library: &Loaded, name: &str) -> Result<T, String> {
-    // SAFETY: promised by the caller; the library stays loaded where the result is kept.
+    // SAFETY: the caller guarantees the type, and keeps the library loaded as long as the result.
     match unsafe { library.get::<T>(name) } {
         Ok(found) => Ok(*found),
         Err(_) => Err(format!("it has no {name}, which OpenCL 2.1 has")),

@@ -1,4 +1,4 @@
-//! Programs: images that the runtime compiles and links.
+//! Programs, which the runtime compiles and links from images.
 
 use crate::failure::{Failure, check};
 use crate::kernel::Kernel;
@@ -11,34 +11,34 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Code for the runtime.
+/// Program code in one of the forms that the runtime accepts.
 #[derive(Clone, Copy, Debug)]
 pub enum Image<'a> {
-    /// OpenCL C.
+    /// OpenCL C source.
     Source(&'a str),
-    /// A SPIR-V module, with the values of specialization constants by their numbers.
+    /// A SPIR-V module, with pairs of a specialization constant's number and its value.
     SpirV(&'a [u8], &'a [(u32, Vec<u8>)]),
-    /// What the runtime itself made of a program, or its compiler beforehand.
+    /// A binary that the runtime or its offline compiler has made.
     Binary(&'a [u8]),
 }
 
-/// An image, and how it is compiled.
+/// An image, and the options for compiling it.
 #[derive(Clone, Copy, Debug)]
 pub struct Code<'a> {
     /// The image.
     pub image: Image<'a>,
-    /// The options of the compiler, as OpenCL names them.
+    /// The compiler's options in OpenCL's syntax.
     pub options: &'a str,
 }
 
-/// A program that is built.
+/// A built program.
 pub struct Program {
     runtime: &'static Runtime,
     program: cl_program,
     log: String,
 }
 
-/// A program that is released, unless it is built.
+/// A program under construction, which is released unless it is built.
 struct Draft {
     runtime: &'static Runtime,
     program: cl_program,
@@ -49,7 +49,7 @@ impl Drop for Draft {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: made here, and released once.
+        // SAFETY: the program was created here and is released once.
         unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
     }
 }
@@ -63,7 +63,7 @@ impl Draft {
             Image::SpirV(module, _) => promises::removed(module),
             _ => Cow::default(),
         };
-        // SAFETY: the context lives, and each image has as many bytes as is said.
+        // SAFETY: the context is alive, and each image has the given size.
         let (operation, program) = unsafe {
             match image {
                 Image::Source(source) => (
@@ -104,7 +104,7 @@ impl Draft {
     }
 
     fn set_constant(&self, number: u32, value: &[u8]) -> Result<(), Failure> {
-        // SAFETY: the program lives, and the value has as many bytes.
+        // SAFETY: the program is alive, and the value has the given size.
         let code = unsafe {
             (self.runtime.library.clSetProgramSpecializationConstant)(
                 self.program,
@@ -118,7 +118,7 @@ impl Draft {
 
     fn log(&self) -> String {
         let log = bytes("clGetProgramBuildInfo", |size, place, written| {
-            // SAFETY: program and device live, and the place has as many bytes.
+            // SAFETY: the program and the device are alive, and `place` has room for `size` bytes.
             unsafe {
                 (self.runtime.library.clGetProgramBuildInfo)(
                     self.program,
@@ -140,9 +140,9 @@ impl Draft {
         })
     }
 
-    /// Compiles and links the image by itself.
+    /// Compiles and links a single image.
     fn build(&self, options: &CStr) -> Result<(), Failure> {
-        // SAFETY: program, device and options live; there is no callback.
+        // SAFETY: the program, the device and the options are alive, and there is no callback.
         let code = unsafe {
             (self.runtime.library.clBuildProgram)(
                 self.program,
@@ -156,9 +156,10 @@ impl Draft {
         self.check("clBuildProgram", code)
     }
 
-    /// Compiles the image, so that it can be linked.
+    /// Compiles the image for a later link.
     fn compile(&self, options: &CStr) -> Result<(), Failure> {
-        // SAFETY: program, device and options live; there are no headers and no callback.
+        // SAFETY: the program, the device and the options are alive, and there are no headers and
+        // no callback.
         let code = unsafe {
             (self.runtime.library.clCompileProgram)(
                 self.program,
@@ -186,14 +187,14 @@ impl Draft {
     }
 }
 
-/// Returns the bytes of the values of specialization constants, by the constants' numbers. The runtime is
-/// asked by trying.
+/// Returns the sizes of specialization constants in bytes, in the order of their numbers. OpenCL
+/// has no query for the size, so the function tries sizes.
 ///
 /// # Errors
-/// Fails with the runtime's code, also for a constant that the module does not have.
+/// Fails with the runtime's code, for example for a constant that the module does not have.
 ///
 /// # Safety
-/// As for [`Program::build`].
+/// The requirements are those of [`Program::build`].
 pub unsafe fn constant_sizes(
     runtime: &'static Runtime,
     module: &[u8],
@@ -215,20 +216,21 @@ pub unsafe fn constant_sizes(
     numbers.iter().map(size).collect()
 }
 
-/// Returns a text as C has it.
+/// Converts a text to a C string.
 fn c_text(text: &str) -> Result<CString, Failure> {
     CString::new(text).map_err(|_| Failure::new("clBuildProgram", CL_INVALID_VALUE))
 }
 
 impl Program {
-    /// Makes a program of one image, or links it of several, with these options of the linker. It is for the
-    /// device; for a part, it is for all parts of the same whole that came with it.
+    /// Builds a program from one image, or links it from several with these linker options. The
+    /// program is for this device. If the device is a part, the program is also valid for all parts
+    /// of the same division.
     ///
     /// # Errors
-    /// Fails with the runtime's code, and with the compiler's output if that refused.
+    /// Fails with the runtime's code. If the compiler failed, the error contains its output.
     ///
     /// # Safety
-    /// SPIR-V and binaries are well-formed: runtimes trust what is in them.
+    /// SPIR-V modules and binaries must be well-formed, because runtimes trust their contents.
     pub unsafe fn build(
         device: &Device,
         codes: &[Code<'_>],
@@ -256,7 +258,8 @@ impl Program {
         let runtime = device.runtime();
         let programs: Vec<_> = drafts.iter().map(|draft| draft.program).collect();
         let mut code = CL_SUCCESS;
-        // SAFETY: context, device, programs and options live; there is no callback.
+        // SAFETY: the context, the device, the programs and the options are alive, and there is no
+        // callback.
         let program = unsafe {
             (runtime.library.clLinkProgram)(
                 device.context(),
@@ -278,42 +281,45 @@ impl Program {
         Ok(linked.into_program())
     }
 
-    /// Adopts a program that other code has built with the same runtime. It is retained if it is not
-    /// `owned`, and released with the result.
+    /// Adopts a program that other code has built with the same runtime. The result takes over the
+    /// caller's reference if `owned` is true, and retains a reference otherwise. It releases the
+    /// reference when it is dropped.
     ///
     /// # Safety
-    /// `raw` is a living `cl_program` of the runtime; the caller gives a reference of an owned one away.
+    /// `raw` must be a live `cl_program` of the runtime. If `owned` is true, the caller must own a
+    /// reference and pass it on.
     pub unsafe fn adopt(runtime: &'static Runtime, raw: usize, owned: bool) -> Self {
         let program = cl_program(ptr::with_exposed_provenance_mut(raw));
         if !owned {
-            // SAFETY: it lives, as promised.
+            // SAFETY: the caller guarantees that the program is alive.
             unsafe { (runtime.library.clRetainProgram)(program) };
         }
         Draft { runtime, program }.into_program()
     }
 
-    /// Returns the runtime.
+    /// Returns the runtime of the program.
     pub fn runtime(&self) -> &'static Runtime {
         self.runtime
     }
 
-    /// Returns the compiler's output; may be empty.
+    /// Returns the compiler's output, which may be empty.
     pub fn log(&self) -> &str {
         &self.log
     }
 
-    /// Returns the `cl_program`.
+    /// Returns the `cl_program` as a number.
     pub fn raw(&self) -> usize {
         self.program.0.expose_provenance()
     }
 
-    /// Returns the kernel of a name.
+    /// Returns the kernel with this name.
     ///
     /// # Errors
-    /// [`is_unknown_name`](Failure::is_unknown_name) if there is none.
+    /// Fails with the runtime's code. If the program has no such kernel,
+    /// [`is_unknown_name`](Failure::is_unknown_name) returns true.
     pub fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Kernel, Failure> {
         let mut code = CL_SUCCESS;
-        // SAFETY: the program lives, and the name ends with a zero.
+        // SAFETY: the program is alive, and the name ends with a zero.
         let kernel = unsafe {
             (self.runtime.library.clCreateKernel)(self.program, name.as_ptr(), &mut code)
         };
@@ -331,7 +337,7 @@ impl Program {
         Ok(names.map(str::to_owned).collect())
     }
 
-    /// Returns the program as a binary, which can be built again on this machine.
+    /// Returns the program as a binary, from which it can be built again on this machine.
     ///
     /// # Errors
     /// Fails with the runtime's code.
@@ -342,7 +348,7 @@ impl Program {
             .map_or(0, |size| usize::from_ne_bytes(*size));
         let mut binary = vec![0_u8; size];
         let places = [binary.as_mut_ptr()];
-        // SAFETY: there is one device, and its place has as many bytes as the binary.
+        // SAFETY: there is one device, and its place has room for the whole binary.
         let code = unsafe {
             (self.runtime.library.clGetProgramInfo)(
                 self.program,
@@ -358,19 +364,19 @@ impl Program {
 
     fn info(&self, name: cl_uint) -> Result<Vec<u8>, Failure> {
         bytes("clGetProgramInfo", |size, place, written| {
-            // SAFETY: the program lives, and the place has as many bytes.
+            // SAFETY: the program is alive, and `place` has room for `size` bytes.
             unsafe {
                 (self.runtime.library.clGetProgramInfo)(self.program, name, size, place, written)
             }
         })
     }
 
-    /// Returns the address and the length in bytes of a global variable; `None` if the program has none of
-    /// that name, or the runtime does not tell.
+    /// Returns the address and the length in bytes of a global variable. Returns `None` if the
+    /// program has no variable of this name, or the runtime lacks the query.
     pub fn variable(&self, name: &CStr) -> Option<(*mut c_void, usize)> {
         let find = self.runtime.extra.variable_pointer?;
         let (mut len, mut start) = (0, ptr::null_mut());
-        // SAFETY: device and program live, and the name ends with a zero.
+        // SAFETY: the device and the program are alive, and the name ends with a zero.
         let code = unsafe {
             find(
                 self.runtime.device,
@@ -389,7 +395,8 @@ impl Drop for Program {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: this is its reference, and released once; kernels have references of their own.
+        // SAFETY: this object owns the reference and releases it once. Kernels have their own
+        // references.
         unsafe { (self.runtime.library.clReleaseProgram)(self.program) };
     }
 }

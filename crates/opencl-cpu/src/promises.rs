@@ -1,24 +1,25 @@
-//! What a SPIR-V module promises about the launches of its kernels. A compiler may use such a promise, and
-//! needs none; but Intel's for the CPU refuses modules that have them.
+//! Removes a SPIR-V module's promises about the launches of its kernels. A compiler may use such
+//! promises but does not need them. Intel's compiler for the CPU refuses modules that contain them.
 
 use std::borrow::Cow;
 
-/// Words of a module's header.
+/// Length of a module's header, in words.
 const HEADER: usize = 5;
 
 const OP_EXTENSION: u32 = 10;
 const OP_EXECUTION_MODE: u32 = 16;
 const OP_CAPABILITY: u32 = 17;
-/// The first instruction of a function: what is looked for comes before.
+/// The first instruction of a function. All promises come before it.
 const OP_FUNCTION: u32 = 54;
 
-/// The capability for promises, `KernelAttributesINTEL`.
+/// The capability that promises require, `KernelAttributesINTEL`.
 const CAPABILITY: u32 = 5892;
 const EXTENSION: &[u8] = b"SPV_INTEL_kernel_attributes\0";
-/// The promises: `MaxWorkgroupSizeINTEL`, `MaxWorkDimINTEL`, `NoGlobalOffsetINTEL`.
+/// The range of promises: `MaxWorkgroupSizeINTEL`, `MaxWorkDimINTEL` and `NoGlobalOffsetINTEL`.
 const MODES: std::ops::RangeInclusive<u32> = 5893..=5895;
 
-/// Returns a module without promises. A damaged module is left to the compiler from where it is damaged.
+/// Returns a module without promises. If the module is damaged, the rest after the damage is
+/// unchanged, and the compiler reports it.
 pub(crate) fn removed(module: &[u8]) -> Cow<'_, [u8]> {
     let promised = instructions(module).any(|(_, words)| is_promise(words));
     if !promised {
@@ -36,7 +37,7 @@ pub(crate) fn removed(module: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(kept)
 }
 
-/// Returns the whole instructions before the first function, with the place of each.
+/// Returns the complete instructions before the first function, with the position of each.
 fn instructions(module: &[u8]) -> impl Iterator<Item = (usize, &[[u8; 4]])> {
     let (words, _) = module.as_chunks::<4>();
     let mut at = HEADER;
@@ -100,7 +101,7 @@ mod tests {
         }
         assert_eq!(removed(&with), without);
         assert!(matches!(removed(&without), Cow::Borrowed(_)));
-        // Cut off at any place, it is handled without a panic.
+        // A module that is cut off at any place must not cause a panic.
         for end in 0..with.len() {
             removed(&with[..end]);
         }

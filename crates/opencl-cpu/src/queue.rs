@@ -9,26 +9,27 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::mpsc;
 
-/// A queue that runs its commands one after the other, on the runtime's threads. Dropping it lets what was
-/// submitted run on.
+/// A queue that runs its commands one after the other, on the runtime's threads. Commands that were
+/// submitted still run after the queue is dropped.
 pub struct Queue {
     runtime: &'static Runtime,
     queue: cl_command_queue,
     is_of_part: bool,
 }
 
-/// How many work-items a launch has.
+/// The offset and the size of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The number of the first work-item, in each dimension.
+    /// The index of the first work-item in each dimension.
     pub offset: [usize; 3],
-    /// The number of work-items, in each dimension; none is 0.
+    /// The number of work-items in each dimension. None is 0.
     pub global: [usize; 3],
-    /// The work-items of a work-group, in each dimension; the runtime's choice without.
+    /// The number of work-items of a work-group in each dimension. The runtime chooses it if it is
+    /// `None`.
     pub local: Option<[usize; 3]>,
 }
 
-/// A command under way, or done.
+/// A command that is in flight or complete.
 pub struct Completion {
     runtime: &'static Runtime,
     event: cl_event,
@@ -36,7 +37,8 @@ pub struct Completion {
 }
 
 impl Queue {
-    /// Makes a queue on a device. It takes what was made for that, or for another part of the same whole.
+    /// Creates a queue on a device. It accepts objects that were made for the device, or for
+    /// another part of the same division.
     ///
     /// # Errors
     /// Fails with the runtime's code.
@@ -63,13 +65,12 @@ impl Queue {
     /// Submits a launch.
     ///
     /// # Errors
-    /// Fails with the runtime's code, for arguments that the kernel does not take and shapes that it cannot
-    /// have.
+    /// Fails with the runtime's code if the kernel does not accept the arguments or the shape.
     ///
     /// # Safety
-    /// Until the launch is done, everything that the kernel does with these arguments is sound, and the
-    /// memory that it uses stays mapped. The arguments are at least as large as the parameters as far as
-    /// the runtime does not check.
+    /// Until the launch is complete, everything that the kernel does with these arguments must be
+    /// sound, and the memory that it uses must stay mapped. The arguments must be at least as large
+    /// as the parameters, unless the runtime checks their sizes.
     pub unsafe fn launch<'a>(
         &self,
         kernel: &Kernel,
@@ -79,8 +80,8 @@ impl Queue {
         let mut event = cl_event::NULL;
         let local = shape.local.as_ref();
         let submit = |kernel| {
-            // SAFETY: queue and kernel live, and there are three dimensions; the rest is promised to
-            // this function.
+            // SAFETY: the queue and the kernel are alive, and there are three dimensions. The
+            // caller guarantees the rest.
             let code = unsafe {
                 (self.runtime.library.clEnqueueNDRangeKernel)(
                     self.queue,
@@ -102,30 +103,30 @@ impl Queue {
         Ok(self.completion(event))
     }
 
-    /// Makes sure that all that was submitted runs without further calls.
+    /// Ensures that all submitted commands run without further calls.
     ///
     /// # Errors
     /// Fails with the runtime's code.
     pub fn flush(&self) -> Result<(), Failure> {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         check("clFlush", unsafe {
             (self.runtime.library.clFlush)(self.queue)
         })
     }
 
-    /// Waits until all that was submitted is done.
+    /// Waits until all submitted commands are complete.
     ///
     /// # Errors
     /// Fails with the runtime's code.
     pub fn finish(&self) -> Result<(), Failure> {
-        // SAFETY: the queue lives.
+        // SAFETY: the queue is alive.
         check("clFinish", unsafe {
             (self.runtime.library.clFinish)(self.queue)
         })
     }
 
-    /// Returns the size of work-groups that the runtime would choose; `None` if it does not tell. The
-    /// kernel's arguments are those of its last launch, if there was one.
+    /// Returns the work-group size that the runtime would choose, or `None` if the runtime lacks
+    /// the query. The kernel's arguments from its last launch apply, if there was one.
     pub fn suggested_size(
         &self,
         kernel: &Kernel,
@@ -134,7 +135,7 @@ impl Queue {
     ) -> Option<[usize; 3]> {
         let suggest = self.runtime.extra.suggested_size?;
         let mut local = [0; 3];
-        // SAFETY: queue and kernel live, and there are three dimensions.
+        // SAFETY: the queue and the kernel are alive, and there are three dimensions.
         let code = unsafe {
             suggest(
                 self.queue,
@@ -148,13 +149,13 @@ impl Queue {
         (code == CL_SUCCESS && !local.contains(&0)).then_some(local)
     }
 
-    /// Returns the number of work-groups of a size that run at the same time; `None` if the runtime does
-    /// not tell.
+    /// Returns how many work-groups of this size run at the same time, or `None` if the runtime
+    /// lacks the query.
     pub fn concurrent_groups(&self, kernel: &Kernel, local: [usize; 3]) -> Option<usize> {
         let count = self.runtime.extra.concurrent_groups?;
         let mut groups = 0;
         let offset = [0; 3];
-        // SAFETY: queue and kernel live, and there are three dimensions.
+        // SAFETY: the queue and the kernel are alive, and there are three dimensions.
         let code = unsafe {
             count(
                 self.queue,
@@ -168,7 +169,7 @@ impl Queue {
         (code == CL_SUCCESS).then_some(groups)
     }
 
-    /// Takes the event of a command.
+    /// Takes over the event of a command.
     pub(crate) fn completion(&self, event: cl_event) -> Completion {
         Completion {
             runtime: self.runtime,
@@ -177,7 +178,7 @@ impl Queue {
         }
     }
 
-    /// Returns the runtime.
+    /// Returns the runtime of the queue.
     pub fn runtime(&self) -> &'static Runtime {
         self.runtime
     }
@@ -186,7 +187,7 @@ impl Queue {
         self.queue
     }
 
-    /// Returns the `cl_command_queue`.
+    /// Returns the `cl_command_queue` as a number.
     pub fn raw(&self) -> usize {
         self.queue.0.expose_provenance()
     }
@@ -197,16 +198,19 @@ impl Drop for Queue {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: made for this, and released once. What was submitted runs on.
+        // SAFETY: the queue was created for this object and is released once. Submitted commands
+        // still run.
         unsafe { (self.runtime.library.clReleaseCommandQueue)(self.queue) };
     }
 }
 
 impl Completion {
-    /// Waits until the command is done. One of a part of a device has to be [flushed](Queue::flush) before.
+    /// Waits until the command is complete. The caller must [flush](Queue::flush) the queue first
+    /// if it is on a part of a device.
     ///
-    /// A thread that waits in the runtime runs groups too, with Intel's beside those of a part's
-    /// compute units. So one that waits for a part waits outside of it.
+    /// A thread that waits inside the runtime also runs work-groups. With Intel's runtime it does
+    /// so in addition to the part's compute units. Therefore a wait for a part's command blocks
+    /// outside the runtime.
     ///
     /// # Errors
     /// Fails with the runtime's code if the command failed.
@@ -214,18 +218,18 @@ impl Completion {
         if self.is_of_part {
             self.wait_outside()?;
         }
-        // SAFETY: the event lives.
+        // SAFETY: the event is alive.
         check("clWaitForEvents", unsafe {
             (self.runtime.library.clWaitForEvents)(1, &self.event)
         })
     }
 
-    /// Waits until the runtime tells a callback that the command is done.
+    /// Waits until the runtime's callback reports that the command is complete.
     fn wait_outside(&self) -> Result<(), Failure> {
         let (teller, told) = mpsc::channel::<()>();
         let teller = Box::into_raw(Box::new(teller));
-        // SAFETY: the event lives; the callback is called once, whatever becomes of the command, and takes
-        // the sender.
+        // SAFETY: the event is alive. The runtime calls the callback once, whether the command
+        // succeeds or fails, and the callback takes the sender.
         let code = unsafe {
             (self.runtime.library.clSetEventCallback)(
                 self.event,
@@ -235,22 +239,22 @@ impl Completion {
             )
         };
         if code != CL_SUCCESS {
-            // SAFETY: made above, and nothing else has it.
+            // SAFETY: the sender was created above, and the failed call did not keep it.
             drop(unsafe { Box::from_raw(teller) });
             return check("clSetEventCallback", code);
         }
-        // Dropping the sender is what tells.
+        // The callback drops the sender, which ends this call.
         let _ = told.recv();
         Ok(())
     }
 
-    /// Returns whether the command is done, well or not.
+    /// Returns whether the command is complete. A failed command is complete too.
     ///
     /// # Errors
     /// Fails with the runtime's code if the command failed.
     pub fn is_done(&self) -> Result<bool, Failure> {
         let status: cl_int = value("clGetEventInfo", |size, place, written| {
-            // SAFETY: the event lives, and the place has as many bytes.
+            // SAFETY: the event is alive, and `place` has room for `size` bytes.
             unsafe {
                 (self.runtime.library.clGetEventInfo)(
                     self.event,
@@ -268,12 +272,13 @@ impl Completion {
     }
 }
 
-/// Tells the thread that waits for a command.
+/// Callback that wakes the thread that waits for a command.
 ///
 /// # Safety
-/// `teller` is the sender of [`Completion::wait_outside`], which is given up.
+/// `teller` must be the sender from [`Completion::wait_outside`], whose ownership passes to this
+/// function.
 unsafe extern "C" fn tell(_event: cl_event, _status: cl_int, teller: *mut c_void) {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees it.
     drop(unsafe { Box::from_raw(teller.cast::<mpsc::Sender<()>>()) });
 }
 
@@ -282,7 +287,7 @@ impl Drop for Completion {
         if self.runtime.is_elsewhere() {
             return;
         }
-        // SAFETY: made for this, and released once.
+        // SAFETY: the event was created for this object and is released once.
         unsafe { (self.runtime.library.clReleaseEvent)(self.event) };
     }
 }

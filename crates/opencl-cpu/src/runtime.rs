@@ -1,4 +1,4 @@
-//! The runtime that is used: a device with the CPU's threads, and the only context on it.
+//! The runtime in use: a device with the CPU's threads, and the device's context.
 
 use crate::failure::{Failure, check};
 use crate::image::ImageLimits;
@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::OnceLock;
 
-/// A runtime in use. There is one in a process; it is never unloaded.
+/// The OpenCL runtime of this process. A process has at most one, and never unloads it.
 pub struct Runtime {
     pub(crate) library: Library,
     pub(crate) device: cl_device_id,
@@ -23,12 +23,12 @@ pub struct Runtime {
     extensions: String,
     limits: Limits,
     pub(crate) extra: Extra,
-    /// The process that has loaded it.
+    /// The number of the process that loaded the runtime.
     process: u32,
 }
 
-/// A SPIR-V module without functions: the header, the capabilities for addresses and kernels, and the
-/// memory model.
+/// A SPIR-V module without functions. It has a header, the capabilities for addresses and kernels,
+/// and the memory model.
 const EMPTY_MODULE: [u32; 12] = [
     0x0723_0203,
     0x0001_0000,
@@ -46,7 +46,7 @@ const EMPTY_MODULE: [u32; 12] = [
 
 static RUNTIME: OnceLock<Result<Runtime, String>> = OnceLock::new();
 
-/// Functions of extensions, where the runtime has them.
+/// Functions of extensions, as far as the runtime has them.
 #[derive(Clone, Copy)]
 pub(crate) struct Extra {
     pub(crate) variable_pointer: Option<VariablePointer>,
@@ -86,29 +86,30 @@ pub(crate) type ConcurrentGroups = unsafe extern "C" fn(
 /// The limits of kernels on the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The most work-items of a work-group, altogether and in each dimension.
+    /// Maximum number of work-items of a work-group, in total.
     pub group_items: usize,
-    /// As [`group_items`](Self::group_items), in each dimension.
+    /// Maximum number of work-items of a work-group, in each dimension.
     pub group_sizes: [usize; 3],
-    /// Bytes of local memory of a work-group.
+    /// Size of a work-group's local memory, in bytes.
     pub local_memory: u64,
-    /// Bytes of a program's constants.
+    /// Maximum size of a program's constants, in bytes.
     pub constant_memory: u64,
-    /// Bytes of all arguments of a launch together.
+    /// Maximum size of all arguments of a launch, in bytes.
     pub argument_bytes: usize,
-    /// The sizes of sub-groups, smallest first; empty if the runtime does not say.
+    /// The sizes of sub-groups in ascending order. It is empty if the runtime does not report them.
     pub subgroup_sizes: Vec<usize>,
-    /// The most sub-groups of a work-group; 0 if there are none.
+    /// Maximum number of sub-groups of a work-group, or 0 without sub-groups.
     pub subgroups: u32,
-    /// The limits of images; `None` if the device has none, or does not say.
+    /// The limits of images, or `None` if the device has no images or does not report the limits.
     pub images: Option<ImageLimits>,
-    /// The versions of intermediate languages: `SPIR-V_1.4` and the like, with spaces between them.
+    /// The versions of supported intermediate languages, separated by spaces, for example
+    /// `SPIR-V_1.4`.
     pub intermediate_languages: String,
 }
 
 impl Runtime {
-    /// Returns the runtime of this process, and looks for it if that was not done. The error says what was
-    /// looked for, and what to install; it is kept, so that the search is done once.
+    /// Returns the runtime of this process. The first call searches for a runtime. The error says
+    /// where it searched and what to install. The outcome is kept, so the search happens only once.
     pub fn get() -> Result<&'static Self, &'static str> {
         match RUNTIME.get_or_init(search::find) {
             Ok(runtime) => Ok(runtime),
@@ -116,17 +117,18 @@ impl Runtime {
         }
     }
 
-    /// Returns the runtime of this process, if it was looked for and found.
+    /// Returns the runtime of this process if an earlier search found one.
     pub fn loaded() -> Option<&'static Self> {
         RUNTIME.get()?.as_ref().ok()
     }
 
-    /// Returns whether this is a child of the process that has loaded the runtime, which must not use it.
+    /// Returns whether this process is a forked child of the process that loaded the runtime. Such
+    /// a child must not use it.
     pub(crate) fn is_elsewhere(&self) -> bool {
         std::process::id() != self.process
     }
 
-    /// Loads a library, and takes the first device of its first platform that serves.
+    /// Loads a library, and uses the first suitable device of the first suitable platform.
     pub(crate) fn load(path: &OsStr) -> Result<Self, String> {
         let library = Library::load(path)?;
         let mut reason = "it has no CPU device".to_owned();
@@ -148,14 +150,14 @@ impl Runtime {
         path: &OsStr,
     ) -> Result<Self, String> {
         let mut code = CL_SUCCESS;
-        // SAFETY: one device, which lives, and no properties or callback.
+        // SAFETY: the device is alive, and there are no properties and no callback.
         let context = unsafe {
             (library.clCreateContext)(ptr::null(), 1, &device, None, ptr::null_mut(), &mut code)
         };
         check("clCreateContext", code).map_err(|failure| failure.to_string())?;
         let taken = takes_spirv(&library, context);
         if taken.is_err() {
-            // SAFETY: made above, and used by nothing else.
+            // SAFETY: the context was created above, and no other code uses it.
             unsafe { (library.clReleaseContext)(context) };
         }
         taken?;
@@ -177,12 +179,12 @@ impl Runtime {
         })
     }
 
-    /// Returns the library that the runtime was found by.
+    /// Returns the path of the library through which the runtime was found.
     pub fn path(&self) -> &OsStr {
         &self.path
     }
 
-    /// Returns the name of the platform, by its maker.
+    /// Returns the name that the vendor gave the platform.
     pub fn platform_name(&self) -> &str {
         &self.platform_name
     }
@@ -197,7 +199,7 @@ impl Runtime {
         &self.version
     }
 
-    /// Returns the names of the device's extensions, with spaces between them.
+    /// Returns the names of the device's extensions, separated by spaces.
     pub fn extensions(&self) -> &str {
         &self.extensions
     }
@@ -207,7 +209,7 @@ impl Runtime {
         &self.limits
     }
 
-    /// Returns OpenCL's own platform, device and context, as numbers.
+    /// Returns OpenCL's platform, device and context handles as numbers.
     pub fn raw(&self) -> (usize, usize, usize) {
         let number = |pointer: *mut c_void| pointer.expose_provenance();
         (
@@ -221,13 +223,13 @@ impl Runtime {
 impl Extra {
     fn find(library: &Library, platform: cl_platform_id) -> Self {
         let find = |name: &CStr| {
-            // SAFETY: the platform lives, and the name ends with a zero.
+            // SAFETY: the platform is alive, and the name ends with a zero.
             let found = unsafe {
                 (library.clGetExtensionFunctionAddressForPlatform)(platform, name.as_ptr())
             };
             (!found.is_null()).then_some(found)
         };
-        // SAFETY: the functions of these names have these types, by the extensions that define them.
+        // SAFETY: the extensions define these types for the functions of these names.
         unsafe {
             Self {
                 variable_pointer: find(c"clGetDeviceGlobalVariablePointerINTEL")
@@ -244,13 +246,13 @@ impl Extra {
 
 fn platforms(library: &Library) -> Result<Vec<cl_platform_id>, String> {
     let mut count = 0;
-    // SAFETY: asks for the number alone.
+    // SAFETY: the call only returns the number of platforms.
     let code = unsafe { (library.clGetPlatformIDs)(0, ptr::null_mut(), &mut count) };
     if code != CL_SUCCESS || count == 0 {
         return Err(format!("it finds no platform (code {code})"));
     }
     let mut all = vec![cl_platform_id::NULL; count as usize];
-    // SAFETY: there is room for as many.
+    // SAFETY: `all` has room for `count` handles.
     let code = unsafe { (library.clGetPlatformIDs)(count, all.as_mut_ptr(), ptr::null_mut()) };
     check("clGetPlatformIDs", code).map_err(|failure| failure.to_string())?;
     all.retain(|platform| !platform.is_null());
@@ -259,13 +261,13 @@ fn platforms(library: &Library) -> Result<Vec<cl_platform_id>, String> {
 
 fn devices(library: &Library, platform: cl_platform_id) -> Vec<cl_device_id> {
     let (kind, mut count) = (CL_DEVICE_TYPE_CPU, 0);
-    // SAFETY: asks for the number alone.
+    // SAFETY: the call only returns the number of devices.
     let code = unsafe { (library.clGetDeviceIDs)(platform, kind, 0, ptr::null_mut(), &mut count) };
     if code != CL_SUCCESS || count == 0 {
         return Vec::new();
     }
     let mut all = vec![cl_device_id::NULL; count as usize];
-    // SAFETY: there is room for as many.
+    // SAFETY: the platform is alive, and `all` has room for `count` handles.
     let code = unsafe {
         (library.clGetDeviceIDs)(platform, kind, count, all.as_mut_ptr(), ptr::null_mut())
     };
@@ -276,7 +278,7 @@ fn devices(library: &Library, platform: cl_platform_id) -> Vec<cl_device_id> {
     all
 }
 
-/// Refuses a device that lacks something that is needed, and says what.
+/// Checks that a device has everything that this crate needs. The error says what the device lacks.
 fn serves(library: &Library, device: cl_device_id) -> Result<(), String> {
     let value = |name| device_value(library, device, name).unwrap_or(0);
     let text = |name| device_text(library, device, name).unwrap_or_default();
@@ -291,11 +293,11 @@ fn serves(library: &Library, device: cl_device_id) -> Result<(), String> {
     })
 }
 
-/// What a device can do, of that which decides whether it serves.
+/// The abilities of a device that decide whether it is suitable.
 struct Abilities {
     shared: cl_bitfield,
     has_compiler: bool,
-    /// Intermediate languages, with spaces between them.
+    /// The supported intermediate languages, separated by spaces.
     languages: String,
 }
 
@@ -316,11 +318,12 @@ impl Abilities {
     }
 }
 
-/// Refuses a context whose runtime takes no SPIR-V, whatever its devices say: a module without
-/// functions is enough to see that.
+/// Checks that the context's runtime accepts SPIR-V, whatever its devices report. A module without
+/// functions is enough for this check.
 fn takes_spirv(library: &Library, context: cl_context) -> Result<(), String> {
     let mut code = CL_SUCCESS;
-    // SAFETY: the context lives, and the module has as many bytes; the runtime copies them.
+    // SAFETY: the context is alive, and the module has the given size. The runtime copies the
+    // bytes.
     let program = unsafe {
         (library.clCreateProgramWithIL)(
             context,
@@ -331,7 +334,7 @@ fn takes_spirv(library: &Library, context: cl_context) -> Result<(), String> {
     };
     check("clCreateProgramWithIL", code)
         .map_err(|failure| format!("it takes no SPIR-V: {failure}"))?;
-    // SAFETY: made above, and used by nothing else.
+    // SAFETY: the program was created above, and no other code uses it.
     unsafe { (library.clReleaseProgram)(program) };
     Ok(())
 }
@@ -353,7 +356,7 @@ fn limits(library: &Library, device: cl_device_id) -> Result<Limits, Failure> {
         argument_bytes: device_value(library, device, CL_DEVICE_MAX_PARAMETER_SIZE)?,
         subgroup_sizes,
         subgroups: device_value(library, device, CL_DEVICE_MAX_NUM_SUB_GROUPS).unwrap_or(0),
-        // Kernels run without images, too.
+        // Kernels also run on a device without images.
         images: image_limits(library, device).ok().flatten(),
         intermediate_languages: device_text(library, device, CL_DEVICE_IL_VERSION)
             .unwrap_or_default(),
@@ -384,7 +387,7 @@ fn image_limits(library: &Library, device: cl_device_id) -> Result<Option<ImageL
     }))
 }
 
-/// Returns bytes as numbers of the machine.
+/// Converts bytes to numbers in native byte order.
 pub(crate) fn numbers(bytes: &[u8]) -> Vec<usize> {
     let (words, _) = bytes.as_chunks::<{ size_of::<usize>() }>();
     words
@@ -393,7 +396,7 @@ pub(crate) fn numbers(bytes: &[u8]) -> Vec<usize> {
         .collect()
 }
 
-/// Returns a value that a query answers with.
+/// Returns the value of a query.
 pub(crate) fn value<T: Default + Copy>(
     operation: &'static str,
     query: impl FnOnce(usize, *mut c_void, *mut usize) -> cl_int,
@@ -403,11 +406,11 @@ pub(crate) fn value<T: Default + Copy>(
         operation,
         query(size_of::<T>(), value.as_mut_ptr().cast(), ptr::null_mut()),
     )?;
-    // SAFETY: all callers ask for numbers and handles, for which zeros are a value too.
+    // SAFETY: all callers query numbers and handles, for which zeros are valid values.
     Ok(unsafe { value.assume_init() })
 }
 
-/// Returns the bytes that a query answers with.
+/// Returns the bytes of a query's result.
 pub(crate) fn bytes(
     operation: &'static str,
     query: impl Fn(usize, *mut c_void, *mut usize) -> cl_int,
@@ -424,7 +427,7 @@ pub(crate) fn bytes(
     Ok(bytes)
 }
 
-/// Returns bytes up to the first zero as text.
+/// Converts the bytes before the first zero to text.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|byte| *byte == 0);
     let bytes = &bytes[..end.unwrap_or(bytes.len())];
@@ -437,7 +440,7 @@ pub(crate) fn device_bytes(
     name: cl_uint,
 ) -> Result<Vec<u8>, Failure> {
     bytes("clGetDeviceInfo", |size, place, written| {
-        // SAFETY: the device lives, and the place has as many bytes.
+        // SAFETY: the device is alive, and `place` has room for `size` bytes.
         unsafe { (library.clGetDeviceInfo)(device, name, size, place, written) }
     })
 }
@@ -452,7 +455,7 @@ pub(crate) fn device_value<T: Default + Copy>(
     name: cl_uint,
 ) -> Result<T, Failure> {
     value("clGetDeviceInfo", |size, place, written| {
-        // SAFETY: the device lives, and the place has as many bytes.
+        // SAFETY: the device is alive, and `place` has room for `size` bytes.
         unsafe { (library.clGetDeviceInfo)(device, name, size, place, written) }
     })
 }
@@ -463,7 +466,7 @@ fn platform_text(
     name: cl_uint,
 ) -> Result<String, Failure> {
     let bytes = bytes("clGetPlatformInfo", |size, place, written| {
-        // SAFETY: the platform lives, and the place has as many bytes.
+        // SAFETY: the platform is alive, and `place` has room for `size` bytes.
         unsafe { (library.clGetPlatformInfo)(platform, name, size, place, written) }
     })?;
     Ok(text(&bytes))

@@ -1,4 +1,4 @@
-//! The search for a runtime.
+//! Searches for an OpenCL runtime.
 
 use crate::{Runtime, library};
 use std::env;
@@ -7,22 +7,23 @@ use std::fs;
 use std::path::Path;
 use std::sync::Once;
 
-/// The environment variable with the path of the library to use. Empty: none is used.
+/// Environment variable with the path of the library to use. If it is empty, no library is used.
 pub const LIBRARY_VARIABLE: &str = "CROSSHANDLE_OPENCL";
-/// The variable by which OpenCL's own loader is told of runtimes: paths with colons between them.
+/// Environment variable that names runtimes for OpenCL's own loader, as paths separated by colons.
 const RUNTIMES_VARIABLE: &str = "OCL_ICD_FILENAMES";
-/// The variable with the directories that the dynamic linker searches first.
+/// Environment variable with the directories that the dynamic linker searches first.
 const DIRECTORIES_VARIABLE: &str = "LD_LIBRARY_PATH";
-/// Intel's runtime, and the loader that finds others.
+/// File names of Intel's runtime, and of the loader that finds other runtimes.
 const NAMES: [&str; 2] = ["libintelocl.so", "libOpenCL.so.1"];
-/// Libraries that a loader may need.
+/// Maximum number of missing libraries that are loaded first for one library.
 const MOST_NEEDED: usize = 8;
-/// What brings a runtime, for messages.
+/// Advice on how to install a runtime, for messages.
 pub const REMEDY: &str = "install one (`pip install intel-opencl-rt intel-cmplr-lib-rt`, or the system's package of PoCL), and name its library in CROSSHANDLE_OPENCL unless the dynamic linker finds it";
-/// Libraries of Python packages, beside which Intel's runtime lies if it was installed there too.
+/// Libraries of Python packages. Intel's runtime is in the same directory if a package installed it
+/// too.
 const NEIGHBOURS: [&str; 3] = ["libsycl.so", "libur_loader.so", "libur_adapter_opencl.so"];
 
-/// Returns the first runtime that serves, or what was looked for and why nothing serves.
+/// Returns the first suitable runtime. The error lists what was tried and why it was not suitable.
 pub(crate) fn find() -> Result<Runtime, String> {
     let mut reasons = Vec::new();
     if let Some(named) = env::var_os(LIBRARY_VARIABLE) {
@@ -50,7 +51,8 @@ pub(crate) fn find() -> Result<Runtime, String> {
     ))
 }
 
-/// Returns why a library does not serve, with the library's name, which the dynamic linker says too.
+/// Returns the reason why a library is not suitable, with the library's name once. The dynamic
+/// linker's messages already begin with the name.
 fn with_name(library: &OsStr, reason: String) -> String {
     let name = library.display().to_string();
     if reason.starts_with(&name) {
@@ -59,8 +61,8 @@ fn with_name(library: &OsStr, reason: String) -> String {
     format!("{name}: {reason}")
 }
 
-/// Returns whether there is a runtime, as far as can be said without loading it: the environment names
-/// one, or Intel's lies where it would be looked for.
+/// Returns whether a runtime is probably installed, without loading it. This is so if the
+/// environment names one, or if Intel's runtime is where the search would look.
 pub fn is_at_hand() -> bool {
     if let Some(named) = env::var_os(LIBRARY_VARIABLE) {
         return Path::new(&named).is_file();
@@ -89,11 +91,12 @@ fn candidates() -> Vec<OsString> {
     all
 }
 
-/// Returns the paths at which a library would lie beside those that the process has loaded.
+/// Returns the paths that a library would have in the directories of libraries that this process
+/// has loaded.
 fn beside_neighbours(maps: &str, name: &str) -> Vec<OsString> {
     let mut found = Vec::new();
     for line in maps.lines() {
-        // The path is the sixth field, and begins at a slash.
+        // The path is the sixth field and starts with a slash.
         let Some(start) = line.find('/') else {
             continue;
         };
@@ -113,9 +116,9 @@ fn beside_neighbours(maps: &str, name: &str) -> Vec<OsString> {
     found
 }
 
-/// Loads OpenCL's own loader, if it is installed, and keeps it: some programs use its functions on native
-/// handles, and look only for one that is loaded already. It loads no runtime before it is asked for
-/// one.
+/// Loads OpenCL's own loader if it is installed, and keeps it loaded. Some programs call its
+/// functions on native handles, and use it only if it is already loaded. The loader loads no
+/// runtime before a program asks it for one.
 pub fn load_loader() {
     static LOADED: Once = Once::new();
     LOADED.call_once(|| {
@@ -123,20 +126,21 @@ pub fn load_loader() {
         let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
         let mut places = beside_neighbours(&maps, loader);
         places.insert(0, loader.into());
-        // Without it, those programs find no OpenCL, as before.
+        // If this fails, those programs find no OpenCL, as without this call.
         let _ = places
             .iter()
             .any(|place| keep_with_neighbours(place).is_ok());
     });
 }
 
-/// Loads a library and those that it needs and that lie beside it: Python packages put all into one
-/// directory, but not every library says that the others are there.
+/// Loads a library together with libraries that it needs from the same directory. Python packages
+/// put all libraries into one directory, but not every library has that directory in its search
+/// path.
 fn keep_with_neighbours(path: &OsStr) -> Result<(), String> {
     let mut result = library::keep(path);
     for _ in 0..MOST_NEEDED {
         let Err(reason) = &result else { break };
-        // The dynamic linker names what is missing first.
+        // The dynamic linker's message begins with the name of the missing library.
         let missing = reason.split(':').next().map(Path::new);
         let Some(directory) = Path::new(path).parent() else {
             break;

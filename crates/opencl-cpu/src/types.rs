@@ -1,4 +1,4 @@
-//! The declarations of OpenCL that are used here, under the names of `CL/cl.h`.
+//! The OpenCL declarations that this crate uses, under the names of `CL/cl.h`.
 
 use std::ffi::{c_char, c_void};
 
@@ -23,9 +23,9 @@ macro_rules! handles {
             }
         }
 
-        // SAFETY: a handle is a number here, and OpenCL takes handles on any thread.
+        // SAFETY: a handle is only a number here, and OpenCL accepts handles on any thread.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: a handle is only a number here, and OpenCL accepts handles on any thread.
         unsafe impl Sync for $name {}
     )*};
 }
@@ -154,10 +154,10 @@ pub(crate) struct cl_image_desc {
     pub(crate) mem_object: cl_mem,
 }
 
-/// The type of the callbacks that builds may call; none is passed here.
+/// The type of a build's callback. This crate passes none.
 pub(crate) type BuildCallback = Option<unsafe extern "C" fn(cl_program, *mut c_void)>;
-/// The type of a context's callback for errors; none is passed here.
+/// The type of a context's callback for errors. This crate passes none.
 pub(crate) type ContextCallback =
     Option<unsafe extern "C" fn(*const c_char, *const c_void, usize, *mut c_void)>;
-/// The type of the callbacks that tell that a command is done.
+/// The type of the callback for a command's completion.
 pub(crate) type EventCallback = Option<unsafe extern "C" fn(cl_event, cl_int, *mut c_void)>;

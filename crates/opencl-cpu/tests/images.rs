@@ -1,4 +1,4 @@
-//! What a runtime does with images. Without one, the tests say so and pass.
+//! Tests of a runtime's images. Without a runtime, they print that and pass.
 
 use opencl_cpu::{
     Addressing, Argument, ChannelOrder, ChannelType, Code, Image, ImageDescription, ImageKind,
@@ -46,7 +46,7 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
         image: Image::Source(SOURCE),
         options: "",
     };
-    // SAFETY: source is no binary.
+    // SAFETY: the code is source, and no binary.
     let program = Arc::new(unsafe { Program::build(&runtime.device(), &[code], "") }.unwrap());
     let kernel = program.kernel(c"shift").unwrap();
     let kinds = [0, 1, 2].map(|index| kernel.parameter(index).unwrap());
@@ -87,7 +87,7 @@ fn a_kernel_reads_one_image_through_a_sampler_and_writes_another() {
         queue.read_image(&to, &all, place).unwrap();
     }
     queue.finish().unwrap();
-    // From the pixel to the right, or the last one itself.
+    // Each pixel equals its right neighbour in the original, and the last one equals itself.
     let wanted = (0..8).map(|pixel| if pixel % 4 == 3 { pixel } else { pixel + 1 });
     let wanted: Vec<u8> = wanted
         .flat_map(|pixel| (0..4).map(move |channel| 4 * pixel + channel + 1))
@@ -117,7 +117,7 @@ fn parts_of_all_kinds_go_to_memory_and_back() {
             origin: extent.map(|size| usize::from(size > 1)),
             extent: extent.map(|size| size.saturating_sub(2).max(1)),
         };
-        // Rows of 40 bytes, slices of 200.
+        // Rows are 40 bytes apart, and slices 200 bytes.
         let mut found = vec![0_u8; 600];
         // SAFETY: the bytes live until the queue has finished.
         unsafe {

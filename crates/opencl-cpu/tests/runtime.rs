@@ -1,4 +1,4 @@
-//! What a runtime does that was found on this machine. Without one, the tests say so and pass.
+//! Tests of the runtime that is installed on this machine. Without one, they print that and pass.
 
 use opencl_cpu::{Argument, Code, Image, Parameter, Program, Queue, Runtime, Shape};
 use std::ffi::CString;
@@ -32,7 +32,7 @@ fn runtime() -> Option<&'static Runtime> {
 }
 
 fn build(runtime: &'static Runtime, source: &str) -> Result<Arc<Program>, opencl_cpu::Failure> {
-    // SAFETY: source is no binary.
+    // SAFETY: the code is source, and no binary.
     unsafe { Program::build(&runtime.device(), &[plain(Image::Source(source))], "") }.map(Arc::new)
 }
 
@@ -64,13 +64,13 @@ fn kernels_work_on_memory_in_place() {
         [
             Argument::Address(start),
             Argument::Value(unsafe {
-                // SAFETY: a number is four bytes.
+                // SAFETY: the number is four bytes long.
                 std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), 4)
             }),
             Argument::Value(&[0xE8, 3, 0, 0]),
         ]
     };
-    // SAFETY: the words live until the queue is finished, and nothing else looks at them.
+    // SAFETY: the words live until the queue has finished, and no other code accesses them.
     let done =
         unsafe { queue.launch(&fill, &line(1024, Some(128)), arguments(&7).into_iter()) }.unwrap();
     done.wait().unwrap();
@@ -82,7 +82,7 @@ fn kernels_work_on_memory_in_place() {
     }
     let reverse = program.kernel(&name("reverse")).unwrap();
     let local = [Argument::Address(start), Argument::Local(4 * 100)];
-    // SAFETY: as above.
+    // SAFETY: the words live until the queue has finished, and no other code accesses them.
     let done = unsafe { queue.launch(&reverse, &line(1000, Some(100)), local.into_iter()) };
     done.unwrap().wait().unwrap();
     let wanted = (0..10_u32).flat_map(|part| (0..100).rev().map(move |at| 100 * part + at));
@@ -95,7 +95,7 @@ fn kernels_work_on_memory_in_place() {
         offset: [42, 0, 0],
         ..line(1, None)
     };
-    // SAFETY: as above.
+    // SAFETY: the words live until the queue has finished, and no other code accesses them.
     unsafe { queue.launch(&follow, &shape, indirect.into_iter()) }.unwrap();
     queue.finish().unwrap();
     assert_eq!(words[0], 42);
@@ -147,26 +147,26 @@ fn images_are_linked_and_binaries_built_again() {
         Image::Source("uint twice(uint x) { return FACTOR * x; }"),
     ];
     let mut codes = images.map(plain);
-    // Of the second alone.
+    // The option applies to the second image only.
     codes[1].options = "-DFACTOR=2";
-    // SAFETY: source is no binary.
+    // SAFETY: the code is source, and no binary.
     let linked = unsafe { Program::build(&runtime.device(), &codes, "") }.unwrap();
     let mut word = 21_u32;
     let place = [Argument::Address((&raw mut word).expose_provenance())];
     let queue = Queue::new(&runtime.device()).unwrap();
     let run = |program: Program| {
         let both = Arc::new(program).kernel(&name("both")).unwrap();
-        // SAFETY: the word lives until the launch is done.
+        // SAFETY: the word lives until the launch is complete.
         let done = unsafe { queue.launch(&both, &line(1, Some(1)), place.into_iter()) };
         done.unwrap().wait().unwrap();
     };
     let binary = linked.binary().unwrap();
     run(linked);
-    // SAFETY: the runtime made the binary.
+    // SAFETY: the runtime has made the binary.
     let again = unsafe { Program::build(&runtime.device(), &[plain(Image::Binary(&binary))], "") };
     run(again.unwrap());
     assert_eq!(word, 84);
-    // SAFETY: source is no binary.
+    // SAFETY: the code is source, and no binary.
     let unresolved = unsafe { Program::build(&runtime.device(), &codes[..1], "") };
     println!("{:?}", unresolved.err());
 }
@@ -197,13 +197,13 @@ fn parameters_and_constants_are_found_by_trying() {
         );
     }
     let module = include_bytes!("../../conformance/kernels/kernels.spv");
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     let sizes = |numbers: &[u32]| unsafe { opencl_cpu::constant_sizes(runtime, module, numbers) };
     assert_eq!(sizes(&[0]), Ok(vec![4]));
     assert!(sizes(&[0, 1]).is_err());
 }
 
-/// Prints what a launch costs; `--ignored` runs it.
+/// Prints the cost of a launch. Run it with `--ignored`.
 #[test]
 #[ignore = "prints figures"]
 fn figures() {
@@ -238,7 +238,7 @@ fn figures() {
     for round in 0..5 {
         let begin = std::time::Instant::now();
         for _ in 0..1000 {
-            // SAFETY: the words live until the queue is finished.
+            // SAFETY: the words live until the queue has finished.
             unsafe { queue.launch(&fill, &line(256, Some(128)), arguments.into_iter()) }.unwrap();
         }
         let submitted = begin.elapsed();
@@ -246,7 +246,7 @@ fn figures() {
         let finished = begin.elapsed();
         let begin = std::time::Instant::now();
         for _ in 0..1000 {
-            // SAFETY: the words live until the queue is finished.
+            // SAFETY: the words live until the queue has finished.
             let done = unsafe { queue.launch(&fill, &line(256, Some(128)), arguments.into_iter()) }
                 .unwrap();
             done.wait().unwrap();

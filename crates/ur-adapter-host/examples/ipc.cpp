@@ -1,5 +1,5 @@
-// Two processes write to the same device memory, and signal events for each other to wait for.
-// What crosses are handles, a few bytes each, here through pipes:
+// Two processes write to the same device memory, and wait for each other's events. They only
+// exchange handles, which are a few bytes long, here through pipes:
 //
 //     mkfifo back; ./ipc producer <back | ./ipc consumer >back; rm back
 

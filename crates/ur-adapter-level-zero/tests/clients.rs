@@ -1,8 +1,8 @@
-//! The programs that run on the host's adapter, unmodified, on this one: over the stock runtime,
-//! the stock Level Zero loader and the simulated driver.
+//! Runs the programs for the host adapter unmodified on this adapter, with the stock runtime, the
+//! stock Level Zero loader and the simulated driver.
 //!
-//! `cargo xtask test` compiles them and names in the environment what they need; a plain
-//! `cargo test` leaves them out.
+//! `cargo xtask test` compiles them, and sets the environment variables that they need. A plain
+//! `cargo test` skips these tests.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,10 +12,11 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A little more than the clients allow themselves.
+/// Time limit of a client, which is a little longer than the clients' own limit.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The kernels of the conformance suite, as a module in SPIR-V. The variable's name is of another format.
+/// The kernels of the conformance suite, as a module in SPIR-V. The name of the variable refers to
+/// another format.
 const KERNELS: (&str, &str) = (
     "KERNELS_PTX",
     concat!(
@@ -24,7 +25,7 @@ const KERNELS: (&str, &str) = (
     ),
 );
 
-/// The kernel on images, likewise.
+/// The suite's kernel on images, as a module in SPIR-V.
 const IMAGES: (&str, &str) = (
     "IMAGES_SPV",
     concat!(
@@ -33,7 +34,7 @@ const IMAGES: (&str, &str) = (
     ),
 );
 
-/// Returns the path that a variable names.
+/// Returns the path in an environment variable.
 fn named(variable: &str) -> PathBuf {
     let value = env::var_os(variable).unwrap_or_else(|| {
         panic!("{variable} is not set: run these tests with `cargo xtask test`, which sets it")
@@ -41,14 +42,14 @@ fn named(variable: &str) -> PathBuf {
     PathBuf::from(value)
 }
 
-/// Returns a library that cargo puts beside this program.
+/// Returns the path of a library, which is next to this program.
 fn library(name: &str) -> PathBuf {
     let path = env::current_exe().unwrap().with_file_name(name);
     assert!(path.is_file(), "there is no {}", path.display());
     path
 }
 
-/// Runs a client, which starts its second processes itself, under each loader of Level Zero.
+/// Runs a client under each Level Zero loader. The client starts its second processes itself.
 fn run(client: &str, variables: &[(&str, &str)]) {
     let loaders = env::var_os("ZE_LOADER_LIB_DIRS").unwrap_or_default();
     let loaders: Vec<_> = env::split_paths(&loaders)
@@ -67,7 +68,7 @@ fn run(client: &str, variables: &[(&str, &str)]) {
         let mut paths = OsString::from(named("UR_RUNTIME_LIB_DIR"));
         paths.push(":");
         paths.push(&loader);
-        // A socket's path has 107 characters at most.
+        // The path of a socket has at most 107 characters.
         let sockets = env::temp_dir().join(&unique);
         let mut child = Command::new(named("UR_CLIENTS_DIR").join(client))
             .env("LD_LIBRARY_PATH", paths)
@@ -130,7 +131,7 @@ clients! {
     native_level_zero: "native_level_zero" [];
     native_level_zero_intercepted: "native_level_zero" [("UR_ENABLE_LOADER_INTERCEPT", "1")];
     native_level_zero_with_other_handles: "native_level_zero" [("ZE_ENABLE_LOADER_INTERCEPT", "1")];
-    // They need an OpenCL runtime for the CPU, as the simulated driver does.
+    // These need an OpenCL runtime for the CPU, as the simulated driver does.
     kernels: "kernels" [KERNELS];
     kernels_intercepted: "kernels" [KERNELS, ("UR_ENABLE_LOADER_INTERCEPT", "1")];
     kernels_with_other_handles: "kernels" [KERNELS, ("ZE_ENABLE_LOADER_INTERCEPT", "1")];
@@ -147,7 +148,7 @@ clients! {
     sycl_native: "sycl_native" [];
     sycl_graph_kernels: "sycl_graph_kernels" [KERNELS];
     sycl_graphs: "sycl_graphs" [];
-    // SYCL makes kernels of fills for the backend that is reported otherwise.
+    // For Level Zero, the backend that is reported by default, SYCL implements fills by kernels.
     sycl_commands: "sycl_commands" [("CROSSHANDLE_UR_BACKEND", "opencl")];
     sycl_sharing: "sycl_sharing" [("CROSSHANDLE_UR_BACKEND", "opencl")];
 }

@@ -1,5 +1,5 @@
-//! Samplers: how kernels read images. Each is a description until a kernel takes it: only then does the device
-//! make one of it.
+//! Samplers, which define how kernels read images. A sampler is only a description until a kernel
+//! uses it. Then the device creates its own sampler.
 
 use crate::abi::boundary::{In, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -22,13 +22,13 @@ use unified_runtime_sys::{
 pub(crate) struct Sampler {
     context: Ref<Context>,
     state: Arc<SamplerState>,
-    /// The device's sampler, once a kernel took it.
+    /// The device's sampler, after a kernel has used it.
     inner: OnceLock<crosshandle::Sampler>,
 }
 
 /// The way in which an image is read.
 struct SamplerState {
-    /// Whether coordinates are fractions of the image's size, not numbers of its elements.
+    /// Whether coordinates are fractions of the image's size instead of element indexes.
     is_normalized: bool,
     addressing: ur_sampler_addressing_mode_t,
     filter: ur_sampler_filter_mode_t,
@@ -39,14 +39,14 @@ impl SamplerState {
     fn description(&self) -> SamplerDescription {
         SamplerDescription {
             is_normalized: self.is_normalized,
-            // Checked when the sampler was made.
+            // Both modes were checked when the sampler was created.
             addressing: addressing(self.addressing).unwrap_or(Addressing::None),
             filter: filter(self.filter).unwrap_or(Filter::Nearest),
         }
     }
 }
 
-/// Returns the library's name of an addressing mode.
+/// Converts an addressing mode.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`.
@@ -61,7 +61,7 @@ pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressin
     })
 }
 
-/// Returns the library's name of a filter.
+/// Converts a filter mode.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`.
@@ -73,7 +73,7 @@ pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
     }
 }
 
-/// Returns the library's description of a sampler.
+/// Converts the description of a sampler.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`.
@@ -92,7 +92,7 @@ impl Object for Sampler {
 }
 
 impl Sampler {
-    /// Returns a handle for a sampler that is new to UR.
+    /// Returns a handle to a new sampler.
     fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
         let context = context.to_ref();
         let inner = OnceLock::new();
@@ -106,8 +106,8 @@ impl Sampler {
     /// Returns the sampler for a kernel.
     ///
     /// # Errors
-    /// `INVALID_SAMPLER` for one of another context, or on another device; the library's if the device has no
-    /// such sampler.
+    /// `INVALID_SAMPLER` if the sampler belongs to another context or device, and the library's
+    /// error if the device does not support such a sampler.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Sampler> {
         let (own, context) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());

@@ -11,7 +11,7 @@ use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
-/// All entry points. It is complete, or it would not compile.
+/// All entry points. A missing one would be a compile error.
 pub static TABLE: ur_dditable_t = ur_dditable_t {
     Adapter: adapter::TABLE,
     Platform: platform::TABLE,
@@ -41,7 +41,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     DeviceExp: device::EXP_TABLE,
 };
 
-/// Copies one of the tables to where the loader wants it, and settles which adapter this is.
+/// Copies one of the tables to the loader's memory, and sets the adapter's description.
 ///
 /// # Safety
 /// `to` must be null or valid for a write.
@@ -55,7 +55,7 @@ pub unsafe fn copy<T: Copy>(
         if to.is_null() {
             return Err(Failure::NULL_POINTER);
         }
-        // Tables of another version may have other lengths.
+        // Tables of other versions may have other lengths.
         if version != ur_api_version_t::UR_API_VERSION_CURRENT {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_VERSION,
@@ -74,15 +74,17 @@ pub unsafe fn copy<T: Copy>(
     })
 }
 
-/// Exports the functions by which the loader gets the tables of an adapter, the one that the
-/// [`Description`] describes, and the one by which other libraries get [`UsmFunctions`](crate::UsmFunctions). To be
-/// called once, in a `cdylib`.
+/// Exports the functions by which the loader gets the tables of the adapter that the
+/// [`Description`] describes.
+///
+/// Also exports the function by which other libraries get [`UsmFunctions`](crate::UsmFunctions).
+/// Use it once, in a `cdylib`.
 #[macro_export]
 macro_rules! export_adapter {
     ($description:expr) => {
         $crate::sys::for_each_table!([$crate::export_tables], $description);
 
-        /// Returns the functions that share USM by pointers; null for a version that this adapter lacks.
+        /// Returns the functions that share USM by pointers, or null for an unsupported version.
         #[unsafe(no_mangle)]
         pub extern "C" fn crosshandle_usm_functions(version: u32) -> *const $crate::UsmFunctions {
             match version {

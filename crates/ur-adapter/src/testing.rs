@@ -1,4 +1,4 @@
-//! A context and a queue for the unit tests. All else is tested by the clients.
+//! A context and a queue for the unit tests. The test clients cover everything else.
 
 use crate::abi::object::{Shared, release};
 use crate::context::{Context, entry as contexts};
@@ -8,24 +8,24 @@ use crosshandle::{Command, EventOptions};
 use std::ptr::{null, null_mut};
 use unified_runtime_sys::{ur_context_handle_t, ur_queue_handle_t, ur_result_t};
 
-/// Fails the test unless a call succeeded.
+/// Fails the test if a call failed.
 pub(crate) fn check(result: ur_result_t) {
     assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
 }
 
-/// A context and an in-order queue on a device, released with the scene.
+/// A context and an in-order queue on a device. Both are released with the scene.
 pub(crate) struct Scene {
     pub(crate) context: ur_context_handle_t,
     pub(crate) queue: ur_queue_handle_t,
 }
 
 impl Scene {
-    /// Makes a scene on the host device.
+    /// Creates a scene on the host device.
     pub(crate) fn new() -> Self {
         Self::on("host")
     }
 
-    /// Makes a scene on a device.
+    /// Creates a scene on a device.
     pub(crate) fn on(device: &str) -> Self {
         let device = Device::create(crosshandle::Device::find(device).expect("a device"));
         let (mut context, mut queue) = (null_mut(), null_mut());
@@ -52,7 +52,7 @@ impl Scene {
         unsafe { Shared::from_handle(self.queue) }.expect("a queue")
     }
 
-    /// Keeps the queue from going on until the event that is returned is signalled.
+    /// Blocks the queue until the returned event is signalled.
     pub(crate) fn hold(&self) -> crosshandle::Event {
         let options = EventOptions::new().shareable(false);
         let event = self.context().first().1.create_event_with(options);

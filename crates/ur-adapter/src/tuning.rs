@@ -1,50 +1,41 @@
-//! Every time and limit that was chosen, not given. Each says its unit, its reason, and what goes
-//! wrong if it is halved or doubled.
+//! Times and limits that were chosen freely.
 
 use std::time::Duration;
 
-/// Microseconds that a thread sleeps between looks at a short lock that another thread holds.
-/// Reason: more than a system call, less than a scheduler's time slice. Halved: waiting costs more
-/// of the processor. Doubled: a thread that meets a preempted holder is later.
+/// Time that a thread sleeps between two attempts to take a short lock. It is longer than a system
+/// call, and shorter than a scheduler's time slice.
 pub(crate) const SHORT_LOCK_SLEEP: Duration = Duration::from_micros(20);
-/// Looks at a short lock before the first sleep. Reason: together about as long as a system call.
-/// Halved: more threads sleep for a lock that is free at once. Doubled: waiting costs more of the
-/// processor where the holder was preempted.
+/// Number of attempts to take a short lock before the first sleep. Together they take about as long
+/// as a system call.
 pub(crate) const SHORT_LOCK_LOOKS: u32 = 100;
 
-/// Bounds of the time between two looks whether commands still use memory that is freed. Reason:
-/// there is nothing to sleep on. Shortest halved: more wake-ups for a command that is done soon;
-/// doubled: freeing after a short command is later. Longest halved: more wake-ups while a long
-/// command runs; doubled: freeing is up to 2 ms late after one.
+/// Shortest time between two checks whether commands still use memory that is freed. The commands
+/// cannot wake the waiting thread, so it polls.
 pub(crate) const IN_USE_POLL_SHORTEST: Duration = Duration::from_micros(20);
-/// See [`IN_USE_POLL_SHORTEST`].
+/// Longest time between two such checks. Freeing may be late by this time after a long command.
 pub(crate) const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
-/// The time between two such looks, as a part of the time waited so far: an eighth. Reason: late by
-/// 13 % at most, for a logarithmic number of looks. Halved: late by a quarter. Doubled: twice the
-/// looks.
+/// The time between two such checks is the time waited so far, divided by this number. So freeing
+/// is late by about 13 % at most, and the number of checks grows logarithmically.
 pub(crate) const IN_USE_POLL_DIVISOR: u32 = 8;
 
-/// Time that the release of a buffer of the user's memory waits for commands that use it. Reason: users
-/// free the memory then, and a command that was submitted is usually done by that time. Halved: more
-/// contents go back after the release. Doubled: a release that meets a long command holds the
-/// caller up longer.
+/// Time that the release of a buffer over the user's memory waits for commands that use it.
+///
+/// Users free the memory after the release, and most submitted commands are done by then. If a
+/// command takes longer, the contents are written back after the release.
 pub(crate) const BUFFER_RELEASE_GRACE: Duration = Duration::from_millis(200);
 
-/// Bytes at a multiple of which buffers, and parts of a work-group's local memory, start. Reason:
-/// the size of the largest vector of a kernel. Halved: kernels may access such a vector misaligned.
-/// Doubled: small parts waste local memory.
+/// Alignment of buffers, and of the parts of a work-group's local memory, in bytes. It is the size
+/// of the largest vector type of kernels.
 pub(crate) const LARGEST_VECTOR_BYTES: usize = 128;
 
-/// Bytes at a multiple of which rows of pitched allocations start. Reason: a line of a cache, and
-/// more than any element that devices access at once. Halved: rows share lines. Doubled: narrow rows
-/// waste memory.
+/// Alignment of rows in pitched allocations, in bytes. It is the size of a cache line, and larger
+/// than any element that devices access at once.
 pub(crate) const ROW_ALIGN_BYTES: usize = 64;
 
-/// Arguments of a kernel, at most: a bound on what a wrong index may allocate. Reason: more than any
-/// kernel has. Halved: still more. Doubled: a wrong index costs more memory before it is refused.
+/// Maximum number of arguments of a kernel. It limits the memory that a wrong index may allocate,
+/// and is larger than any kernel needs.
 pub(crate) const MAX_KERNEL_ARGUMENTS: usize = 4096;
 
-/// Bits of the number of places in the table of reusable events. Reason: 4096 places take 32 KiB and
-/// hold what programs have. One less: more events are looked up behind a lock. One more: twice the
-/// memory of every process.
+/// Number of slots in the table of reusable events, as an exponent of two. The table takes 32 KiB
+/// in every process. Events that do not fit are looked up behind a lock.
 pub(crate) const REUSABLE_EVENT_PLACE_BITS: u32 = 12;

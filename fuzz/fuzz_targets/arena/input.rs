@@ -1,6 +1,7 @@
-//! The input of one run: the processes' operations from its start, the hostile writes from its end.
+//! The input of one run. Operations of the processes are read from its start, hostile writes from
+//! its end.
 
-/// Bytes that are taken from both ends; zeros when there are none left.
+/// Bytes that are read from both ends. Reads beyond the last byte return zeros.
 pub(crate) struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -24,14 +25,15 @@ impl<'a> Input<'a> {
         u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
     }
 
-    /// Takes the last bytes out, at most `most`.
+    /// Removes and returns up to `most` bytes at the end.
     pub(crate) fn split_end(&mut self, most: usize) -> &'a [u8] {
         let (rest, end) = self.0.split_at(self.0.len() - most.min(self.0.len()));
         self.0 = rest;
         end
     }
 
-    /// Returns a number that is likely to matter: near `near`, near a power of two, or any.
+    /// Returns a number that is likely to reveal errors: near `near`, near a power of two, or any
+    /// number.
     pub(crate) fn number(&mut self, near: u64) -> u64 {
         let (form, offset) = (self.byte(), u64::from(self.byte()));
         let by = |base: u64| base.wrapping_add(offset).wrapping_sub(16);

@@ -1,8 +1,9 @@
-//! The platform that the protocol runs on here: one thread, a clock that goes by the steps taken, and
-//! a hostile process and a killer that act between any two steps, as the input says.
+//! The platform on which the protocol runs here. It has one thread and a clock that advances with
+//! each step. Between any two steps the hostile process may write and a process may be killed, as
+//! the input says.
 //!
-//! Steps are the operations on shared words and the system calls. Each takes [`STEP`] on the clock, so
-//! that what loops for ever is also late, and an operation that takes too many steps panics.
+//! Steps are operations on shared words and system calls. Each takes [`STEP`] on the clock, so an
+//! endless loop also misses its deadline. An operation that takes too many steps panics.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
@@ -13,29 +14,30 @@ use std::time::Duration;
 pub(crate) use std::sync::atomic::Ordering;
 
 pub(crate) const MAY_SPIN: bool = true;
-/// The time of one step.
+/// Duration of one step on the clock.
 const STEP: Duration = Duration::from_nanos(50);
-/// The time of one round of a spinning loop.
+/// Duration of one round of a spin loop on the clock.
 const SPIN_ROUND: Duration = Duration::from_micros(5);
 
-/// Writes to a slot between two steps. Returns after how many steps to write again; `None`: no more.
+/// Writes to a slot between two steps. Returns the number of steps until the next write, or `None`
+/// to stop.
 type Hostile = Box<dyn FnMut() -> Option<u32>>;
 
 thread_local! {
     static NANOSECONDS: Cell<u64> = const { Cell::new(0) };
-    /// Steps that the operation may still take.
+    /// Number of steps that the operation may still take.
     static BUDGET: Cell<u32> = const { Cell::new(u32::MAX) };
-    /// Steps until the hostile process writes.
+    /// Number of steps until the hostile process writes.
     static QUIET: Cell<u32> = const { Cell::new(u32::MAX) };
-    /// Steps until the process is killed.
+    /// Number of steps until the process is killed.
     static LIFE: Cell<u32> = const { Cell::new(u32::MAX) };
     static HOSTILE: RefCell<Option<Hostile>> = const { RefCell::new(None) };
 }
 
-/// The payload that unwinds a killed process.
+/// The panic payload that unwinds a killed process.
 struct Killed;
 
-/// Starts the clock again, without a hostile process.
+/// Resets the clock and ends the attack.
 pub(crate) fn restart() {
     NANOSECONDS.set(0);
     QUIET.set(u32::MAX);
@@ -43,7 +45,7 @@ pub(crate) fn restart() {
     BUDGET.set(u32::MAX);
 }
 
-/// Has `write` called from now on, first after this many steps.
+/// Starts an attack: `write` is first called after this many steps.
 pub(crate) fn attack(after: u32, write: Hostile) {
     HOSTILE.set(Some(write));
     QUIET.set(after.max(1));
@@ -55,8 +57,8 @@ pub(crate) fn end_attack() {
     QUIET.set(u32::MAX);
 }
 
-/// Runs an operation, which may take so many steps, of a process that is killed after `life` steps.
-/// `None`: it was killed.
+/// Runs an operation that may take `budget` steps, in a process that is killed after `life` steps.
+/// Returns `None` if the process was killed.
 pub(crate) fn within<R>(
     budget: u32,
     life: Option<u32>,
@@ -92,7 +94,7 @@ fn step() {
     let life = LIFE.get();
     if life == 0 {
         LIFE.set(u32::MAX);
-        // Not a panic: the fuzzer's hook would take it for a failure.
+        // This unwinds without a panic, because the fuzzer's panic hook would report a failure.
         resume_unwind(Box::new(Killed));
     }
     if life != u32::MAX {
@@ -102,7 +104,7 @@ fn step() {
 
 #[cold]
 fn write() {
-    // Its own accesses are no steps of the victim.
+    // The hostile process's accesses are not steps of the victim.
     let (budget, life, clock) = (BUDGET.get(), LIFE.get(), NANOSECONDS.get());
     BUDGET.set(u32::MAX);
     LIFE.set(u32::MAX);
@@ -116,7 +118,7 @@ fn write() {
 
 macro_rules! atomic {
     ($name:ident, $value:ty) => {
-        /// An atomic word with the standard library's interface.
+        /// An atomic word with the standard library's interface, whose operations are steps.
         pub(crate) struct $name(real::$name);
 
         #[allow(dead_code, reason = "one interface for all words")]
@@ -188,14 +190,14 @@ atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
-    /// Writes the upper half and leaves the lower one alone, as a device does.
+    /// Writes the upper half and leaves the lower half unchanged, as a device does.
     pub(crate) fn write_upper(&self, value: u32) {
         let low = self.0.load(Ordering::SeqCst) & u64::from(u32::MAX);
         self.0.store(u64::from(value) << 32 | low, Ordering::SeqCst);
     }
 }
 
-/// A moment.
+/// A time on the platform's clock.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Instant(Duration);
 
@@ -221,7 +223,8 @@ fn pass(time: Duration) {
     NANOSECONDS.set(NANOSECONDS.get() + time.as_nanos() as u64);
 }
 
-/// Sleeps for the whole time if the word's upper half is as expected: nobody wakes anybody here.
+/// Sleeps for the whole time if the word's upper half is as expected. This platform has no
+/// wake-ups.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     sleep_any(&[(word, expected)], limit);
 }
@@ -244,12 +247,12 @@ pub(crate) fn spin_hint() {
     pass(SPIN_ROUND);
 }
 
-/// Returns one CPU for every call: what a slot says of the signaller's comes from the input.
+/// Returns the same CPU for every call. The input supplies the signaller's CPU in the slot.
 pub(crate) fn current_cpu() -> u32 {
     1
 }
 
-/// What a sleeper waits for, for tools that show it.
+/// What a sleeper waits for, which the library records for tools.
 #[allow(dead_code, reason = "no tool looks here")]
 pub(crate) struct Awaited {
     pub(crate) word: usize,

@@ -1,4 +1,4 @@
-//! The processes, their operations, and what must hold after each.
+//! The processes, their operations, and the checks after each operation.
 
 use crate::event_protocol::{
     Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Target,
@@ -9,15 +9,15 @@ use crate::platform::{Instant, end_attack, within};
 use crate::writes::Writes;
 use std::time::Duration;
 
-/// Processes at a time.
+/// Number of processes that are alive at a time.
 const PROCESSES: usize = 4;
-/// Most steps of an operation without a deadline.
+/// Maximum number of steps of an operation without a deadline.
 const STEPS: u32 = 50_000;
-/// Most steps of a wait.
+/// Maximum number of steps of a wait.
 const WAIT_STEPS: u32 = 500_000;
-/// By how much a wait may be late.
+/// Maximum time by which a wait may exceed its deadline.
 const LATENESS: Duration = Duration::from_millis(1);
-/// Greatest number of a signal.
+/// Greatest signal number.
 const MAX_NUMBER: u64 = (1 << 50) - 1;
 
 /// A submitted signal.
@@ -32,7 +32,7 @@ struct Process {
     held: Vec<Held>,
 }
 
-/// Who lives, as everybody knows it.
+/// The processes that are alive, as all processes see them.
 struct Living([u16; PROCESSES], bool);
 
 impl Liveness for Living {
@@ -55,11 +55,11 @@ pub(crate) struct World {
     processes: [Process; PROCESSES],
     next_owner: u16,
     exporter_is_dead: bool,
-    /// Signals of dead processes that their devices may still write.
+    /// Signals of dead processes that the processes' devices may still write.
     ghosts: Vec<Ticket>,
-    /// The greatest number so far, of an event that nobody tampers with.
+    /// The greatest signal number so far, if no process tampers with the event.
     issued: u64,
-    /// The unfinished signal of the other event, and its owner.
+    /// The pending signal of the other event.
     others: Ticket,
     others_owner: Owner,
     turns: usize,
@@ -120,7 +120,8 @@ impl World {
         }
     }
 
-    /// Runs an operation of a process, which is killed on the way if the input says so.
+    /// Runs an operation of a process. The process is killed during the operation if the input says
+    /// so.
     fn mortal<R>(
         &mut self,
         process: usize,
@@ -138,7 +139,7 @@ impl World {
         result
     }
 
-    /// Kills a process. Another one takes its place.
+    /// Kills a process and starts another one in its place.
     fn kill(&mut self, process: usize) {
         let dead = &mut self.processes[process];
         let by_device = dead.held.drain(..).filter(|held| held.by_device);
@@ -261,7 +262,7 @@ impl World {
             Some(reason) => slot.fail(ticket, reason),
         });
         match completion {
-            // It was killed, and its place has another one's signals.
+            // The process was killed, and its place now has the signals of a new process.
             None => {}
             Some(Completion::TooEarly) => {}
             Some(Completion::Superseded) => {
@@ -281,7 +282,8 @@ impl World {
         }
     }
 
-    /// Fails what the dead have left, first of the event under test and then of the other.
+    /// Fails the signals of dead processes, first those of the event under test and then those of
+    /// the other event.
     fn recover(&mut self) {
         let (slot, living) = (self.slot, self.living());
         self.attacked(true, STEPS, || slot.fail_orphans(&living));
@@ -292,7 +294,7 @@ impl World {
         }
     }
 
-    /// A dead process's device writes.
+    /// Lets the device of a dead process write.
     fn haunt(&mut self, choice: u8) {
         if self.ghosts.is_empty() {
             return;
@@ -343,7 +345,7 @@ impl World {
         }
     }
 
-    /// Waits for the event under test and the other, which has not finished.
+    /// Waits for the event under test and the other event, whose signal is pending.
     fn wait_any(&mut self, input: &mut Input<'_>, choice: u8) {
         let number = input.number(self.slot.issued());
         let (limit, living) = (self.deadline(choice), self.living());
@@ -375,7 +377,7 @@ impl World {
         });
         let taken = Instant::now().saturating_duration_since(began);
         assert!(taken <= limit + LATENESS, "{limit:?} took {taken:?}");
-        let (index, result) = result.expect("nobody interrupts");
+        let (index, result) = result.expect("no process interrupts");
         assert!(
             index != of_other || result == Err(WaitError::TimedOut),
             "the other event's signal has not finished, but: {result:?}"
@@ -385,7 +387,7 @@ impl World {
         }
     }
 
-    /// Everything that looks and writes nothing.
+    /// Calls every operation that only reads.
     fn look(&mut self, input: &mut Input<'_>) {
         let slot = self.slot;
         let number = input.number(slot.issued());
@@ -458,7 +460,7 @@ impl World {
         }
     }
 
-    /// Checks what must hold between operations.
+    /// Checks the rules that hold between operations.
     fn check(&mut self) {
         if !self.is_honest() {
             return;
@@ -478,13 +480,14 @@ impl World {
         }
     }
 
-    /// Checks that the other event's signal has not finished.
+    /// Checks that the other event's signal is still pending.
     fn check_other(&self) {
         let outcome = self.other.outcome(self.others.number);
         assert_eq!(outcome, Outcome::Pending, "another event's");
     }
 
-    /// Ends the other event's signal, and checks that waiters learn of it whatever is written here.
+    /// Completes or fails the other event's signal, and checks that its waiters are notified in
+    /// spite of the attack.
     pub(crate) fn end(&mut self) {
         self.check_other();
         let (slot, other, number) = (self.slot, self.other, self.others.number);
@@ -496,7 +499,7 @@ impl World {
             }
             _ => {
                 let dead = Living([0; PROCESSES], false);
-                // As a survivor does that looks after all events of an arena.
+                // A survivor checks all events of an arena in this way.
                 self.attacked(true, STEPS, || slot.fail_orphans(&dead));
                 other.fail_orphans(&dead);
                 Err(WaitError::Failed(FailureReason::OwnerDied(Some(
@@ -521,10 +524,10 @@ impl World {
         let result = self.attacked(true, WAIT_STEPS, || {
             wait_any(&targets, None, WaitMode::LowPower, deadline)
         });
-        match result.expect("nobody interrupts") {
+        match result.expect("no process interrupts") {
             (1, result) => assert_eq!(result, expected, "another event's"),
             (_, Err(WaitError::TimedOut)) => panic!("a waiter missed what had finished"),
-            (_, _) => assert!(!self.is_honest(), "nobody signalled that"),
+            (_, _) => assert!(!self.is_honest(), "no process signalled that"),
         }
     }
 }

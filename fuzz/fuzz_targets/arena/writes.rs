@@ -1,20 +1,20 @@
-//! What the hostile process writes, and the words that an event begins with.
+//! The writes of the hostile process, and the initial words of an event.
 
 use crate::event_protocol::{RING, Slot};
 use crate::input::Input;
 use crate::platform;
 use std::rc::Rc;
 
-/// Bytes of one write in the input.
+/// Length of one write in the input, in bytes.
 const BYTES: usize = 11;
-/// The fewest steps between the writes of a process that never stops. One that writes between every
-/// two steps keeps any lock-free loop going; no real one is as fast for long.
+/// Minimum number of steps between the writes of an endless attack. A process that writes between
+/// every two steps would keep any lock-free loop running, but no real process stays that fast.
 const PAUSE: u32 = 3;
 
 /// A write between two steps of the others.
 #[derive(Clone, Copy)]
 struct Write {
-    /// Steps of the others after this one.
+    /// Number of the victims' steps after this write.
     pause: u32,
     field: usize,
     form: u8,
@@ -41,7 +41,7 @@ impl Write {
             3 => word ^ 1 << small,
             4 => word.wrapping_add(small << 14),
             5 => word.wrapping_add(small << 32),
-            // As a device does.
+            // A device writes in this way.
             6 => self.value << 32 | word & u64::from(u32::MAX),
             _ => word ^ self.value,
         });
@@ -53,7 +53,7 @@ impl Write {
 pub(crate) struct Writes {
     all: Rc<[Write]>,
     first: u32,
-    /// Whether they are repeated for ever, during operations that must end all the same.
+    /// Whether the writes repeat without end, during operations that must end in spite of them.
     never_end: bool,
 }
 
@@ -69,7 +69,7 @@ impl Writes {
         }
     }
 
-    /// Starts the writes anew. `must_end`: whether the operation must end whatever is written.
+    /// Starts the writes again. `must_end` says whether the operation must end whatever is written.
     pub(crate) fn start(&self, slot: &'static Slot, must_end: bool) {
         if self.all.is_empty() {
             return;
@@ -98,7 +98,7 @@ impl Writes {
     }
 }
 
-/// Fills a slot: as a fresh event, one complete at some number, or with any words.
+/// Fills a slot with a fresh event, an event that is complete at some number, or any words.
 pub(crate) fn fill(slot: &Slot, input: &mut Input<'_>, mode: u8) {
     slot.reset();
     match mode >> 1 & 3 {
@@ -113,9 +113,9 @@ pub(crate) fn fill(slot: &Slot, input: &mut Input<'_>, mode: u8) {
     }
 }
 
-/// Makes a slot complete at a number, as if all signals had been given immediately.
+/// Makes a slot complete at a number, as if all signals had completed at once.
 fn complete_at(slot: &Slot, number: u64) {
-    /// The place of the completion words among the fields.
+    /// Index of the first completion word among the fields.
     const WORDS: usize = 3;
     const COMPLETE: u64 = 1 << 12;
     slot.overwrite(0, |_| number << 14 | COMPLETE);

@@ -1,11 +1,11 @@
-//! `crates/level-zero-sys`, from the headers of Debian's package.
+//! The declarations in `crates/level-zero-sys`, from the headers of Debian's package.
 
 use super::{Interface, Part};
 use crate::python::Environment;
 use crate::workspace::Workspace;
 use crate::{Result, debian};
 
-/// What tracing layers see: the arguments of each function, and tables of callbacks.
+/// Types that only tracing layers need: the arguments of each function, and tables of callbacks.
 const TRACING: &str = "_?ze_.*[^b]_params_t|_?ze_.*callbacks_t|ze_pfn.*Cb_t";
 
 pub(super) fn interface(workspace: &Workspace, _: &Environment) -> Result<Interface> {

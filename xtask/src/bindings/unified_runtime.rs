@@ -1,11 +1,12 @@
-//! `crates/unified-runtime-sys`, from the headers of the stock runtime.
+//! The declarations in `crates/unified-runtime-sys`, from the headers of the stock runtime.
 
 use super::{Interface, Part};
 use crate::Result;
 use crate::python::Environment;
 use crate::workspace::Workspace;
 
-/// The structures with the arguments of each function, and the numbers of the functions.
+/// Types for tracing: structures with the arguments of each function, and the numbers of the
+/// functions.
 const PARAMS: &str = "ur_.*_params_t|ur_function_t";
 
 pub(super) fn interface(_: &Workspace, environment: &Environment) -> Result<Interface> {

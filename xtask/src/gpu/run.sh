@@ -1,17 +1,27 @@
 #!/bin/sh
-# Runs what `cargo xtask gpu-pack` packed on the GPUs of this machine, and prints one table last.
+# Runs the pack of `cargo xtask gpu-pack` on this machine's GPUs, and prints one table at the end.
 #
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
-# PARTS: only these of driver, suite, link, link-bench, deaths, clients, interop, programs, python, holder, store, checker, bench, bench-python.
-# JOBS: cases at a time (half of the CPUs). LIMIT: seconds for each run (300). BENCH: the benchmark's options (--quick).
-# DEATHS: options of 'conformance gpu-deaths'. FENCES, HOLDER: writers and others of a holder that are killed (200, 500), for at
-# most FENCE_SECONDS and HOLDER_SECONDS (120 each). EXAMPLE_MIB: the model of the holder's example (1024). STORE: options of the store's figures. OUT: where whole outputs go.
-# Exit code 1 if anything failed.
+# Variables, with their defaults in parentheses:
+# - PARTS: the parts to run, of driver, suite, link, link-bench, deaths, clients, interop, programs,
+#   python, holder, store, checker, bench and bench-python (all).
+# - JOBS: number of cases at a time (half of the CPUs, at most 8).
+# - LIMIT: time limit of each run, in seconds (300).
+# - BENCH: options of the benchmark (--quick).
+# - DEATHS: options of 'conformance gpu-deaths'.
+# - FENCES, FENCE_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
+# - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
+#   limit (120).
+# - EXAMPLE_MIB: size of the model in the holder's example, in MiB (1024).
+# - STORE: options of the store's benchmark.
+# - OUT: directory for the complete outputs (results).
+#
+# The exit code is 1 if anything failed.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=${OUT:-$here/results}
-# The driver makes contexts one after the other, whoever asks: more cases only make all of them late.
+# The driver creates one context at a time, so more cases would only delay each other.
 jobs=$((($(nproc) + 1) / 2))
 [ "$jobs" -gt 8 ] && jobs=8
 jobs=${JOBS:-$jobs}
@@ -31,17 +41,17 @@ if [ "$gpus" -eq 0 ]; then
 fi
 "$here/crosshandle" devices
 
-# Whether a part is to be run.
+# Returns whether a part is selected.
 wants() {
     case " $parts " in *" $1 "*) ;; *) false ;; esac
 }
 
-# row NAME PASSED SKIPPED FAILED SECONDS
+# Adds a row to the table: row NAME PASSED SKIPPED FAILED SECONDS
 row() {
     printf '%-34s %7s %8s %7s %8s\n' "$@" >> "$table"
 }
 
-# Runs a program with a limit, keeps its output, and adds its row: run NAME COMMAND…
+# Runs a program with a time limit, keeps its output, and adds its row: run NAME COMMAND…
 run() {
     name=$1
     shift
@@ -52,7 +62,7 @@ run() {
     timeout -k 10 "$limit" "$@" > "$log" 2>&1
     code=$?
     taken=$(($(date +%s) - began))
-    # What did not go well; all of it is in the log.
+    # Prints only the failures. The log contains everything.
     grep -E '^(failed|late|crashed|unavailable) |^    |panicked|FAILED' "$log" | head -n 200
     counts=$(sed -n \
         -e 's/.*: \([0-9]*\) passed, \([0-9]*\) skipped, \([0-9]*\) failed$/\1 \2 \3/p' \
@@ -67,7 +77,8 @@ run() {
     elif [ -n "$counts" ]; then
         # shellcheck disable=SC2086
         set -- $counts
-        # What ends badly although nothing is counted as failed, or ran nothing, is no success.
+        # A program that ends with an error without counted failures, or that ran nothing, has
+        # failed.
         if [ "$code" -ne 0 ] && [ "$3" -eq 0 ]; then
             tail -n 20 "$log"
             set -- "$1" "$2" 1
@@ -85,9 +96,9 @@ conformance() {
     run "$1 with $2" "$here/conformance" --device "$1" --peer-device "$2" --jobs "$jobs" $filter
 }
 
-# Programs in C and C++ on the stock Unified Runtime, with the adapter for GPUs beneath.
+# C and C++ programs on the stock Unified Runtime, with the adapter for GPUs.
 clients() {
-    # Short, as sockets need it, and nobody else's.
+    # Sockets need a short path, and the directory must be private.
     if ! { mkdir -p "$out/runtime" && sockets=$(mktemp -d) &&
         { tar -xJf "$here/runtime.tar.xz" -C "$out/runtime" ||
             python3 -m tarfile -e "$here/runtime.tar.xz" "$out/runtime"; }; }; then
@@ -103,11 +114,11 @@ clients() {
         on_adapter "ur $client, validated" \
             UR_ENABLE_LAYERS=UR_LAYER_FULL_VALIDATION "$here/clients/$client"
     done
-    # Two processes, each of which reads what the other one writes.
+    # Two processes that read each other's output.
     on_adapter "ur example" sh -c 'cd "$1" && mkfifo to from && {
         "$0" producer > to < from & "$0" consumer < to > from && wait $!; }' \
         "$here/clients/ipc" "$sockets"
-    # dpctl, if there is one for this Python, which also needs numpy.
+    # dpctl, if the pack has one for this Python. It also needs numpy.
     wheel=$(echo "$here"/dpctl-*-"$(python3 -c 'import sys; print("cp%d%d" % sys.version_info[:2])')"-*.whl)
     if [ -f "$wheel" ] && python3 -c 'import numpy'; then
         python3 -m zipfile -e "$wheel" "$out/dpctl"
@@ -121,7 +132,7 @@ clients() {
     rm -rf "$sockets"
 }
 
-# on_adapter NAME [VARIABLE=VALUE]… COMMAND…
+# Runs a client over the adapter: on_adapter NAME [VARIABLE=VALUE]… COMMAND…
 on_adapter() {
     title=$1
     shift
@@ -131,7 +142,7 @@ on_adapter() {
         "IMAGES_PTX=$here/clients/images.ptx" "$@"
 }
 
-# Processes that share arrays of torch and CuPy; they say themselves what is missing.
+# Processes that share arrays of torch and CuPy. They print what is missing.
 interop() {
     for pair in "torch torch" "cupy cupy" "torch cupy"; do
         # shellcheck disable=SC2086
@@ -139,7 +150,7 @@ interop() {
     done
 }
 
-# A file's bytes on a GPU, read by another process.
+# Copies a file to a GPU, and reads it in another process.
 share_and_read() {
     run "share and read" sh -c '
         head -c 30000000 /dev/urandom > "$1/shared" || exit
@@ -153,7 +164,8 @@ share_and_read() {
         exit $code' "$here/crosshandle" "$out"
 }
 
-# Unpacks the Python module, and says where it is: python_module; fails without an interpreter that can load it.
+# Unpacks the Python module and sets its directory: python_module. It fails without a suitable
+# interpreter.
 python_module() {
     site=$out/python
     [ -d "$site/crosshandle" ] || python3 -m zipfile -e "$here"/python/*.whl "$site"
@@ -161,7 +173,7 @@ python_module() {
     PYTHONPATH=$site python3 -c 'import crosshandle'
 }
 
-# The tests of the Python module with the libraries that this machine has: torch, CuPy, JAX, numba, cuda.core.
+# Tests of the Python module with the installed libraries: torch, CuPy, JAX, numba, cuda.core.
 python_tests() {
     run "python tour" env "PYTHONPATH=$site" python3 -m crosshandle.tour
     for tests in gpu foreign objects processes pending documents kills; do
@@ -170,7 +182,7 @@ python_tests() {
     done
 }
 
-# Unpacks an archive of the pack into a directory beside the results: unpacked NAME
+# Unpacks an archive of the pack into a directory next to the results: unpacked NAME
 unpacked() {
     mkdir -p "$out/$1" && [ -f "$here/$1.tar.xz" ] &&
         { tar -xJf "$here/$1.tar.xz" -C "$out/$1" 2> /dev/null ||
@@ -192,7 +204,7 @@ if wants suite; then
         conformance cuda:1 cuda:0
     fi
 fi
-# Memory of a GPU here and memory of a GPU there, through memory of the host, between two processes.
+# Two processes copy GPU memory from one to the other through host memory.
 if wants link || wants link-bench; then
     unpacked ucx || row "links: no UCX" 0 1 0 0
     export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
@@ -202,7 +214,8 @@ if wants link; then
         "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
     grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
 fi
-# The same, with figures beside UCX alone and NIXL, if there is one for this Python, which also needs numpy and torch.
+# The same, compared with UCX alone and with NIXL, if the pack has it for this Python. NIXL also
+# needs numpy and torch.
 if wants link-bench; then
     unpacked nixl || row "link-bench: no NIXL" 0 1 0 0
     peers=cuda:0
@@ -212,7 +225,7 @@ if wants link-bench; then
         "$here/crosshandle-link-gpus" $peers
     cat "$out/link-bench.log"
 fi
-# Processes that are killed with the GPU's memory open, and while streams wait for them.
+# Processes that are killed while they have GPU memory open, and while streams wait for them.
 if wants deaths; then
     # shellcheck disable=SC2086
     run "deaths" "$here/conformance" gpu-deaths --device cuda:0 ${DEATHS-}
@@ -232,8 +245,8 @@ if wants python; then
         row "python: no interpreter, or no pytest" 0 1 0 0
     fi
 fi
-# Memory that a holder keeps: writers that are killed with a kernel under way, all others that are killed at random,
-# and the example with a model.
+# Memory that a holder keeps. Writers are killed while a kernel runs, all other processes are killed
+# at random, and the example shares a model.
 if wants holder; then
     of_holder() {
         title=$1
@@ -249,13 +262,13 @@ if wants holder; then
         recovery::names_come_back_from_readers_when_both_holders_die
     of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
     of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
-    # With a reader in Python, if there is an interpreter that can load the module.
+    # The example has a Python reader if an interpreter can load the module.
     if python_module; then reader=$site; else reader=; fi
     run "holder, example" env CROSSHANDLE="$here/crosshandle" DEVICE=cuda:0 MIB="${EXAMPLE_MIB:-1024}" \
         PYTHONPATH="$reader" bash "$here/holder/run.sh"
     cat "$log"
 fi
-# Models that a holder keeps: tests with torch, and figures beside raw copies and safetensors.
+# Models that a holder keeps: tests with torch, and a comparison with raw copies and safetensors.
 if wants store; then
     if python_module && python3 -c 'import pytest, torch'; then
         for tests in store store_gpu engines; do
@@ -269,7 +282,7 @@ if wants store; then
         row "store: no pytest, or no torch" 0 1 0 0
     fi
 fi
-# The driver's own checker, over the same cases. What a call refuses is no error of ours.
+# The driver's own checker runs the same cases. A call that the driver refuses is no error here.
 if wants checker && command -v compute-sanitizer > /dev/null; then
     checker="compute-sanitizer --tool memcheck --report-api-errors no --target-processes all"
     run "compute-sanitizer" "$here/conformance" --device cuda:0 --peer-device cuda:0 --jobs "$jobs" \

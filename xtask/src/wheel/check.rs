@@ -1,4 +1,5 @@
-//! The tests of the wheel: the tour, the types, and the package's tests with the libraries that take its arrays.
+//! The tests of the wheel: the tour, the types, and the package's tests with the libraries whose
+//! arrays it shares.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,28 +13,28 @@ use crate::python::{Environment, command};
 use crate::step::{Step, say};
 use crate::workspace::Workspace;
 
-/// Longest time of the package's tests, which take a minute. With half of it busy machines are late, with double a
-/// test that hangs is found later.
+/// Time limit of the package's tests. They take about a minute on an idle machine.
 const TEST_LIMIT: Duration = Duration::from_secs(10 * 60);
-/// Longest time of the tour, which takes seconds. Halved or doubled: as [`TEST_LIMIT`].
+/// Time limit of the tour, which takes seconds.
 const TOUR_LIMIT: Duration = Duration::from_secs(2 * 60);
-/// The tests over the Unified Runtime adapter.
+/// The file with the tests over the Unified Runtime adapter.
 const USM_TESTS: &str = "test_usm.py";
-/// Libraries that the package uses if they are there. Pyright finds stubs of them instead, in which all names are of
-/// any type.
+/// Libraries that the package uses if they are installed. Pyright gets stubs instead, in which
+/// every name has any type.
 const STUBBED: [&str; 10] = [
     "cupy", "dpctl", "dpnp", "pandas", "polars", "pyarrow", "sglang", "torch", "vllm", "xarray",
 ];
 const STUB: &str = "from typing import Any\n\ndef __getattr__(name: str) -> Any: ...\n";
 
-/// A wheel that was built for tests, and installed where nothing else is.
+/// A wheel that was built for tests, and installed into an empty directory.
 struct Installed<'a> {
     workspace: &'a Workspace,
     environment: Environment,
     directory: PathBuf,
 }
 
-/// Builds a wheel, installs it where nothing else is, and runs its tests. Returns what was skipped, and why.
+/// Builds a wheel, installs it into an empty directory, and runs its tests. Returns the skipped
+/// tests with their reasons.
 pub(crate) fn test(workspace: &Workspace) -> Result<Vec<String>> {
     let installed = Installed::of(workspace)?;
     let mut skipped = Vec::new();
@@ -78,7 +79,7 @@ impl<'a> Installed<'a> {
         python
     }
 
-    /// Runs the tour, if `alone` without any other package.
+    /// Runs the tour. If `alone` is true, no other package is available to it.
     fn tour(&self, environment: &Environment, name: &str, alone: bool) -> Result<()> {
         let mut tour = self.python(environment);
         if alone {
@@ -115,7 +116,7 @@ impl<'a> Installed<'a> {
         Step::new(self.workspace, "python types", types).run()
     }
 
-    /// Checks the types at pyright's default level. Returns why not, if pyright cannot be had.
+    /// Checks the types at pyright's default level. Returns the reason if pyright is not available.
     fn types_by_pyright(&self) -> Result<Option<String>> {
         let pyright = match Environment::for_pyright(self.workspace) {
             Ok(environment) => environment,
@@ -142,15 +143,15 @@ impl<'a> Installed<'a> {
             .args(["-m", "pyright", "--project"])
             .args([config.as_os_str(), OsStr::new("--pythonpath")])
             .arg(self.environment.python())
-            // It would tell about newer versions.
+            // Otherwise pyright would print a note about newer versions.
             .env("PYRIGHT_PYTHON_IGNORE_WARNINGS", "1");
         Step::new(self.workspace, "python types by pyright", types).run()?;
         Ok(None)
     }
 }
 
-/// Writes a stub for each module of [`STUBBED`] libraries that the sources in a directory import, and for the packages
-/// that it is in.
+/// Writes a stub for each module of [`STUBBED`] libraries that the sources in a directory import,
+/// and for its parent packages.
 fn write_stubs(sources: &Path, stubs: &Path) -> Result<()> {
     let cannot =
         |what: &str, path: &Path, error| format!("cannot {what} {}: {error}", path.display());

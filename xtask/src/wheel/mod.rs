@@ -13,16 +13,16 @@ use crate::workspace::Workspace;
 
 pub(crate) use check::{test, test_with_dpnp};
 
-/// The package's own files.
+/// The directory of the Python package.
 const PACKAGE: &str = "crates/crosshandle-python";
-/// The packages whose programs and libraries the wheel has, beside the module.
+/// The packages whose programs and libraries the wheel contains, in addition to the module.
 const PARTS: [&str; 4] = [
     "crosshandle-cli",
     "crosshandle-ur-adapter-host",
     "crosshandle-ur-adapter-cuda",
     "crosshandle-ur-adapter-level-zero",
 ];
-/// Built files, and where the package has them.
+/// Built files, with their places in the package.
 const FILES: [(&str, &str); 4] = [
     ("crosshandle", "_bin/crosshandle"),
     (
@@ -38,26 +38,26 @@ const FILES: [(&str, &str); 4] = [
         "_lib/libur_adapter_crosshandle_level_zero.so",
     ),
 ];
-/// The profile of a wheel to be installed elsewhere.
+/// The profile of a wheel for installation elsewhere.
 const RELEASE: Profile = Profile {
     name: "packed",
     directory: "packed",
 };
-/// The profile of a wheel to be tested: what the other checks build anyway.
+/// The profile of a wheel for tests. It uses what the other checks build anyway.
 const DEVELOPMENT: Profile = Profile {
     name: "dev",
     directory: "debug",
 };
-/// Minor versions of glibc 2 for which `auditwheel` has a platform tag, oldest first.
+/// Minor versions of glibc 2 for which `auditwheel` has a platform tag, in ascending order.
 const TAGS: [u32; 9] = [17, 28, 31, 34, 35, 36, 37, 38, 39];
-/// Largest size of a wheel to be installed elsewhere, in bytes.
+/// Maximum size of a wheel for installation elsewhere, in bytes.
 const LARGEST: u64 = 12_000_000;
-/// The benchmarks in Python.
+/// The directory of the Python benchmarks.
 const BENCHES: &str = "benches/python";
 
 struct Profile {
     name: &'static str,
-    /// Cargo's directory for it.
+    /// Cargo's output directory for the profile.
     directory: &'static str,
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn bench(workspace: &Workspace) -> Result<Command> {
     Ok(bench)
 }
 
-/// Builds the wheel, and copies it, its tests, the documents and its benchmarks to a directory.
+/// Builds the wheel, and copies it with its tests, the documents and its benchmarks to a directory.
 pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     let environment = Environment::for_wheel(workspace)?;
     let wheel = make(workspace, &environment, &RELEASE)?;
@@ -101,7 +101,7 @@ pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy(&wheel, &directory.join(name))?;
     let tests = workspace.root.join(PACKAGE).join("tests");
     copy_tree(&tests, &directory.join("tests"))?;
-    // The tests run the blocks of Python in them.
+    // The tests run the Python examples in these documents.
     let documents = directory.join("documents");
     for document in ["README.md", "crates/crosshandle-python/README.md"] {
         copy(&workspace.root.join(document), &documents.join(document))?;
@@ -110,7 +110,7 @@ pub(crate) fn pack(workspace: &Workspace, directory: &Path) -> Result<()> {
     copy_tree(&workspace.root.join(BENCHES), &directory.join("bench"))
 }
 
-/// Installs a wheel where nothing else is.
+/// Installs a wheel into an empty directory.
 fn install(
     workspace: &Workspace,
     environment: &Environment,
@@ -136,7 +136,7 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
     copy_tree(&own.join("python"), &package.join("python"))?;
     let project = fs::read_to_string(own.join("pyproject.toml"))
         .map_err(|error| format!("cannot read the package's pyproject.toml: {error}"))?;
-    // The files are staged, the crate is not.
+    // The files are staged, but the crate is not.
     let manifest = own.join("Cargo.toml").display().to_string();
     let project = project.replace(
         "manifest-path = \"Cargo.toml\"",
@@ -191,7 +191,7 @@ fn make(workspace: &Workspace, environment: &Environment, profile: &Profile) -> 
     Ok(wheel)
 }
 
-/// Has `auditwheel` look at every program and library in a wheel. Fails if one of them needs more than
+/// Runs `auditwheel` on every program and library in a wheel. Fails if one of them needs more than
 /// the wheel's tag allows.
 fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
     let output = command(&environment.python())
@@ -200,7 +200,7 @@ fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
         .output()
         .map_err(|error| format!("cannot run auditwheel: {error}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    // The sentence is wrapped at any of its spaces.
+    // `auditwheel` may wrap the sentence at any of its spaces.
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let confirmed = format!("consistent with the following platform tag: \"{tag}_");
     if output.status.success() && words.contains(&confirmed) {
@@ -213,8 +213,8 @@ fn audit(environment: &Environment, wheel: &Path, tag: &str) -> Result<()> {
     ))
 }
 
-/// Returns the newest minor version of glibc 2 whose symbols an ELF file needs. The table of names in the
-/// file has the versions.
+/// Returns the newest minor version of glibc 2 whose symbols an ELF file needs. The file's table of
+/// names contains the versions.
 fn glibc(file: &Path) -> Result<u32> {
     let bytes =
         fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -229,7 +229,7 @@ fn glibc(file: &Path) -> Result<u32> {
     Ok(newest)
 }
 
-/// Returns the places after each occurrence of `text`.
+/// Returns the position after each occurrence of `text`.
 fn memchr<'a>(bytes: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let windows = bytes.windows(text.len()).enumerate();
     windows

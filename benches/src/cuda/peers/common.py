@@ -1,4 +1,5 @@
-"""Code of all peers: starts two processes, lets them exchange messages, and answers in lines."""
+"""The common code of all peers. It starts two processes, exchanges their messages, and replies in
+lines."""
 
 import ctypes
 import json

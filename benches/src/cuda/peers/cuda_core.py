@@ -33,7 +33,7 @@ def share(event):
 
 
 def wait(link, stream):
-    """Receives an event that the other process has recorded, and lets the stream wait for it."""
+    """Receives an event that the other process has recorded, and makes the stream wait for it."""
     (descriptor,) = link.receive()
     event = Event.from_ipc_descriptor(descriptor)
     stream.wait(event)

@@ -1,4 +1,4 @@
-//! Peers for Python programs: torch and cuda.core, if they are installed.
+//! Compares the library with Python packages, torch and cuda.core, if they are installed.
 
 mod ours;
 mod python;
@@ -15,21 +15,21 @@ use crate::report::row::{RowSpec, Target};
 use crate::report::unit::Unit;
 use python::Peer;
 
-/// A peer's script, rows and abilities.
+/// A peer's script, its rows and its abilities.
 struct PeerSpec {
     script: &'static str,
     rows: &'static [RowSpec],
     abilities: &'static [Ability],
 }
 
-/// An operation that a peer measures, and that the library measures too.
+/// An operation that both a peer and the library measure.
 struct Ability {
     /// Name of the operation in the peer's script.
     name: &'static str,
     /// Number of samples in a round.
     count: usize,
     own: OwnOperation,
-    /// Names of the series in the peer's answer, each with its row.
+    /// The names of the series in the peer's reply, with the row of each.
     series: &'static [(&'static str, &'static str)],
 }
 
@@ -221,7 +221,7 @@ fn rounds(participant: &Participant) -> usize {
     1 + participant.plan.pick(7, 3)
 }
 
-/// Runs the library's importer, and has the peer measure.
+/// Runs the library's importer, and makes the peer measure.
 fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
     let link = participant.peer()?;
     let mut recorder = Recorder::default();
@@ -265,7 +265,7 @@ fn run_leader(participant: &Participant, spec: &PeerSpec) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-/// Has the peer measure an ability, and records its samples.
+/// Makes the peer measure an ability, and records its samples.
 fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()> {
     let mut answer = peer.ask(ability.name, ability.count)?;
     for (series, row) in ability.series {
@@ -277,7 +277,7 @@ fn ask(peer: &mut Peer, ability: &Ability, figures: &mut Recorder) -> Result<()>
 }
 
 impl OwnOperation {
-    /// Returns the number of times that each byte of a copy passes the memory of one GPU.
+    /// Returns how often each byte of a copy crosses the memory interface of one GPU.
     fn passes(self) -> f64 {
         if self == Self::Copy { 2.0 } else { 1.0 }
     }

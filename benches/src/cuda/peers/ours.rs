@@ -1,4 +1,4 @@
-//! The library's operations that are compared with those of peers.
+//! The library's operations that are compared with a peer's.
 
 use anyhow::{Result, ensure};
 use crosshandle::{Command, Context, Queue};
@@ -14,10 +14,10 @@ use crate::harness::scenario::Participant;
 use crate::harness::timing::{clock_cost, drop_once, once};
 use crate::host::ours::{Waiters, open_event, open_memory};
 
-/// First word of exported memory.
+/// The first word of exported memory.
 const TOKEN: u64 = 0x5_0000_0005;
 
-/// The importer, which measures.
+/// The importer, which measures the library.
 pub(super) struct Leader<'a> {
     link: &'a Link,
     context: Context,
@@ -94,7 +94,8 @@ impl<'a> Leader<'a> {
         Ok(())
     }
 
-    /// Opens and closes memory that was not open before. Returns the nanoseconds of both.
+    /// Opens and closes memory that this process has not opened before. Returns the nanoseconds of
+    /// both calls.
     fn open_memory(&self) -> Result<(f64, f64)> {
         let handle = self.request(b"memory")?;
         let open = || open_memory(&self.context, &handle);

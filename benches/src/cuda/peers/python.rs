@@ -1,4 +1,4 @@
-//! A peer's process: a Python program that measures itself on request.
+//! The process of a peer, a Python program that measures itself on request.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Write};
@@ -7,11 +7,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// Python code that runs the script in the environment variable, so that no file need be written.
+/// Python code that runs the script from an environment variable, so that no file is needed.
 const BOOT: &str = "import os; exec(os.environ['CROSSHANDLE_BENCH_SCRIPT'])";
 const SCRIPT_VARIABLE: &str = "CROSSHANDLE_BENCH_SCRIPT";
 
-/// A peer's process, killed and reaped when dropped. The process ends by itself if this one ends.
+/// A peer's process, which is killed and reaped when dropped. It also ends when this process ends.
 pub(super) struct Peer {
     process: Child,
     questions: ChildStdin,
@@ -62,12 +62,14 @@ impl Peer {
                 Ok(peer)
             }
             Some(("absent", reason)) => Err(format!("absent: {reason}")),
-            // The process has ended: an import failed, as its discarded standard error says.
+            // The process has ended because an import failed. The reason was on its standard error,
+            // which is discarded.
             _ => Err("absent: python3 does not have it".to_owned()),
         })
     }
 
-    /// Has the peer measure an ability `count` times. Returns its series by name.
+    /// Makes the peer measure an ability `count` times. Returns the samples of each series by its
+    /// name.
     pub(super) fn ask(
         &mut self,
         ability: &str,

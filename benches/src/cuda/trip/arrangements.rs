@@ -23,7 +23,7 @@ const fn p99(mut row: RowSpec) -> RowSpec {
     row
 }
 
-/// Makes the scenario of an arrangement.
+/// Creates the scenario of an arrangement.
 const fn scenario(
     name: &'static str,
     arrangement: &'static Arrangement,

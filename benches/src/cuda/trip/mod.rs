@@ -1,4 +1,5 @@
-//! Round trips: a signal starts in the leader, passes a stream of the follower, and comes back.
+//! Round trips: a signal starts in the leader, passes through a stream of the follower, and
+//! returns.
 
 mod arrangements;
 mod ours;
@@ -24,8 +25,8 @@ pub(crate) use arrangements::{
 
 /// The start and the end of a trip.
 ///
-/// Between them, a stream of the follower waits for the signal and signals back, with commands that
-/// were submitted before the trip starts.
+/// In between, a stream of the follower waits for the signal and signals back. Its commands are
+/// submitted before the trip starts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Route {
     /// From a stream of the leader, back to that stream, and then to the host.
@@ -59,22 +60,22 @@ struct Arrangement {
     rows: &'static [RowSpec],
 }
 
-/// A technique's part in the process in which trips start and end.
+/// One technique's part in the process in which trips start and end.
 trait TripStarter {
     /// Starts a trip and waits for its end.
     fn run_trip(&mut self, route: Route) -> Result<()>;
 }
 
-/// A technique's part in the process that signals back.
+/// One technique's part in the process that signals back.
 trait TripAnswerer {
-    /// Answers the next `count` trips of a route. Calls `ready` as soon as the trips may start.
+    /// Replies to the next `count` trips of a route. Calls `ready` as soon as the trips may start.
     fn answer(&mut self, route: Route, count: usize, ready: &mut dyn FnMut()) -> Result<()>;
 }
 
-/// Trips whose commands the follower submits together: few enough that no queue of the driver fills
-/// up behind the wait.
+/// Number of trips whose commands the follower submits together. It is small enough that no queue
+/// of the driver becomes full behind the wait.
 pub(super) const TRIPS_PER_BATCH: usize = 8;
-/// Batches of a side that are not recorded, in each round.
+/// Number of batches per side and round that are not recorded.
 const WARM_UP_BATCHES: usize = 2;
 
 impl Arrangement {
@@ -94,7 +95,7 @@ impl Arrangement {
     /// Returns the number of batches of one side in one round.
     fn batches(&self, participant: &Participant, side: Side) -> usize {
         let batches = match (self.rival, side) {
-            // These trips are slow.
+            // The driver's own events are slow.
             (Rival::Native, Side::Raw) => participant.plan.pick(8, 4),
             _ => participant.plan.pick(40, 20),
         };
@@ -108,7 +109,7 @@ const READY_OFFSET: usize = 0;
 const FINISHED_OFFSET: usize = 256;
 /// Offset on the page of the pairs' words, in bytes.
 const PAIRS_OFFSET: usize = 512;
-/// Distance of two words of pairs, in bytes.
+/// Distance between the words of two pairs, in bytes.
 const WORD_STRIDE_BYTES: usize = 256;
 
 /// The words that keep both processes in the same batch.
@@ -128,12 +129,12 @@ impl BatchBarrier {
     }
 }
 
-/// Spins until a word has reached a value.
+/// Spins until a word reaches a value.
 fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {
         looks += 1;
-        // The other process may need this CPU to get there.
+        // The other process may need this CPU to make progress.
         if looks.is_multiple_of(LOOKS_PER_YIELD) {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Trips through the library: an event in each direction, and an event for the end.
+//! Trips through the library, with an event in each direction and an event for the end.
 
 use anyhow::{Context as _, Result};
 use crosshandle::{Command, Context, Event, Queue};

@@ -28,7 +28,7 @@ impl Follower {
         ours::Follower::new(&ONE, link).map(Self)
     }
 
-    /// Answers the next batch of trips.
+    /// Replies to the next batch of trips.
     pub(crate) fn answer(&mut self) -> Result<()> {
         self.0.answer(Route::Back, TRIPS_PER_BATCH, &mut || ())
     }

@@ -11,7 +11,7 @@ use crate::harness::link::Link;
 use crate::raw::counter::SpinCounter;
 use crate::raw::cuda::{Event, Gpu, Mapped, Operation, Page, Physical, Stream, Word};
 
-/// Bytes of device memory for one word: the smallest allocation that the driver makes.
+/// Size of the device memory for one word, in bytes. It is the driver's smallest allocation.
 const DEVICE_WORD_ALLOCATION_BYTES: usize = 2 << 20;
 
 /// The words of one route.
@@ -53,14 +53,14 @@ impl Pair {
     }
 }
 
-/// A stream, and the counters on which it waits and writes.
+/// A stream, and the counters that it waits for and writes.
 struct Counters {
     arrangement: &'static Arrangement,
     stream: Stream,
     pairs: Vec<Pair>,
 }
 
-/// Makes the leader's part of an arrangement's raw technique.
+/// Creates the leader's part of an arrangement's raw technique.
 pub(super) fn leader(
     arrangement: &'static Arrangement,
     gpu: &Gpu,
@@ -95,7 +95,7 @@ pub(super) fn leader(
     })
 }
 
-/// Makes the follower's part of an arrangement's raw technique.
+/// Creates the follower's part of an arrangement's raw technique.
 pub(super) fn follower(
     arrangement: &'static Arrangement,
     gpu: &Gpu,
@@ -204,9 +204,9 @@ impl super::TripAnswerer for Counters {
     }
 }
 
-/// The driver's events.
+/// Trips through the driver's own events.
 ///
-/// A wait is for the latest record of an event, so each process sends a byte after its record.
+/// A wait applies to the latest record of an event, so each process sends a byte after its record.
 struct Native {
     stream: Stream,
     own: Event,
@@ -214,7 +214,7 @@ struct Native {
     socket: OwnedFd,
 }
 
-/// Makes the part of either process. The leader creates the socket.
+/// Creates the part of either process. The leader creates the socket.
 fn native(gpu: &Gpu, stream: Stream, link: &Link, is_leader: bool) -> Result<Native> {
     let own = Event::create(gpu)?;
     link.send(&own.export()?)?;
@@ -243,7 +243,7 @@ impl Native {
             .context("cannot tell the other process")
     }
 
-    /// Waits for a byte of the other process.
+    /// Waits for a byte from the other process.
     fn receive_byte(&self) -> Result<()> {
         let mut byte = [0];
         let (received, _) = recv(&self.socket, &mut byte, RecvFlags::empty())

@@ -15,7 +15,7 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    /// Makes a graph of what `record` queues in a stream.
+    /// Creates a graph of the work that `record` queues in a stream.
     pub(crate) fn record(
         gpu: &Gpu,
         stream: &Stream,
@@ -45,8 +45,8 @@ impl Graph {
     #[inline]
     pub(crate) fn launch(&self, stream: &Stream) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: graph and stream live as long as the process, and the graph's memory as long as it is
-        // launched.
+        // SAFETY: the graph and the stream live as long as the process, and the graph's memory
+        // lives as long as it is launched.
         library.check("cuGraphLaunch", unsafe {
             (library.graph_launch)(self.handle, stream.handle())
         })

@@ -1,4 +1,4 @@
-//! The driver's own inter-process handles: of events, and of memory from `cuMemAlloc`.
+//! The driver's own inter-process handles for events and for memory from `cuMemAlloc`.
 
 use std::ffi::c_uint;
 use std::ptr;
@@ -45,7 +45,7 @@ impl Event {
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// Opens another process's event in the current context, which is that of `gpu`.
+    /// Opens another process's event in the current context, which must be that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; EVENT_HANDLE_SIZE]) -> Result<Self> {
         let mut handle = ptr::null_mut();
@@ -67,7 +67,7 @@ impl Event {
 impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: this object owns the event and destroys it once. The driver keeps what streams
-        // still need of it.
+        // still need.
         let code: c_uint = unsafe { (self.gpu.library.event_destroy)(self.handle) };
         debug_assert_eq!(code, 0, "cuEventDestroy");
     }
@@ -88,14 +88,14 @@ impl Memory {
     }
 }
 
-/// Memory of another process's `cuMemAlloc`, closed when dropped.
+/// Memory from another process's `cuMemAlloc`, closed when dropped.
 pub(crate) struct LegacyMemory {
     gpu: Gpu,
     address: u64,
 }
 
 impl LegacyMemory {
-    /// Opens another process's memory in the current context, which is that of `gpu`.
+    /// Opens another process's memory in the current context, which must be that of `gpu`.
     #[inline]
     pub(crate) fn open(gpu: &Gpu, bytes: [u8; MEMORY_HANDLE_SIZE]) -> Result<Self> {
         let mut address = 0;

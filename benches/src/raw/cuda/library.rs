@@ -1,4 +1,4 @@
-//! `libcuda` and its functions.
+//! The driver's library `libcuda` and its functions.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::ptr;
@@ -11,7 +11,8 @@ use cudarc::driver::sys::{
     CUstreamBatchMemOpParams,
 };
 
-/// Result of a call, as a number: a newer driver may have codes that the bindings lack.
+/// The result of a call, as a number, because a newer driver may return codes that the bindings
+/// lack.
 type Code = c_uint;
 
 macro_rules! library {
@@ -24,16 +25,16 @@ macro_rules! library {
         impl Library {
             fn load() -> Result<Self> {
                 // SAFETY: this loads the driver's own library, whose constructors have no
-                // conditions.
+                // requirements.
                 if !unsafe { sys::is_culib_present() } {
                     bail!("there is no NVIDIA driver");
                 }
-                // SAFETY: as above; the library is present, so this doesn't panic.
+                // SAFETY: this loads the driver's own library. It is present, so the call does not
+                // panic.
                 let library = unsafe { sys::culib() };
                 Ok(Self {
-                    // SAFETY: the type is that of the function in cuda.h, with the result, a C
-                    // enumeration, as the number that represents it. The library is never
-                    // unloaded.
+                    // SAFETY: the type is that of the function in cuda.h. The result, a C
+                    // enumeration, is represented by a number. The library is never unloaded.
                     $($name: *unsafe {
                         library.get(concat!(stringify!($symbol), "\0").as_bytes())
                     }
@@ -121,7 +122,7 @@ pub(super) fn library() -> Result<&'static Library> {
     static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
     let start = || {
         let library = Library::load().map_err(|error| format!("{error:#}"))?;
-        // SAFETY: any thread may call this at any time; 0 is the only valid value.
+        // SAFETY: any thread may call this function at any time, and 0 is the only valid argument.
         let code = unsafe { (library.init)(0) };
         let started = library.check("cuInit", code);
         started.map_err(|error| format!("{error:#}"))?;
@@ -132,7 +133,7 @@ pub(super) fn library() -> Result<&'static Library> {
 }
 
 impl Library {
-    /// Makes an error of a call's result unless it is success.
+    /// Returns an error unless the call succeeded.
     #[inline]
     pub(super) fn check(&self, call: &'static str, code: Code) -> Result<()> {
         if code == 0 {

@@ -59,7 +59,7 @@ impl Drop for Memory {
     }
 }
 
-/// Allocates from the driver's default pool and frees, both in stream order.
+/// Allocates from the driver's default pool and frees again, both in stream order.
 #[inline]
 pub(crate) fn pool_round(gpu: &Gpu, stream: &Stream, length: usize) -> Result<()> {
     let library = gpu.library;
@@ -75,7 +75,7 @@ pub(crate) fn pool_round(gpu: &Gpu, stream: &Stream, length: usize) -> Result<()
     })
 }
 
-/// Reads eight bytes of device memory, after all work that the current GPU has.
+/// Reads eight bytes of device memory after all earlier work of the current GPU.
 pub(super) fn read(gpu: &Gpu, address: u64) -> Result<u64> {
     let mut value = 0_u64;
     // SAFETY: `value` is valid for eight bytes. The driver returns an error if there is no memory

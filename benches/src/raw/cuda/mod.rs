@@ -1,6 +1,6 @@
-//! The CUDA driver's own calls, as a program would use them that shares without the library.
+//! The CUDA driver's own calls, as a program would use them to share without the library.
 //!
-//! All objects are in the primary context of their GPU, which the library uses too.
+//! All objects belong to the primary context of their GPU, which the library uses too.
 
 mod graph;
 mod ipc;
@@ -29,7 +29,8 @@ pub(crate) use stream::{Operation, Stream, Word};
 pub(crate) struct Gpu {
     library: &'static Library,
     device: CUdevice,
-    /// Primary context, retained once and never released: it lives as long as the process.
+    /// The primary context, which is retained once and never released, so it lives as long as the
+    /// process.
     context: CUcontext,
 }
 
@@ -75,7 +76,7 @@ impl Gpu {
         })
     }
 
-    /// Asks for the current context, which shows the cost of a call that does next to nothing.
+    /// Queries the current context, which shows the cost of a call that does almost nothing.
     #[inline]
     pub(crate) fn query_current(&self) -> Result<()> {
         let library = self.library;
@@ -89,7 +90,7 @@ impl Gpu {
     /// Lets this GPU, which must be the current one, access memory that `peer` allocates.
     pub(crate) fn enable_peer(&self, peer: &Self) -> Result<()> {
         let library = self.library;
-        // SAFETY: the peer's context is never released; 0 is the only valid value of the flags.
+        // SAFETY: the peer's context is never released, and 0 is the only valid flag value.
         library.check("cuCtxEnablePeerAccess", unsafe {
             (library.ctx_enable_peer_access)(peer.context, 0)
         })
@@ -98,7 +99,7 @@ impl Gpu {
     pub(crate) fn name(&self) -> Result<String> {
         let library = self.library;
         let mut name: [c_char; 128] = [0; 128];
-        // SAFETY: `name` is valid for the length that is passed.
+        // SAFETY: `name` is valid for the given length.
         library.check("cuDeviceGetName", unsafe {
             (library.device_name)(name.as_mut_ptr(), name.len() as c_int, self.device)
         })?;

@@ -11,7 +11,7 @@ use cudarc::driver::sys;
 use super::{Gpu, Word};
 use crate::raw::memfd::Mapping;
 
-/// A memfd's page that is registered with the driver until the process ends.
+/// A page of a memfd that is registered with the driver until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Page {
     mapping: &'static Mapping,
@@ -25,7 +25,7 @@ impl Page {
 
     /// Maps and registers a memfd of `LENGTH` bytes.
     pub(crate) fn register(gpu: &Gpu, file: impl AsFd) -> Result<Self> {
-        // The mapping is leaked, since streams may write to it until the process ends.
+        // The mapping is leaked, because streams may write to it until the process ends.
         let mapping: &'static Mapping = Box::leak(Box::new(Mapping::shared(file, Self::LENGTH)?));
         let library = gpu.library;
         let start = register(gpu, mapping, Self::LENGTH)?;
@@ -56,15 +56,15 @@ impl Page {
 fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
     let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
     let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-    // SAFETY: the driver returns an error for bytes that are not mapped, and pins the pages of
-    // mapped ones, so unmapping them later does no harm.
+    // SAFETY: the driver returns an error for unmapped bytes. It pins the pages of mapped ones, so
+    // unmapping them later is harmless.
     gpu.library.check("cuMemHostRegister", unsafe {
         (gpu.library.mem_host_register)(start, length, flags)
     })?;
     Ok(start)
 }
 
-/// The first bytes of a mapping, registered until dropped.
+/// The first bytes of a mapping, which are registered until dropped.
 pub(crate) struct Registered<'a> {
     gpu: Gpu,
     start: *mut c_void,
@@ -83,8 +83,8 @@ impl<'a> Registered<'a> {
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
-        // SAFETY: this object has registered the bytes and unregisters them once. No stream uses
-        // them, since this type gives out no device address.
+        // SAFETY: this object has registered the bytes and unregisters them once. This type returns
+        // no device address, so no stream uses them.
         let code = unsafe { (self.gpu.library.mem_host_unregister)(self.start) };
         debug_assert_eq!(code, 0, "cuMemHostUnregister");
     }

@@ -24,10 +24,11 @@ pub(crate) struct Physical {
 }
 
 impl Physical {
-    /// Creates physical memory on `gpu`, the current one. `length` is a multiple of 2 MiB.
+    /// Creates physical memory on `gpu`, which must be the current GPU. `length` must be a multiple
+    /// of 2 MiB.
     pub(crate) fn create(gpu: &Gpu, length: usize) -> Result<Self> {
-        // SAFETY: all zeros are a value of this C structure of numbers, null pointers and
-        // enumerations that have a zero.
+        // SAFETY: zeros are a valid value of this C structure of numbers, pointers and enumerations
+        // that have a zero.
         let mut properties: CUmemAllocationProp = unsafe { mem::zeroed() };
         properties.type_ = CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.requestedHandleTypes = DESCRIPTOR;
@@ -45,35 +46,34 @@ impl Physical {
         let library = self.gpu.library;
         let mut descriptor: c_int = -1;
         let result = (&raw mut descriptor).cast::<c_void>();
-        // SAFETY: for this kind of handle the driver writes an `int`, for which `descriptor` is
-        // valid.
+        // SAFETY: for this kind of handle the driver writes an `int`, and `descriptor` is one.
         library.check("cuMemExportToShareableHandle", unsafe {
             (library.mem_export)(result, self.handle, DESCRIPTOR.0, 0)
         })?;
         ensure!(descriptor >= 0, "the driver exported no descriptor");
-        // SAFETY: the driver has opened the descriptor for the caller, who owns it.
+        // SAFETY: the driver has opened the descriptor for the caller, which owns it.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Imports physical memory into the current context, which is that of `gpu`.
+    /// Imports physical memory into the current context, which must be that of `gpu`.
     #[inline]
     pub(crate) fn import(gpu: &Gpu, descriptor: impl AsFd) -> Result<Self> {
         let number = descriptor.as_fd().as_raw_fd() as usize;
         let mut handle = 0;
         let number = ptr::without_provenance_mut::<c_void>(number);
-        // SAFETY: `handle` is valid for the result. For this kind of handle the driver takes the
-        // pointer's value as a descriptor number, and does not dereference the pointer.
+        // SAFETY: `handle` is valid for the result. For this kind of handle the driver reads the
+        // pointer's value as a descriptor number and does not dereference it.
         let code = unsafe { (gpu.library.mem_import)(&mut handle, number, DESCRIPTOR.0) };
         gpu.library.check("cuMemImportFromShareableHandle", code)?;
         Ok(Self { gpu: *gpu, handle })
     }
 
-    /// Maps `length` bytes of the memory, for this context's GPU to read and write.
+    /// Maps `length` bytes of the memory. This context's GPU may read and write them.
     #[inline]
     pub(crate) fn map(self, length: usize) -> Result<Mapped> {
         let library = self.gpu.library;
         let mut address = 0;
-        // SAFETY: `address` is valid for the result; the driver chooses the address.
+        // SAFETY: `address` is valid for the result, and the driver chooses the address.
         library.check("cuMemAddressReserve", unsafe {
             (library.mem_reserve)(&mut address, length, 0, 0, 0)
         })?;
@@ -86,8 +86,8 @@ impl Physical {
         library.check("cuMemMap", unsafe {
             (library.mem_map)(address, length, 0, mapped.physical.handle, 0)
         })?;
-        // SAFETY: all zeros are a value of this C structure of numbers and enumerations that have a
-        // zero.
+        // SAFETY: zeros are a valid value of this C structure of numbers and enumerations that have
+        // a zero.
         let mut access: CUmemAccessDesc = unsafe { mem::zeroed() };
         access.location = location(&mapped.physical.gpu);
         access.flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -101,13 +101,13 @@ impl Physical {
 
 impl Drop for Physical {
     fn drop(&mut self) {
-        // SAFETY: this object owns the handle and releases it once. Mappings keep the memory.
+        // SAFETY: this object owns the handle and releases it once. Mappings keep the memory alive.
         let code: c_uint = unsafe { (self.gpu.library.mem_release)(self.handle) };
         debug_assert_eq!(code, 0, "cuMemRelease");
     }
 }
 
-/// Physical memory that is mapped at an address, unmapped when dropped.
+/// Physical memory that is mapped at an address, and unmapped when dropped.
 pub(crate) struct Mapped {
     physical: Physical,
     address: u64,
@@ -131,7 +131,7 @@ impl Mapped {
         stream.synchronize()
     }
 
-    /// Returns the word at byte `offset`, for streams. The mapping stays until the process ends.
+    /// Returns the word at byte `offset` for streams. The mapping stays until the process ends.
     pub(crate) fn into_word(self, offset: usize) -> Result<Word> {
         ensure!(
             offset.is_multiple_of(8) && offset < self.length,

@@ -1,4 +1,4 @@
-//! Streams, and the operations that are queued in them.
+//! Streams and the operations that are queued in them.
 
 use std::ffi::c_uint;
 use std::ptr;
@@ -15,7 +15,7 @@ use cudarc::driver::sys::{
 
 use super::{Event, Gpu, Memory};
 
-/// Address of a word that streams write and wait for, and that stays mapped until the process ends.
+/// The address of a word that streams write and wait for. It stays mapped until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Word(u64);
 
@@ -27,7 +27,7 @@ pub(crate) enum Operation {
 }
 
 impl Word {
-    /// Makes a word of an address at which eight aligned bytes stay mapped until the process ends.
+    /// Creates a word. Eight aligned bytes at `address` must stay mapped until the process ends.
     pub(super) fn new(address: u64) -> Self {
         Self(address)
     }
@@ -68,7 +68,7 @@ impl Stream {
         })
     }
 
-    /// Queues a wait until all 64 bits of a word have reached `value`.
+    /// Queues a wait until a word, compared as 64 bits, has reached `value`.
     #[inline]
     pub(crate) fn wait(&self, word: Word, value: u64) -> Result<()> {
         let library = self.gpu.library;
@@ -144,7 +144,7 @@ impl Stream {
     #[inline]
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         let library = self.gpu.library;
-        // SAFETY: the stream lives, and so does the event, which the caller borrows.
+        // SAFETY: the stream is alive, and so is the event, which the caller borrows.
         library.check("cuEventRecord", unsafe {
             (library.event_record)(event.handle(), self.handle)
         })
@@ -155,8 +155,8 @@ impl Stream {
     pub(crate) fn wait_event(&self, event: &Event) -> Result<()> {
         let library = self.gpu.library;
         let event: CUevent = event.handle();
-        // SAFETY: the stream lives, and so does the event, which the caller borrows. The flags are
-        // the default ones.
+        // SAFETY: the stream is alive, and so is the event, which the caller borrows. The flags
+        // have their default value.
         library.check("cuStreamWaitEvent", unsafe {
             (library.stream_wait_event)(self.handle, event, 0)
         })
@@ -172,8 +172,8 @@ impl Stream {
         })
     }
 
-    /// Asks whether the stream has completed its work, and ignores the answer: only the call's cost
-    /// counts.
+    /// Queries whether the stream has completed its work. The result is ignored, because only the
+    /// cost of the call matters.
     #[inline]
     pub(crate) fn query(&self) {
         // SAFETY: the stream lives as long as the process.
@@ -182,9 +182,9 @@ impl Stream {
 }
 
 impl Operation {
-    /// Returns the operation as the driver takes it.
+    /// Returns the operation in the driver's form.
     fn parameters(self) -> CUstreamBatchMemOpParams {
-        // The parts that the driver does not read are zero.
+        // Fields that the driver does not read are zero.
         let mut parameters = CUstreamBatchMemOpParams { pad: [0; 6] };
         match self {
             Self::Wait(word, value) => {

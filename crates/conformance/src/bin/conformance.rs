@@ -1,22 +1,27 @@
-//! Runs the suite: `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list]
-//! [FILTER]`.
+//! Runs the suite:
+//! `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list] [FILTER]`.
 //!
-//! Without options all contexts are on the host. `--device cuda:0` puts the contexts of the cases
-//! and of their peers on that device, and `--peer-device cuda:1` those of the peers on another one.
-//! `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and allows it
-//! more time.
+//! Without options, all contexts are on the host. `--device cuda:0` puts the contexts of the cases
+//! and of their peers on that device. `--peer-device cuda:1` puts the peers' contexts on another
+//! device. `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and
+//! gives it more time.
 //!
-//! `conformance figures [ATTACKER]` prints how long honest opens and bare exchanges take beside each attacker, and what the
-//! exporter's memory grows by.
+//! `conformance figures [ATTACKER]` measures honest processes during each attack. It prints how
+//! long opens and bare exchanges take, and how much the exporter's memory grows.
 //!
-//! `conformance faults` plays workloads with faults at every step, and `conformance soak` mixes faults at
-//! random moments with attackers: see the module `faults`. `conformance gpu-deaths` kills processes that
-//! share memory of a GPU: see `faults/gpu_deaths.rs`.
+//! `conformance holders` besieges a holder with hostile programs of one user and of two, next to
+//! honest programs. It needs `crosshandle` in its directory.
 //!
-//! Needs `crosshandle-peer` beside it, and nothing else. Each case runs in a process of its own, so
-//! that a crash or a hang affects that case alone. With `--jobs`, several run at a time. The last
-//! line has the counts. The exit code is 1 if a case failed and 2 for a wrong command line.
+//! `conformance faults` runs workloads with faults at every step. `conformance soak` mixes faults
+//! at random moments with attackers (see the module `faults`). `conformance gpu-deaths` kills
+//! processes that share GPU memory (see `faults/gpu_deaths.rs`).
+//!
+//! The program needs `crosshandle-peer` in its directory, and nothing else. Each case runs in a
+//! separate process, so a crash or a hang affects only that case. `--jobs` sets how many cases run
+//! at a time. The last line contains the counts. The exit code is 1 if a case failed, and 2 for a
+//! wrong command line.
 
+use crosshandle_conformance::attackers::Siege;
 use crosshandle_conformance::{
     Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
@@ -31,11 +36,18 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
-/// Longest time of a case. A hang costs this much.
+const HOLDERS_USAGE: &str = "usage: conformance holders [--sample] [--short] [--millis N] [--idle] [--two-users] [--attacker NAME]";
+/// How long each attacker of a holder attacks in the sample.
+const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
+/// Terms of the attackers in the sample. They get only processor time that no other program wants, so
+/// the sample shows the holder's own time.
+const SAMPLE_TERMS: [bool; 1] = [true];
+/// Time limit of a case. A hanging case takes this long.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Factor by which every time limit grows under a checker.
 const CHECKER_SLOWDOWN: u32 = 4;
-/// Exit codes of a case's process that neither passed nor failed.
+/// Exit code of a case that was skipped. `UNAVAILABLE` is that of a case whose precondition the
+/// machine refused.
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
 
@@ -43,10 +55,10 @@ const UNAVAILABLE: u8 = 78;
 struct Arguments {
     devices: Devices,
     jobs: usize,
-    /// Words of a command that runs each case's process. Empty: no such command.
+    /// The words of a command that runs each case's process. It is empty without such a command.
     under: Vec<String>,
     list: bool,
-    /// Name of the one case to run in this process.
+    /// The name of the only case to run in this process.
     case: Option<String>,
     filter: String,
 }
@@ -111,6 +123,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if command.as_deref() == Some("holders") {
+        return holders(words);
+    }
     if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
@@ -135,6 +150,57 @@ fn main() -> ExitCode {
     match &arguments.case {
         Some(name) => one(&arguments.devices, name),
         None => all(&arguments),
+    }
+}
+
+/// Runs `conformance holders` with the words after it.
+fn holders(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let mut siege = match peer() {
+        Ok(peer) => Siege::of(peer.with_file_name("crosshandle")),
+        Err(error) => {
+            eprintln!("finding the programs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    while let Some(word) = words.next() {
+        let mut number = || words.next().and_then(|text| text.parse().ok());
+        let is_good = match word.as_str() {
+            "--sample" => {
+                siege.length = SAMPLE_LENGTH;
+                siege.terms = &SAMPLE_TERMS;
+                siege.is_sample = true;
+                true
+            }
+            "--short" => {
+                siege.is_sample = true;
+                true
+            }
+            "--millis" => number()
+                .map(|millis| siege.length = Duration::from_millis(millis))
+                .is_some(),
+            "--idle" => {
+                siege.terms = &SAMPLE_TERMS;
+                true
+            }
+            "--two-users" => {
+                siege.only_two_users = true;
+                true
+            }
+            "--attacker" => words.next().map(|name| siege.attacker = name).is_some(),
+            _ => false,
+        };
+        if !is_good {
+            eprintln!("{HOLDERS_USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    match attackers::siege(&siege) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -212,7 +278,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Runs a case in a process of its own, prints its line, and returns its result in a word.
+/// Runs a case in a separate process, prints its line, and returns its result as a word.
 fn show(arguments: &Arguments, case: &Case) -> &'static str {
     let started = Instant::now();
     let (result, text) = in_process_of_its_own(arguments, case.name);
@@ -222,7 +288,7 @@ fn show(arguments: &Arguments, case: &Case) -> &'static str {
     result
 }
 
-/// Runs a case in a process of its own, and returns its result in a word and what it printed.
+/// Runs a case in a separate process. Returns its result as a word, and its output.
 fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, String) {
     let Arguments { devices, under, .. } = arguments;
     let child = std::env::current_exe().and_then(|program| {
@@ -257,7 +323,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     }
 }
 
-/// Waits for a child, and kills it if it exceeds the limit.
+/// Waits for a child, and kills it at the time limit.
 fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> {
     let end = Instant::now() + limit;
     loop {
@@ -273,7 +339,7 @@ fn wait(child: &mut Child, limit: Duration) -> Option<std::process::ExitStatus> 
     }
 }
 
-/// Starts a thread that reads everything that a child writes.
+/// Starts a thread that reads the whole output of a child.
 fn collect(stream: Option<impl Read + Send + 'static>) -> JoinHandle<String> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Access rights to memory, and the host's views of it.
+//! Cases about access rights to memory, and about the host's views of it.
 
 use super::memory::KINDS;
 use crate::failure::Verdict;
@@ -9,7 +9,7 @@ use crate::{Transfer, pattern};
 use crosshandle::{AllocationOptions, Error};
 use std::sync::atomic::Ordering;
 
-/// Number of SIGSEGV.
+/// The number of the signal SIGSEGV.
 const FAULT: i32 = 11;
 
 /// A read-only handle opens read-only, and any other handle can be opened read-only.
@@ -34,12 +34,12 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
             peer.ask("allocate own 10000")?;
             peer.ask("queue q")?;
             peer.refused("submit q fill m 7", "ReadOnly")?;
-            // The opened memory is a view, not a copy.
+            // The opened memory is the exporter's memory, not a copy.
             transfer.write(&memory, 0, &pattern(2, 10_000))?;
             peer.ask("check m 0 2 10000")?;
             transfer.write(&memory, 0, &pattern(1, 10_000))?;
         }
-        // A read-only open does not prevent a writable one.
+        // A read-only open does not prevent a later writable open.
         peer.ask(format!("open-memory w {}", memory.handle()?))?;
         peer.ask("write w 0 3 100")?;
         peer.ask("check m 0 3 100")?;
@@ -85,7 +85,7 @@ pub(crate) fn read_only_mapping_cannot_be_written(harness: &Harness) -> Verdict 
     PASSED
 }
 
-/// Memory can be viewed as typed elements, and as words that several processes change atomically.
+/// Memory has views of typed elements, and of words that several processes change atomically.
 pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
     const EACH: u64 = 200_000;
     let context = harness.context()?;
@@ -120,7 +120,7 @@ pub(crate) fn typed_and_atomic_views(harness: &Harness) -> Verdict {
         view.typed::<u64>()?.set(0, 1),
         Err(Error::ReadOnly)
     ));
-    // A part that is unaligned, or whose size is not a multiple of the element's.
+    // An unaligned part, and a part whose size is not a multiple of the element's size.
     let odd = context.open_memory(&memory.handle_at(4)?)?;
     assert!(matches!(odd.typed::<u64>(), Err(Error::InvalidArgument(_))));
     assert_eq!(odd.typed::<u32>()?.len(), 15);

@@ -1,5 +1,5 @@
-//! Beside each attacker, honest processes go on: opens and waits end as always, nothing of what the
-//! attacker did remains.
+//! Honest processes continue during each attack. Their opens and waits end as usual, and nothing
+//! that the attacker did remains afterwards.
 
 use super::faults::{event_of, memory_of};
 use crate::attackers::attackers;
@@ -14,31 +14,32 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Honest opens while an attack is under way.
+/// Minimum number of honest opens during an attack.
 const OPENS: u32 = 20;
-/// Least time for which an attack is withstood.
+/// Minimum duration of an attack.
 const UNDER_WAY: Duration = Duration::from_secs(3);
-/// Longest time of one of them: far more than it takes, far less than an attack could hold it up.
+/// Maximum time of an honest open. It is far more than an open takes, and far less than an attack
+/// could delay it.
 const SLOWEST: Duration = Duration::from_millis(1_000);
 
-/// Time that an attacker may take to prepare itself: 50,000 locks take seconds.
+/// Time that an attacker may take to prepare. 50,000 locks take seconds.
 const PREPARATION: Duration = Duration::from_secs(60);
-/// Descriptors that the exporter may have, as is usual.
+/// Maximum number of the exporter's descriptors, which is the usual limit.
 const DESCRIPTORS: u64 = 1024;
 
-/// The most that the exporter's memory may have grown by after an attack, in KiB: most of it is what the
-/// honest processes take. A hang-up that believes forged words takes hundreds of megabytes.
+/// Maximum growth of the exporter's memory during an attack, in KiB. Most of the growth comes from
+/// the honest processes. If a hang-up trusted forged words, it would use hundreds of megabytes.
 const GROWTH: usize = 16 << 10;
-/// The user without rights.
+/// The user ID of the user without rights.
 const NOBODY: u32 = 65534;
 
-/// An attack to withstand.
+/// An attack, and the conditions under which it runs.
 #[derive(Clone, Copy)]
 struct Plan {
     attacker: &'static str,
-    /// Whether another user attacks, whom the exporter admits.
+    /// Whether the attacker is another user, whom the exporter admits.
     by_another_user: bool,
-    /// Whether the exporter's system lets nobody refuse descriptors: Linux before 6.16.
+    /// Whether the exporter cannot tell the kernel to refuse descriptors, as on Linux before 6.16.
     on_older_system: bool,
 }
 
@@ -66,10 +67,10 @@ impl Plan {
     }
 }
 
-/// A process that attacks until it is dropped.
+/// An attacking process, which is killed when dropped.
 pub(crate) struct Attack {
     child: Child,
-    /// A copy of the program that every user may run.
+    /// A copy of the program that every user may execute.
     copy: Option<PathBuf>,
 }
 
@@ -83,17 +84,18 @@ impl Drop for Attack {
     }
 }
 
-/// As whom an attacker runs.
+/// The user and the priority of an attacker.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Terms {
-    /// Another user.
+    /// The user ID of another user, if the attacker runs as one.
     pub(crate) user: Option<u32>,
-    /// Whether it gets only processor time that nobody else wants, so that it can take time of its
-    /// victims' threads alone, and none of their processors'.
+    /// Whether the attacker gets only idle processor time. It then slows down its victims only by
+    /// making their threads work, and not by using their processors.
     pub(crate) is_idle: bool,
 }
 
-/// Starts an attacker, and waits until it has begun; or returns why it can't.
+/// Starts an attacker and waits until its attack has begun. Returns the reason if it cannot run
+/// here.
 pub(crate) fn start(
     harness: &Harness,
     name: &str,
@@ -114,7 +116,7 @@ pub(crate) fn start(
         command.uid(user).gid(user);
     }
     if terms.is_idle {
-        // SAFETY: the closure makes one system call, and takes no lock and no memory.
+        // SAFETY: the closure makes one system call. It takes no lock and allocates no memory.
         unsafe { command.pre_exec(take_idle_time) };
     }
     let mut child = command
@@ -139,9 +141,9 @@ pub(crate) fn start(
     }
 }
 
-/// Gives this process only processor time that nobody else wants.
+/// Limits this process to idle processor time.
 fn take_idle_time() -> std::io::Result<()> {
-    // SAFETY: the structure is plain numbers.
+    // SAFETY: the structure consists of numbers, so zeros are a valid value.
     let none: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel only reads the structure.
     match unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const none) } {
@@ -150,7 +152,7 @@ fn take_idle_time() -> std::io::Result<()> {
     }
 }
 
-/// Returns the handles that an attacker is given, of those of memory and of an event.
+/// Returns those of the handles to memory and to an event that an attacker needs.
 pub(crate) fn given(name: &str, handles: &[String; 2]) -> Vec<String> {
     let found = attackers().iter().find(|attacker| attacker.name() == name);
     match found.is_some_and(|attacker| attacker.needs_handles()) {
@@ -175,8 +177,8 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
         let listed = fs::Permissions::from_mode(0o755);
         fs::set_permissions(harness.directory(), listed)?;
     }
-    // The attacker's handles are of objects of its own; of a context of its own, if nothing in its arena
-    // can be believed any more.
+    // The attacker's handles refer to objects of its own. If its arena cannot be trusted
+    // afterwards, they are in a separate context.
     let place = match name {
         "forged-words" => " context=apart",
         _ => "",
@@ -203,9 +205,10 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
     let end = Instant::now() + UNDER_WAY;
     while number < OPENS || Instant::now() < end {
         number += 1;
-        // A newcomer, who has to be let in.
+        // This process is new, so the exporter must admit it.
         let newcomer = harness.peer()?;
-        // A driver's context takes its own time, beside those of other processes.
+        // Creating a driver's context is slow while other processes do it too, so it is not
+        // measured.
         newcomer.ask("context default")?;
         let began = Instant::now();
         newcomer.ask(format!("open-memory m {memory}"))?;
@@ -217,7 +220,7 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
         waiting.reply(deadline())?;
         slowest = slowest.max(began.elapsed());
     }
-    // The exporter's own needs are served, too.
+    // The exporter's own calls must succeed too.
     exporter.ask("allocate more 70000000")?;
     exporter.ask("memory-handle more")?;
     exporter.ask("close more")?;
@@ -231,8 +234,8 @@ fn withstand(harness: &Harness, plan: Plan) -> Verdict {
     if slowest > SLOWEST * crate::slowdown() {
         return Err(Failure::new(format!("{name}: a round took {slowest:?}")));
     }
-    // Bounded time for the exporter to let go of the attacker's connections.
-    eventually("the exporter lets go of the attacker", || {
+    // The exporter must close the attacker's connections within a bounded time.
+    eventually("the exporter closes the attacker's connections", || {
         Ok(exporter.usage()?.descriptors <= before.descriptors)
     })?;
     Ok(Outcome::Passed(format!(
@@ -250,20 +253,20 @@ macro_rules! rules {
 }
 
 rules! {
-    by_idle_connections Plan::of("idle-connections"), "10,000 connections that say nothing."
+    by_idle_connections Plan::of("idle-connections"), "The attacker opens 10,000 connections and sends nothing."
     by_idle_connections_of_another_user Plan::of("idle-connections").by_another_user(),
-        "10,000 connections of a user who may connect, that say nothing."
-    by_connection_floods Plan::of("connection-flood"), "Connecting and hanging up without a pause."
-    by_garbage Plan::of("garbage"), "Messages without sense."
-    by_slow_readers Plan::of("slow-readers"), "Requests whose answers nobody reads."
-    by_nasty_descriptors Plan::of("nasty-descriptors"), "Descriptors that block whoever closes them."
+        "Another user, who may connect, opens 10,000 connections and sends nothing."
+    by_connection_floods Plan::of("connection-flood"), "The attacker connects and hangs up without a pause."
+    by_garbage Plan::of("garbage"), "The attacker sends invalid messages."
+    by_slow_readers Plan::of("slow-readers"), "The attacker sends requests and never reads the replies."
+    by_nasty_descriptors Plan::of("nasty-descriptors"), "The attacker sends descriptors that block the process that closes them."
     by_nasty_descriptors_on_older_systems Plan::of("nasty-descriptors").on_older_system(),
-        "The same, where the kernel doesn't refuse to send them."
-    by_nasty_importers Plan::of("nasty-importer"), "The same descriptors, from who was let in."
+        "The attacker sends blocking descriptors, and the kernel does not refuse them."
+    by_nasty_importers Plan::of("nasty-importer"), "An attached importer sends blocking descriptors."
     by_nasty_importers_on_older_systems Plan::of("nasty-importer").on_older_system(),
-        "The same, where the kernel doesn't refuse to send them."
-    by_forged_words Plan::of("forged-words"), "Hang-ups after which nothing in the arena is true."
-    by_record_locks Plan::of("record-locks"), "50,000 locks on the files that a handle's holder gets."
-    by_requeued_sleepers Plan::of("requeue"), "Sleepers moved away."
-    by_priority_locks Plan::of("priority-locks"), "Locks with priority inheritance on the words of events."
+        "An attached importer sends blocking descriptors, and the kernel does not refuse them."
+    by_forged_words Plan::of("forged-words"), "The attacker forges all words of the arena and hangs up."
+    by_record_locks Plan::of("record-locks"), "The attacker sets 50,000 locks on the files that an importer receives."
+    by_requeued_sleepers Plan::of("requeue"), "The attacker moves sleepers to another futex."
+    by_priority_locks Plan::of("priority-locks"), "The attacker takes locks with priority inheritance on the words of events."
 }

@@ -1,5 +1,5 @@
-//! Awaited signals: futures, streams, callbacks, notifiers and waits for many events, of signals that
-//! other processes make. `awaited_deaths.rs` has the deaths.
+//! Cases about awaited signals of other processes: futures, streams, callbacks, notifiers and waits
+//! for many events. `awaited_deaths.rs` contains the cases about deaths.
 
 use super::awaited_deaths::{VICTIMS, die};
 use super::faults::event_of;
@@ -17,14 +17,14 @@ use std::time::{Duration, Instant};
 
 /// The name of the thread that awaits signals for its process.
 const THREAD: &str = "xh-await";
-/// What the system calls its descriptors.
+/// The link in `/proc` of an io_uring's descriptor.
 const IO_URING: &str = "[io_uring]";
-/// Far less than the time after which a lost wake-up is made good.
+/// Maximum usual delay. It is far less than the interval at which lost wake-ups are repaired.
 const SOON: Duration = Duration::from_millis(20);
-/// More events than a thread can sleep on itself, all in one process.
+/// Number of events in one process that is too large for a single thread to sleep on directly.
 pub(super) const MANY: usize = 200;
 
-/// Begins to await a signal here. It must be pending.
+/// Starts to await a signal in this process. The signal must be pending.
 pub(super) fn begin(event: &Event, value: u64) -> Result<Reached, Failure> {
     let mut future = event.reached(value);
     match is_pending(&mut future) {
@@ -33,14 +33,14 @@ pub(super) fn begin(event: &Event, value: u64) -> Result<Reached, Failure> {
     }
 }
 
-/// Returns the result of a future.
+/// Waits for a future, and returns its result.
 #[track_caller]
 pub(super) fn end(future: Reached) -> Result<crosshandle::Result<()>, Failure> {
     let what = format!("{future:?} is late");
     block_on(future, deadline()).ok_or_else(|| Failure::new(what))
 }
 
-/// Waits until the thread that awaits signals for a process sleeps.
+/// Waits until the awaiting thread of a process sleeps.
 pub(super) fn awaiting(pid: u32) -> Result<(), Failure> {
     eventually(
         "a process awaits signals",
@@ -52,7 +52,7 @@ pub(super) fn awaiting(pid: u32) -> Result<(), Failure> {
     )
 }
 
-/// Has a peer await signals, and waits until it does.
+/// Makes a peer await signals, and returns when it does.
 pub(super) fn begin_there<'a>(
     peer: &'a Peer,
     questions: &[String],
@@ -65,13 +65,13 @@ pub(super) fn begin_there<'a>(
     Ok(begun)
 }
 
-/// Has a peer open an event of this process under the name `e`.
+/// Makes a peer open an event of this process under the name `e`.
 fn open_as_e(peer: &Peer, event: &Event) -> Result<(), Failure> {
     peer.ask(format!("open-event e {}", event.handle()?))?;
     Ok(())
 }
 
-/// Returns events of a peer, which has them as `e0`, `e1` and so on, and which this process opens.
+/// Creates events in a peer, under the names `e0`, `e1` and so on, and opens them in this process.
 pub(super) fn events_of(
     peer: &Peer,
     context: &Context,
@@ -81,7 +81,8 @@ pub(super) fn events_of(
     (0..count).map(open).collect()
 }
 
-/// Waits until something has come, takes it, and gives its token and its result to `f`. Returns the number.
+/// Waits for notifications, takes them, and passes each token and result to `f`. Returns their
+/// number.
 pub(super) fn take(
     notifier: &Notifier,
     f: &mut impl FnMut(u64, crosshandle::Result<()>) -> Result<(), Failure>,
@@ -99,7 +100,7 @@ pub(super) fn take(
     Ok(count)
 }
 
-/// A peer awaits this process's signals in every way; returns after what time it usually has one.
+/// A peer awaits this process's signals in every way. Returns the median delay.
 fn wake(context: &Context, peer: &Peer) -> Result<Duration, Failure> {
     let event = context.create_event()?;
     open_as_e(peer, &event)?;
@@ -121,19 +122,20 @@ fn wake(context: &Context, peer: &Peer) -> Result<Duration, Failure> {
         }
         taken.push(sent.elapsed());
     }
-    // The thread looks by itself at intervals, so a lost wake-up shows only in the time taken.
+    // The awaiting thread also checks at intervals, so a lost wake-up is only visible as a long
+    // delay.
     taken.sort_unstable();
     let usual = taken[taken.len() / 2];
     assert!(usual < SOON, "usually known after {usual:?} only");
     Ok(usual)
 }
 
-/// A signal of the host ends whatever awaits it in other processes.
+/// A host's signal completes everything that awaits it in other processes.
 pub(crate) fn a_signal_wakes_futures_elsewhere(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
     let usual = wake(&context, &peer)?;
-    // And in the other direction: a peer signals, and this process awaits.
+    // In the other direction, a peer signals and this process awaits.
     let event = context.open_event(&event_of(&peer, "theirs")?)?;
     for round in 1..=30 {
         let future = begin(&event, round)?;
@@ -144,7 +146,7 @@ pub(crate) fn a_signal_wakes_futures_elsewhere(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("usually known after {usual:?}")))
 }
 
-/// A peer and this process await signals of queues of both.
+/// A peer and this process await signals of each other's queues.
 fn signal_by_queues(context: &Context, peer: &Peer) -> Result<(), Failure> {
     let (gate, event) = (context.create_event()?, context.create_event()?);
     open_as_e(peer, &event)?;
@@ -160,7 +162,8 @@ fn signal_by_queues(context: &Context, peer: &Peer) -> Result<(), Failure> {
             .map(|number| begin(&event, *number))
             .collect()
     };
-    // One before it is submitted, the others behind the gate; more than the event has words.
+    // One wait starts before its signal is submitted, and the others while the signals wait for the
+    // gate. There are more signals than the event has words.
     let mut awaited = there(&[30])?;
     for _ in 0..30 {
         queue.signal(&event)?;
@@ -176,7 +179,7 @@ fn signal_by_queues(context: &Context, peer: &Peer) -> Result<(), Failure> {
         end(future)??;
     }
     queue.finish_timeout(deadline())?;
-    // The peer's queue, for this process and for the peer itself.
+    // The peer's queue signals for this process and for the peer itself.
     peer.ask("event gate")?;
     peer.ask("queue q")?;
     peer.ask("submit q barrier after-value=gate:1")?;
@@ -197,14 +200,14 @@ fn signal_by_queues(context: &Context, peer: &Peer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Signals of queues end what awaits them, in the process of the queue and in others: also where a device
-/// makes them, which wakes nobody.
+/// A queue's signal completes everything that awaits it, in the queue's process and in others. This
+/// also holds if a device signals, which wakes no thread.
 pub(crate) fn queues_signal_what_is_awaited(harness: &Harness) -> Verdict {
     signal_by_queues(&harness.context()?, &harness.peer()?)?;
     PASSED
 }
 
-/// A peer awaits values of one event, of which it has not been signalled any.
+/// A peer awaits several values of one event that was not signalled yet.
 fn several_values(context: &Context, peer: &Peer) -> Result<(), Failure> {
     let event = context.create_event()?;
     open_as_e(peer, &event)?;
@@ -226,13 +229,14 @@ fn several_values(context: &Context, peer: &Peer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Each value of an event ends what awaits it, and nothing that awaits a later one.
+/// Each value of an event completes what awaits it, and nothing that awaits a later value.
 pub(crate) fn several_values_of_one_event(harness: &Harness) -> Verdict {
     several_values(&harness.context()?, &harness.peer()?)?;
     PASSED
 }
 
-/// The failure of a peer's command reaches whatever awaits its signal, and so does ours.
+/// The failure of a command reaches everything that awaits its signal, from a peer to this process
+/// and back.
 pub(crate) fn failed_commands_fail_futures(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -261,7 +265,7 @@ pub(crate) fn failed_commands_fail_futures(harness: &Harness) -> Verdict {
         other => Err(Failure::new(format!("{other:?}"))),
     };
     failed(item()?.map(drop))?;
-    // A failure is no end.
+    // A failure does not end the stream.
     peer.ask("signal e")?;
     assert_eq!(item()??, 2);
     drop(subscription);
@@ -280,7 +284,8 @@ pub(crate) fn failed_commands_fail_futures(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A function is called once for each signal of a peer that it is for, and not if that was cancelled.
+/// A function is called once for each of a peer's signals that it awaits, and not at all if it was
+/// cancelled.
 pub(crate) fn functions_are_called_once(harness: &Harness) -> Verdict {
     const COUNT: u64 = 50;
     let context = harness.context()?;
@@ -304,7 +309,7 @@ pub(crate) fn functions_are_called_once(harness: &Harness) -> Verdict {
         result?;
         assert!(called.insert(value), "{value} again");
     }
-    // Calls are made in turn, so this one comes after any that should not be.
+    // Calls are made in order, so this call comes after any call that should not happen.
     let last = on_signal(COUNT + 1)?;
     peer.ask("signal e")?;
     let (value, result) = told.recv_timeout(deadline())?;
@@ -316,10 +321,10 @@ pub(crate) fn functions_are_called_once(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A notifier tells of each of 300 events of a peer once, in whatever order they are signalled.
+/// A notifier reports each of 300 events of a peer once, in any order of the signals.
 pub(crate) fn a_notifier_over_many_events_of_a_peer(harness: &Harness) -> Verdict {
     const COUNT: usize = 300;
-    /// Has no divisor in common with [`COUNT`].
+    /// This number and [`COUNT`] have no common divisor.
     const STRIDE: usize = 91;
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -355,7 +360,7 @@ pub(crate) fn a_notifier_over_many_events_of_a_peer(harness: &Harness) -> Verdic
     PASSED
 }
 
-/// Streams of one event in two processes give growing values up to the last.
+/// Streams of one event in two processes return increasing values up to the last one.
 pub(crate) fn a_stream_of_a_peers_signals(harness: &Harness) -> Verdict {
     const COUNT: u64 = 100_000;
     let context = harness.context()?;
@@ -384,7 +389,7 @@ pub(crate) fn a_stream_of_a_peers_signals(harness: &Harness) -> Verdict {
     )))
 }
 
-/// Events whose counters are in memory of their own are awaited as others are.
+/// Events whose counters have their own memory can be awaited like others.
 pub(crate) fn isolated_events(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -403,7 +408,7 @@ pub(crate) fn isolated_events(harness: &Harness) -> Verdict {
             there.reply(deadline())?;
         }
     }
-    // It stays as long as it is awaited, also if nobody else has it.
+    // An awaited event stays alive even if no program has it open any more.
     let here = begin(&theirs, 11)?;
     drop(theirs);
     awaiting(std::process::id())?;
@@ -413,7 +418,7 @@ pub(crate) fn isolated_events(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Futures and callbacks are dropped while a peer signals what they are for: others lose nothing.
+/// Futures and callbacks are dropped while a peer signals their events. Other waiters lose nothing.
 pub(crate) fn cancelled_while_a_peer_signals(harness: &Harness) -> Verdict {
     const COUNT: u64 = 200_000;
     let context = harness.context()?;
@@ -444,7 +449,8 @@ pub(crate) fn cancelled_while_a_peer_signals(harness: &Harness) -> Verdict {
     )))
 }
 
-/// Waits for any and for all of more events than a thread can sleep on end with a peer's signals.
+/// Waits for any and for all of many events complete with a peer's signals. One thread could not
+/// sleep on so many events.
 pub(crate) fn waits_for_many_events_of_a_peer(harness: &Harness) -> Verdict {
     wait_for_many(harness, &harness.peer()?)?;
     PASSED
@@ -480,8 +486,8 @@ fn wait_for_many(harness: &Harness, witness: &Peer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A peer awaits events in more pieces of memory than one call of the kernel watches words. Returns whether
-/// it does so by io_uring.
+/// A peer awaits events in more arenas than one system call can watch words. Returns whether it
+/// uses io_uring for this.
 fn many_arenas(context: &Context, peer: &Peer) -> Result<bool, Failure> {
     let options = EventOptions::new().isolated(true);
     let mut events = Vec::new();
@@ -503,7 +509,7 @@ fn many_arenas(context: &Context, peer: &Peer) -> Result<bool, Failure> {
     Ok(by_ring)
 }
 
-/// Any number of events with memory of their own are awaited at once.
+/// Any number of events with their own memory can be awaited at once.
 pub(crate) fn many_isolated_events(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -514,8 +520,8 @@ pub(crate) fn many_isolated_events(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(means.to_owned()))
 }
 
-/// After everything awaited has ended or was dropped, no process has more descriptors, mappings or threads
-/// than before.
+/// When everything awaited has completed or was dropped, no process has more descriptors, mappings
+/// or threads than before.
 pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
     const COUNT: u64 = 100;
     let context = harness.context()?;
@@ -547,7 +553,7 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
             peer.ask(format!("signal e{index}"))?;
         }
         for (index, future) in futures.into_iter().enumerate() {
-            // The others are dropped.
+            // The other futures are dropped.
             if index.is_multiple_of(2) {
                 end(future)??;
             }
@@ -562,7 +568,7 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
         Ok(())
     };
     let rest = || {
-        eventually("nobody awaits anything", || {
+        eventually("no thread awaits a signal", || {
             let mut threads = 0;
             for pid in pids {
                 threads += procfs::threads_named(pid, THREAD)?.len();
@@ -570,7 +576,7 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
             }
             Ok(threads == 0)
         })?;
-        // What the peer has closed is noticed when something is freed that was exported.
+        // The exporter notices that the peer has closed objects when it frees an exported object.
         for _ in 0..COUNT {
             context.create_event()?.handle()?;
         }
@@ -578,7 +584,7 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
     };
     let usage = |pid| -> Result<_, Failure> {
         let descriptors = Usage::of(pid)?.descriptors;
-        // Those without a name are stacks and heaps of threads, which the C library keeps.
+        // Mappings without a name are stacks and heaps of threads, which the C library keeps.
         let mut mappings = procfs::mappings(pid)?;
         mappings.retain(|name, _| name.contains(['/', ':']));
         Ok((descriptors, mappings, procfs::threads(pid)?))
@@ -604,8 +610,8 @@ pub(crate) fn nothing_is_left_behind(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Signals, queues, many events and deaths reach a process that is refused some of the calls by which the
-/// kernel watches many words.
+/// Signals, queues, many events and deaths reach a process that lacks some of the system calls for
+/// watching many words.
 fn without(harness: &Harness, calls: &str) -> Verdict {
     let context = harness.context()?;
     let refused = || -> Result<Peer, Failure> {
@@ -633,13 +639,12 @@ fn without(harness: &Harness, calls: &str) -> Verdict {
     )))
 }
 
-/// A process that may not use io_uring, as in most containers, awaits all the same.
+/// A process that may not use io_uring, as in most containers, can still await signals.
 pub(crate) fn without_io_uring(harness: &Harness) -> Verdict {
     without(harness, "io_uring_setup")
 }
 
-/// Where the kernel doesn't watch several words at once either, as before Linux 5.16, a process looks at
-/// them.
+/// A process whose kernel cannot watch several words at all, as before Linux 5.16, polls them.
 pub(crate) fn without_futexes_of_many(harness: &Harness) -> Verdict {
     without(harness, "io_uring_setup futex_waitv")
 }

@@ -1,4 +1,4 @@
-//! Awaited signals of processes that die.
+//! Cases about awaited signals of processes that die.
 
 use super::awaited::{MANY, awaiting, begin, begin_there, end, events_of, take};
 use super::deaths::{rounds, summary};
@@ -10,19 +10,19 @@ use crate::{Peer, next};
 use crosshandle::{Error, Notifier};
 use std::time::{Duration, Instant};
 
-/// Deaths of each kind on the host.
+/// Number of deaths of each kind on the host.
 const ROUNDS: usize = 10;
 
 /// The process that dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Victim {
-    /// The event's exporter, with an unfinished signal.
+    /// The event's exporter, with a pending signal.
     Exporter,
-    /// The event's exporter, before anybody submitted the signal.
+    /// The event's exporter, before any process has submitted the signal.
     Silent,
-    /// An importer with an unfinished signal.
+    /// An importer with a pending signal.
     Importer,
-    /// The same, after the exporter has died.
+    /// An importer with a pending signal, after the exporter has died.
     Survivor,
 }
 
@@ -33,14 +33,14 @@ pub(super) const VICTIMS: [Victim; 4] = [
     Victim::Survivor,
 ];
 
-/// What awaits the signals of a victim.
+/// Commands that await the signals of a victim.
 const QUESTIONS: [&str; 4] = [
     "await e 1",
     "await-callback e 1",
     "await-notified 30000 pending:1 e:1",
     "await-stream e 0 9",
 ];
-/// The same, of signals that nobody has submitted.
+/// Commands that await signals that no process has submitted.
 const LATER: [&str; 4] = [
     "await e 1",
     "await e 30",
@@ -56,8 +56,8 @@ fn has_died(result: crosshandle::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Kills a victim, and returns after what time each future, callback, notifier and stream of a witness has
-/// failed, and a future of this process.
+/// Kills a victim. Returns how long each future, callback, notifier and stream of a witness and a
+/// future of this process took to fail.
 pub(super) fn die(
     harness: &Harness,
     victim: Victim,
@@ -110,8 +110,8 @@ pub(super) fn die(
     })
 }
 
-/// Everything that is awaited of a process fails soon after its death, whoever dies. Reports how soon,
-/// from before the kill until the suite has the witness's answer.
+/// Everything that awaits signals of a process fails soon after its death, whichever process dies.
+/// Reports the time from before the kill until the suite has the witness's reply.
 pub(crate) fn everything_awaited_fails(harness: &Harness) -> Verdict {
     let mut notes = Vec::new();
     let mut all = Vec::new();
@@ -132,7 +132,8 @@ pub(crate) fn everything_awaited_fails(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(notes.join("; ")))
 }
 
-/// Submits signals of these events in a peer, by one queue, that finish when its event `gate` is signalled.
+/// Submits signals of these events in a peer, through one queue. They complete when the peer's
+/// event `gate` is signalled.
 fn leave_all_unfinished<'a>(
     peer: &Peer,
     names: impl IntoIterator<Item = &'a String>,
@@ -146,7 +147,7 @@ fn leave_all_unfinished<'a>(
     Ok(())
 }
 
-/// Checks that a peer's waits fail with a death, and returns after what time they did.
+/// Checks that a peer's waits fail because of a death, and returns how long they took.
 fn all_fail(waits: Vec<crate::Pending<'_>>, killed: Instant) -> Result<Duration, Failure> {
     for wait in waits {
         match wait.reply(deadline()) {
@@ -161,8 +162,8 @@ fn names(count: usize) -> Vec<String> {
     (0..count).map(|index| format!("e{index}")).collect()
 }
 
-/// All events of a process that dies fail, however many are awaited: by a notifier and by futures here, by
-/// waits for any and for all in another process.
+/// All events of a dying process fail, however many are awaited. A notifier and futures of this
+/// process await them, and waits for any and for all in another process.
 pub(crate) fn many_events_of_a_dead_peer(harness: &Harness) -> Verdict {
     const COUNT: usize = 300;
     let context = harness.context()?;
@@ -173,7 +174,7 @@ pub(crate) fn many_events_of_a_dead_peer(harness: &Harness) -> Verdict {
         let handle = exporter.ask(format!("event-handle {name}"))?.remove(0);
         witness.ask(format!("open-event {name} {handle}"))?;
     }
-    // Of the others, no signal is submitted.
+    // No signal of the other events is submitted.
     leave_all_unfinished(&exporter, &names)?;
     let notifier = Notifier::new()?;
     let mut futures = Vec::new();
@@ -206,8 +207,8 @@ pub(crate) fn many_events_of_a_dead_peer(harness: &Harness) -> Verdict {
     )))
 }
 
-/// The death of a process that has submitted one of many signals ends a wait for any or all of them; the
-/// others go on.
+/// The death of a process that submitted one of many signals ends a wait for any or all of them.
+/// The other signals are not affected.
 pub(crate) fn one_of_many_submitters_dies(harness: &Harness) -> Verdict {
     const ITS: usize = 137;
     let context = harness.context()?;
@@ -261,8 +262,8 @@ pub(crate) fn one_of_many_submitters_dies(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("known after {known:?}")))
 }
 
-/// A stream of a dead exporter's signals gives the errors of those that it left, tells that no more come,
-/// and ends.
+/// A stream of a dead exporter's signals returns the errors of the pending ones, then an error for
+/// the missing ones, and then ends.
 pub(crate) fn streams_end_with_the_exporter(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     for unfinished in [0, 3] {
@@ -284,7 +285,7 @@ pub(crate) fn streams_end_with_the_exporter(harness: &Harness) -> Verdict {
         }
         let expected = 1 + usize::from(unfinished > 0)..=1 + unfinished;
         assert!(expected.contains(&errors), "{unfinished} left: {errors}");
-        // It is over for good.
+        // The stream has ended permanently.
         assert!(matches!(next(&mut values, deadline()), Some(None)));
     }
     PASSED

@@ -1,4 +1,4 @@
-//! A handle is a capability: who has it gets what it names, and nobody gets anything else.
+//! A handle is a capability: a process that has it gets the object that it names, and no other.
 
 use super::hostile::{attached, exporter};
 use crate::failure::{Failure, Verdict};
@@ -12,18 +12,18 @@ use std::fs::{self, File, Permissions};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-/// The user without rights.
+/// The user ID of the user without rights.
 const NOBODY: u32 = 65534;
 
-/// Asks, and returns the answer's status and descriptors.
+/// Sends a request, and returns the reply's status and descriptors.
 fn ask(socket: &Socket, request: Request) -> Result<(u16, Vec<OwnedFd>), Failure> {
     socket.send(&request.bytes(), &[])?;
     let (answer, files) = socket.receive()?;
     Ok((status(&answer), files))
 }
 
-/// An event with an arena to itself is out of reach for those who hold other events of its context,
-/// whatever they ask and write.
+/// A process that has other events of a context cannot reach an isolated event, whatever it
+/// requests and writes.
 pub(crate) fn isolated_events_are_apart(harness: &Harness) -> Verdict {
     let (owner, user) = (harness.peer()?, harness.peer()?);
     let mut handles = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn isolated_events_are_apart(harness: &Harness) -> Verdict {
         user.ask(format!("open-event {name} {handle}"))?;
         handles.push(handle.parse::<EventHandle>()?);
     }
-    // Each of the three attacks the other two.
+    // Each of the three events' handles is used to attack the other two.
     for (own, handle) in handles.iter().enumerate() {
         let handle = handle.as_bytes();
         let (socket, _books) = attached(harness, handle)?;
@@ -84,7 +84,7 @@ fn arena_of(arena: &File, len: u64) -> std::io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Without a pool, the holder of one allocation's handle gets no byte of another one.
+/// Without a pool, a process that has one allocation's handle gets no byte of another allocation.
 pub(crate) fn unpooled_memory_is_apart(harness: &Harness) -> Verdict {
     if !harness.is_host() {
         return Ok(Outcome::Skipped("memory that is files"));
@@ -108,8 +108,11 @@ pub(crate) fn unpooled_memory_is_apart(harness: &Harness) -> Verdict {
     let at = all.windows(own.len()).position(|window| window == own);
     let at = at.ok_or(Failure::new("its own bytes are missing"))?;
     all[at..at + own.len()].fill(0);
-    assert!(all.iter().all(|byte| *byte == 0), "somebody else's bytes");
-    // Nor by writing everywhere.
+    assert!(
+        all.iter().all(|byte| *byte == 0),
+        "bytes of another allocation"
+    );
+    // Writing to the whole file does not reach it either.
     file.write_all_at(&vec![0xFF; len], 0)?;
     assert!(file.set_len(1 << 30).is_err(), "it grew");
     exporter.ask("check before 0 1 5000")?;
@@ -117,8 +120,8 @@ pub(crate) fn unpooled_memory_is_apart(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A read-only handle brings a read-only descriptor, and no way to make a writable one of it: not for
-/// another user, and not for the same user but through `/proc`.
+/// A read-only handle brings a read-only descriptor, and no way to make it writable. This holds for
+/// another user, and for the same user except through `/proc`.
 pub(crate) fn read_only_is_all_that_arrives(harness: &Harness) -> Verdict {
     if !harness.is_host() {
         return Ok(Outcome::Skipped("memory that is files"));
@@ -129,7 +132,7 @@ pub(crate) fn read_only_is_all_that_arrives(harness: &Harness) -> Verdict {
     let handle = memory.handle_read_only()?;
     let open = format!("seize {} {handle}", harness.directory().display());
     let own = harness.peer()?;
-    // Each word is a way that the system has let it go.
+    // Each word of the reply is a way in which the system allowed a write.
     assert_eq!(own.ask(&open)?, ["reopen"], "the same user has /proc");
     if rustix::process::geteuid().is_root() {
         let listed = Permissions::from_mode(0o755);
@@ -140,7 +143,8 @@ pub(crate) fn read_only_is_all_that_arrives(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The report of `crosshandle ps` is for the same user alone, whoever may open objects.
+/// Only the same user may read the report of `crosshandle ps`, even if other users may open
+/// objects.
 pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
     if !rustix::process::geteuid().is_root() {
         return Ok(Outcome::Unavailable(
@@ -151,12 +155,12 @@ pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
     let context = crosshandle::Context::with_options(harness.device(), options)?;
     let memory = context.allocate(100)?;
     let handle = memory.handle()?;
-    // After the exporter has looked at the directory.
+    // The exporter has checked the directory by now.
     let listed = Permissions::from_mode(0o755);
     fs::set_permissions(harness.directory(), listed)?;
     let guest = harness.peer_with(PeerOptions::new().user(NOBODY))?;
     let describe = format!("ask-report {}", harness.directory().display());
-    // Status and descriptors of the answers, before and after it has attached.
+    // Each reply has a status and a number of descriptors, before and after the guest attaches.
     for answer in guest.ask(format!("{describe} {handle}"))? {
         let (status, files) = answer.split_once(':').ok_or(Failure::new(&answer))?;
         assert_ne!(status, "0", "an answer with {files} descriptors");
@@ -165,8 +169,8 @@ pub(crate) fn reports_are_for_the_same_user(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process of the same user that has no handle gets no descriptor, whatever it asks: the context, the
-/// record and the generation are no secrets, but the key is.
+/// A process of the same user without a handle gets no descriptor, whatever it requests. The
+/// context, the record and the generation are no secrets, but the key is.
 pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
     const GUESSES: usize = 20_000;
     let (exporter, memory) = exporter(harness)?;
@@ -176,7 +180,7 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
     let (mut random, mut socket) = (Random(9), Socket::connect_in(harness.directory())?);
     let mut answers = 0;
     for round in 0..GUESSES {
-        // The truth but for the key, or nearly so.
+        // The request is correct except for the key, or almost correct.
         let truth = truths[random.below(2)];
         let mut guess = Request::attach(truth);
         guess.operation = [raw::ATTACH, CHUNK, MEMORY, ARENA, MIRROR][random.below(5)];
@@ -185,7 +189,7 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
         }
         match random.below(4) {
             0 => guess.key = [0; 16],
-            // All bits but one.
+            // One bit is wrong.
             1 => guess.key[random.below(16)] ^= 1 << random.below(8),
             _ => {
                 let half = |random: &mut Random| random.next().to_le_bytes();
@@ -201,7 +205,7 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
         }
         let answer = ask(&socket, guess);
         match answer {
-            // A catalog's first record, say, which the generation zero says is free.
+            // For example, generation zero would match a free record of the catalog.
             Ok((status, files)) if !files.is_empty() || (status == 0) => {
                 return Err(Failure::new(format!(
                     "{} descriptors for {guess:?}",
@@ -209,7 +213,7 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
                 )));
             }
             Ok((status, _)) if status != u16::MAX => answers += 1,
-            // It has asked too often.
+            // The connection has sent too many wrong requests.
             _ => socket = Socket::connect_in(harness.directory())?,
         }
         if round % 1000 == 0 {
@@ -223,8 +227,8 @@ pub(crate) fn guesses_bring_no_descriptor(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter that has no `/proc` cannot make a descriptor for reading only, and says so: the importer
-/// isn't told to raise a limit, nor that it is on another host.
+/// An exporter without `/proc` cannot make a read-only descriptor, and says so. The importer is not
+/// told to raise a limit, nor that it is on another host.
 pub(crate) fn exporters_without_proc_say_so(harness: &Harness) -> Verdict {
     const HIDE: &str = "mount -t tmpfs none /proc && exec \"$0\" \"$@\"";
     if !harness.is_host() {

@@ -1,4 +1,4 @@
-//! The objects that commands keep, and when they are dropped.
+//! Cases about the objects that commands keep alive, and about when they are dropped.
 
 use crate::failure::Verdict;
 use crate::harness::{Harness, deadline};
@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-/// Lengths in bytes: one short enough for the host to copy at once, and one too long for that.
+/// Lengths in bytes. The host copies the first one at once, and the second one is too long for
+/// that.
 const LENS: [usize; 2] = [100, 200_000];
 
 /// An object that uses a queue when it is dropped, and reports that.
@@ -28,8 +29,8 @@ impl Drop for UsesQueueOnDrop {
     }
 }
 
-/// An object that a command keeps is dropped when the command is done or skipped, and may use the
-/// queue then.
+/// An object that a command keeps is dropped when the command completes or is skipped. It may use
+/// the queue in its drop.
 pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
@@ -67,10 +68,11 @@ pub(crate) fn what_they_keep_may_use_their_queue(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Refusing a command at submission lets no later command overtake those that the refused one waits
-/// for.
+/// A command that is refused at submission does not let later commands overtake commands that it
+/// would have waited for.
 pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
-    /// Greatest number of an event, and longest jump of its value.
+    /// The greatest signal number of an event. `STEP` is the greatest increase of its value at
+    /// once.
     const LAST: u64 = (1 << 50) - 1;
     const STEP: u64 = 1 << 29;
     let context = harness.context()?;
@@ -97,8 +99,8 @@ pub(crate) fn refused_ones_let_nothing_pass(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A command keeps the event that it signals, and what the event needs, also after the context is
-/// dropped.
+/// A command keeps the event that it signals and everything that the event needs, even after the
+/// context is dropped.
 pub(crate) fn they_keep_their_event(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let [calls, waits] = [context.create_queue()?, context.create_queue()?];

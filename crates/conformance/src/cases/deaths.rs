@@ -7,23 +7,23 @@ use crate::{Outcome, Peer};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Deaths of each kind on the host.
+/// Number of deaths of each kind on the host.
 const ROUNDS: usize = 25;
 
 /// The process that dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Victim {
-    /// The event's exporter, with an unfinished signal.
+    /// The event's exporter, with a pending signal.
     Exporter,
-    /// The event's exporter, before anybody submitted the signal.
+    /// The event's exporter, before any process has submitted the signal.
     Silent,
-    /// An importer with an unfinished signal.
+    /// An importer with a pending signal.
     Importer,
-    /// The same, after the exporter has died.
+    /// An importer with a pending signal, after the exporter has died.
     Survivor,
 }
 
-/// Waits for the latest signal, which is unfinished.
+/// Waits for the latest signal, which is pending.
 const FOR_THE_LATEST: [&str; 4] = [
     "wait e",
     "wait-value e 1",
@@ -37,7 +37,7 @@ const FOR_LATER_ONES: [&str; 3] = [
     "wait-any-value 30000 pending:1 e:2",
 ];
 
-/// Kills a victim, and returns after what time each of a witness's waits has failed.
+/// Kills a victim, and returns how long each of a witness's waits took to fail.
 fn kill(harness: &Harness, victim: Victim) -> Result<Vec<Duration>, Failure> {
     let (exporter, importer, witness) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let handle = event_of(&exporter, "e")?;
@@ -78,8 +78,9 @@ fn kill(harness: &Harness, victim: Victim) -> Result<Vec<Duration>, Failure> {
     })
 }
 
-/// Returns the number of deaths of each kind: `host` there, and few where each process first makes a
-/// context of a driver, which the driver does one after the other.
+/// Returns the number of deaths of each kind. On the host it is `host`. On other devices it is
+/// small, because each process first creates a driver's context, and the driver creates one at a
+/// time.
 pub(super) fn rounds(harness: &Harness, host: usize) -> usize {
     match harness.is_host() {
         true => host,
@@ -87,8 +88,8 @@ pub(super) fn rounds(harness: &Harness, host: usize) -> usize {
     }
 }
 
-/// Every waiter has its error soon after a death, whoever dies and however it waits. Reports how soon,
-/// from before the kill until the suite has the witness's answer.
+/// Every waiter gets its error soon after a death, whichever process dies and however the waiter
+/// waits. Reports the time from before the kill until the suite has the witness's reply.
 pub(crate) fn every_waiter_is_told(harness: &Harness) -> Verdict {
     let mut notes = Vec::new();
     let mut all = Vec::new();
@@ -114,7 +115,7 @@ pub(crate) fn every_waiter_is_told(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(notes.join("; ")))
 }
 
-/// Sorts times, and returns their median, their 99th percentile and the greatest one.
+/// Sorts times, and formats their median, 99th percentile and maximum.
 pub(super) fn summary(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let at = |percent: usize| times[(times.len() - 1) * percent / 100];

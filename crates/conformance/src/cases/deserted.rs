@@ -1,4 +1,5 @@
-//! Waits for signals that were never submitted, after the processes that could submit them have died.
+//! Waits for signals that were never submitted, after all processes that could submit them have
+//! died.
 
 use super::deaths::summary;
 use super::faults::{event_of, failed_late};
@@ -8,7 +9,7 @@ use crate::suite::PASSED;
 use crate::{Outcome, Peer};
 use std::time::Instant;
 
-/// Deaths on the host.
+/// Number of deaths on the host.
 const ROUNDS: usize = 5;
 
 /// Waits for signals of `e` that were never submitted, in each way of waiting.
@@ -24,8 +25,8 @@ const WAITS: [&str; 9] = [
     "await-notified 30000 e:2",
 ];
 
-/// A process that ended last with the event open ends the waits of the process that made the event, also
-/// those that begin later.
+/// When the last other process that has the event open ends, it ends the waits of the event's
+/// creator. Later waits fail too.
 pub(crate) fn makers_learn_that_the_last_process_died(harness: &Harness) -> Verdict {
     let mut times = Vec::new();
     for round in 0..super::deaths::rounds(harness, ROUNDS) {
@@ -68,8 +69,8 @@ pub(crate) fn makers_learn_that_the_last_process_died(harness: &Harness) -> Verd
     Ok(Outcome::Passed(note))
 }
 
-/// A wait goes on as long as another process has the event open: a second importer, or, for an importer,
-/// the process that made the event.
+/// A wait continues while another process has the event open. That process may be a second importer
+/// or, for an importer, the creator.
 pub(crate) fn other_processes_keep_waits_going(harness: &Harness) -> Verdict {
     let (maker, first, second) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let handle = event_of(&maker, "e")?;
@@ -90,7 +91,8 @@ pub(crate) fn other_processes_keep_waits_going(harness: &Harness) -> Verdict {
     died(wait.reply(deadline()).map(drop))
 }
 
-/// A process that closes the event, and ends later, ends no wait. The event can be opened again.
+/// A process that closes the event before it ends does not end any wait. The event can be opened
+/// again.
 pub(crate) fn closing_ends_no_wait(harness: &Harness) -> Verdict {
     let (maker, signaller, next) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let handle = event_of(&maker, "e")?;
@@ -108,7 +110,8 @@ pub(crate) fn closing_ends_no_wait(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process that makes a handle again expects another process: deaths before that end no wait.
+/// When the creator makes another handle, it expects another process. Earlier deaths then end no
+/// wait.
 pub(crate) fn a_new_handle_announces_a_process(harness: &Harness) -> Verdict {
     let (maker, first) = (harness.peer()?, harness.peer()?);
     let handle = event_of(&maker, "e")?;
@@ -123,7 +126,7 @@ pub(crate) fn a_new_handle_announces_a_process(harness: &Harness) -> Verdict {
     let wait = maker.begin_and_sleep("wait e")?;
     second.kill();
     died(wait.reply(deadline()).map(drop))?;
-    // An open by the process itself counts as one of another process.
+    // If the creator itself opens the handle, that is treated like an open by another process.
     maker.ask("event-handle e")?;
     let third = harness.peer()?;
     third.ask(format!("open-event e {handle}"))?;
@@ -137,7 +140,8 @@ pub(crate) fn a_new_handle_announces_a_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The last importer of an event that its maker has closed learns that the other importers have died.
+/// If the creator has closed the event, the last importer learns that the other importers have
+/// died.
 pub(crate) fn the_last_importer_learns_it(harness: &Harness) -> Verdict {
     for isolated in ["", " isolated=yes"] {
         let (maker, signaller, waiter) = (harness.peer()?, harness.peer()?, harness.peer()?);
@@ -153,7 +157,7 @@ pub(crate) fn the_last_importer_learns_it(harness: &Harness) -> Verdict {
         signaller.kill();
         died(wait.reply(deadline()).map(drop))?;
         died(awaited.reply(deadline()).map(drop))?;
-        // The same if the maker closes the event after the death.
+        // The result is the same if the creator closes the event after the death.
         let (signaller, waiter) = (harness.peer()?, harness.peer()?);
         maker.ask(format!("event e{isolated}"))?;
         let handle = maker.ask("event-handle e")?.remove(0);
@@ -173,7 +177,8 @@ pub(crate) fn the_last_importer_learns_it(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Signals that a process submitted before its peers died complete, and waits for them succeed.
+/// Signals that a process submitted before its peers died still complete, and waits for them
+/// succeed.
 pub(crate) fn submitted_signals_are_unaffected(harness: &Harness) -> Verdict {
     let (maker, peer) = (harness.peer()?, harness.peer()?);
     let handle = event_of(&maker, "e")?;
@@ -200,7 +205,7 @@ pub(crate) fn submitted_signals_are_unaffected(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Returns whether a process knows that it is the last one that has `e` open.
+/// Returns whether a process knows that no other process has `e` open.
 fn is_over(maker: &Peer) -> Result<bool, Failure> {
     match maker.ask("wait-value e 1000 0") {
         Err(refused) if refused.kind == "PeerDied" => Ok(true),

@@ -1,5 +1,5 @@
-//! A process that was given a handle may do anything to those who sleep on the event's words: their
-//! waits end at their deadlines all the same, and with the signals and deaths that come.
+//! A process that has an event's handle may manipulate the threads that sleep on the event's words.
+//! Their waits must still end at their deadlines, and on signals and deaths.
 
 use super::faults::event_of;
 use crate::failure::{Failure, Verdict};
@@ -8,10 +8,11 @@ use crate::suite::PASSED;
 use crate::{Outcome, Peer};
 use std::time::{Duration, Instant};
 
-/// The number of the event that is attacked, by which the attacker finds it: that of no other.
+/// The signal number of the attacked event, by which the attacker finds it. No other event has it.
 const NUMBER: u64 = 0x1234_5678;
 
-/// An event, its exporter, one that waits for it and one that attacks those who do.
+/// An event, its exporter, a process that waits for it, and a process that attacks the waiting
+/// threads.
 struct Scene {
     exporter: Peer,
     waiter: Peer,
@@ -35,13 +36,13 @@ impl Scene {
         })
     }
 
-    /// Returns how many sleepers the attack has met.
+    /// Returns the number of sleepers that the attack has met.
     fn met(&self) -> Result<u64, Failure> {
         Ok(self.attacker.ask("diverted")?.remove(0).parse()?)
     }
 
-    /// Has the waiter wait without a deadline, until it sleeps and the attack has met it; then calls
-    /// `end`, which ends the wait, and expects `kind`: an error's, or none.
+    /// Makes the waiter wait without a deadline, until it sleeps and the attack has met it. Then
+    /// `end` ends the wait. Expects an error of the kind `kind`, or success if it is `None`.
     fn check_wait(
         &self,
         question: &str,
@@ -65,13 +66,14 @@ impl Scene {
     }
 }
 
-/// Checks waits with and without a deadline under an attack. `is_met`: the attack counts sleepers.
+/// Checks waits with and without a deadline during an attack. `is_met` says whether the attack
+/// counts sleepers.
 fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
     let scene = Scene::new(harness, attack)?;
     let mut latest = Duration::ZERO;
     for question in ["wait-value e 305419897 300", "wait-any 300 pending e"] {
         if question.starts_with("wait-any") {
-            // The event's latest signal stays unfinished.
+            // The event's latest signal stays pending.
             scene.waiter.ask("event pending")?;
             super::faults::leave_unfinished(&scene.waiter, "pending")?;
             super::faults::leave_unfinished(&scene.exporter, "e")?;
@@ -86,7 +88,7 @@ fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
             latest = latest.max(began.elapsed());
         }
     }
-    // `leave_unfinished` took one number, and the gate opens.
+    // `leave_unfinished` has used one number, and the gate will complete it.
     let number = NUMBER + 1;
     scene.check_wait(&format!("wait-value e {number}"), is_met, None, || {
         scene.exporter.ask("signal gate-e")?;
@@ -98,7 +100,7 @@ fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
             Ok(())
         })?;
     }
-    // Never submitted, and the only process that knows of the event's end is killed.
+    // The signal is never submitted, and the event's exporter is killed.
     let question = format!("wait-value e {}", number + 100);
     scene.check_wait(&question, is_met, Some("PeerDied"), || {
         scene.exporter.kill();
@@ -107,22 +109,22 @@ fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
     Ok(Outcome::Passed(format!("the latest after {latest:?}")))
 }
 
-/// Sleepers that were moved to another futex.
+/// Sleepers wake up after an attacker moved them to another futex.
 pub(crate) fn requeued_sleepers_wake_up(harness: &Harness) -> Verdict {
     check(harness, "requeue", true)
 }
 
-/// Sleepers on a word that somebody waits for by a lock with priority inheritance.
+/// Sleepers wake up on a word that another thread waits for with a priority-inheritance lock.
 pub(crate) fn sleepers_beside_a_lock_wake_up(harness: &Harness) -> Verdict {
     check(harness, "lock-pi", false)
 }
 
-/// Sleepers that signallers cannot see.
+/// Sleepers wake up even if signallers do not see them.
 pub(crate) fn uncounted_sleepers_wake_up(harness: &Harness) -> Verdict {
     check(harness, "zero-counts", true)
 }
 
-/// Whoever attacks one event's sleepers does nothing to those of another context.
+/// An attack on one event's sleepers does not affect sleepers of another context.
 pub(crate) fn bystanders_sleep_well(harness: &Harness) -> Verdict {
     let witness = harness.peer()?;
     let other = event_of(&witness, "apart")?;

@@ -1,4 +1,4 @@
-//! An event has one state, in however many processes it is open.
+//! An event has one state, in all processes that have it open.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(20);
 
-/// A wait for an event without a signal lasts until the first one, in each way of waiting.
+/// A wait for an event that was never signalled lasts until the first signal, in each way of
+/// waiting.
 pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -36,7 +37,7 @@ pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
     for waiting in asleep {
         waiting?.reply(deadline())?;
     }
-    // A signal that was submitted before the wait is never missed.
+    // A wait never misses a signal that was submitted before it.
     for round in 2..200 {
         assert_eq!(peer.ask("signal e")?, [round.to_string()]);
         event.wait_timeout(Duration::ZERO)?;
@@ -46,8 +47,8 @@ pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A command that waits for an event without a signal waits for the first one. A command never waits for
-/// its own signal.
+/// A command that waits for an event that was never signalled waits for the first signal. A command
+/// never waits for its own signal.
 pub(crate) fn commands_wait_for_the_first_signal(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -76,7 +77,7 @@ pub(crate) fn commands_wait_for_the_first_signal(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Unified Runtime's rule: a wait is for what was submitted so far, which may be nothing.
+/// In Unified Runtime, a wait covers what was submitted so far, which may be nothing.
 pub(crate) fn what_was_submitted_can_be_waited_for(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (event, gate, done) = (
@@ -101,7 +102,7 @@ pub(crate) fn what_was_submitted_can_be_waited_for(harness: &Harness) -> Verdict
     PASSED
 }
 
-/// Any process may signal and any may wait, with one state.
+/// Any process may signal and any process may wait, and all see one state.
 pub(crate) fn signals_cross_in_both_directions(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -141,7 +142,7 @@ pub(crate) fn many_signal_and_many_wait(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event e {handle}"))?;
     }
     let all = (PEERS + 1) * EACH;
-    // Waits for values of the whole range, begun before any signal.
+    // The waits cover the whole range of values, and start before any signal.
     let waits: Vec<_> = peers
         .iter()
         .zip(1..)
@@ -174,7 +175,7 @@ pub(crate) fn many_signal_and_many_wait(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A signal of the host wakes the sleepers in every process.
+/// A host's signal wakes the sleepers in every process.
 pub(crate) fn a_signal_wakes_sleepers_elsewhere(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -198,14 +199,14 @@ pub(crate) fn a_signal_wakes_sleepers_elsewhere(harness: &Harness) -> Verdict {
         }
         taken.push(sent.elapsed());
     }
-    // And in the other direction: this process sleeps, and a peer signals.
+    // In the other direction, this process sleeps and a peer signals.
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| event.wait_value_timeout(51, deadline()));
         one.ask("signal e")?;
         waiter.join().expect("it doesn't panic")?;
         Ok::<_, Failure>(())
     })?;
-    // A sleeper polls at intervals, so a lost wake-up shows only in the time taken.
+    // A sleeper also polls at intervals, so a lost wake-up is only visible as a long delay.
     taken.sort_unstable();
     let usual = taken[taken.len() / 2];
     assert!(usual < SOON, "usually awake after {usual:?} only");
@@ -214,7 +215,7 @@ pub(crate) fn a_signal_wakes_sleepers_elsewhere(harness: &Harness) -> Verdict {
     )))
 }
 
-/// Low-power waits sleep without spinning, and are woken like all others.
+/// Low-power waits sleep without spinning, and wake like all other waits.
 pub(crate) fn low_power_waits(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event_with(EventOptions::new().low_power(true))?;
@@ -234,7 +235,7 @@ pub(crate) fn low_power_waits(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A try never waits, timeouts are kept, and a wait can be repeated after its timeout.
+/// A try never blocks, timeouts are respected, and a wait can be repeated after its timeout.
 pub(crate) fn timeouts_and_tries(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (event, gate) = (context.create_event()?, context.create_event()?);
@@ -263,12 +264,12 @@ pub(crate) fn timeouts_and_tries(harness: &Harness) -> Verdict {
     assert!(event.try_wait()? && event.try_wait_value(1)?);
     assert!(!event.try_wait_value(2)? && !event.try_wait_value(u64::MAX)?);
     assert_eq!(peer.ask("try-wait e 1")?, ["true"]);
-    // A deadline beyond the clock's range is no error.
+    // A timeout beyond the clock's range is no error.
     event.wait_timeout(Duration::MAX)?;
     PASSED
 }
 
-/// A waiter can wait for all or any of several events of several processes.
+/// A waiter can wait for all or for any of several processes' events.
 pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (one, two) = (harness.peer()?, harness.peer()?);
@@ -316,7 +317,7 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Only events that stay in one process have timestamps.
+/// Only events that are not shared have timestamps.
 pub(crate) fn profiling_excludes_sharing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let both = EventOptions::new().profiling(true).shareable(true);
@@ -338,7 +339,7 @@ pub(crate) fn profiling_excludes_sharing(harness: &Harness) -> Verdict {
     event.wait_timeout(deadline())?;
     let profile = event.profile()?;
     assert!(profile.submitted.is_some() && profile.submitted <= profile.started);
-    // Tolerance of the comparison: the device's timer resolution.
+    // The comparison tolerates the resolution of the device's timer.
     let inexact = 10 * harness.capabilities().timer_resolution.as_nanos() as u64;
     let taken = profile.ended.unwrap_or(0) - profile.started.unwrap_or(0);
     assert!(taken + inexact >= 2_000_000, "{profile:?}");
@@ -351,7 +352,7 @@ pub(crate) fn profiling_excludes_sharing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Only the creator of an event makes handles of it. The handle itself may be passed on.
+/// Only the creator of an event can make handles of it. The handle itself may be passed on.
 pub(crate) fn opened_events_make_no_handles(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (one, two) = (harness.peer()?, harness.peer()?);
@@ -365,7 +366,7 @@ pub(crate) fn opened_events_make_no_handles(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Dropping the last clone closes an event, in each process for itself.
+/// Dropping the last clone closes an event, separately in each process.
 pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -390,7 +391,8 @@ pub(crate) fn clones_keep_it_open(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A slot is reused once no process has it open, and then handles of its former events are refused.
+/// A slot is reused when no process has its event open any more. Handles of its earlier events are
+/// then refused.
 pub(crate) fn stale_handles_of_reused_slots(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -408,7 +410,7 @@ pub(crate) fn stale_handles_of_reused_slots(harness: &Harness) -> Verdict {
         peer.ask("signal e 3")?;
         event.wait_value_timeout(3, deadline())?;
         drop(event);
-        // The peer still has it open, so the next events must not disturb it.
+        // The peer still has the event open, so later events must not disturb it.
         let others: Result<Vec<_>, _> = (0..5).map(|_| context.create_event()).collect();
         for other in &others? {
             other.signal_value(10)?;
@@ -431,7 +433,7 @@ pub(crate) fn every_device_opens_them(harness: &Harness) -> Verdict {
     peer.ask("queue q")?;
     let handle: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
     let mut value = 0;
-    // More devices of one kind would show nothing more.
+    // More devices of one kind would add no information.
     let devices = Device::all().into_iter().take(3);
     for device in devices.filter(|device| device.info().capabilities.event_sharing) {
         let context = Context::with_options(&device, harness.options())?;
@@ -443,7 +445,7 @@ pub(crate) fn every_device_opens_them(harness: &Harness) -> Verdict {
         peer.ask(format!("wait-value e {} 10000", value + 2))?;
         peer.ask("submit q barrier signal=e")?;
         event.wait_value_timeout(value + 3, deadline())?;
-        // An event without a signal so far.
+        // This event was never signalled.
         let done = context.create_event()?;
         queue.submit(
             Command::barrier()

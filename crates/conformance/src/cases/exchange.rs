@@ -1,4 +1,4 @@
-//! Access to a broker: users, directories, namespaces.
+//! Cases about access to a broker: users, directories and namespaces.
 
 use super::stopped::Stopped;
 use crate::failure::{Failure, Verdict};
@@ -12,7 +12,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Id of the user and group without rights.
+/// ID of the user and of the group without rights.
 const NOBODY: u32 = 65534;
 
 fn is_root() -> bool {
@@ -29,7 +29,7 @@ fn set_mode(path: &Path, mode: u32) -> std::io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// Another user is refused by the directory's mode, and by each side's check.
+/// The directory's mode and the checks of both sides refuse another user.
 pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     if !is_root() {
         return needs_root();
@@ -41,7 +41,7 @@ pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     let refused = stranger.ask(format!("open-memory m {handle}"));
     let refused = refused.expect_err("the directory is closed");
     assert_eq!(refused.kind, "InvalidArgument", "{refused}");
-    // Even with the directory and the socket opened by hand.
+    // The checks refuse the user even if the modes of the directory and the socket allow access.
     set_mode(harness.directory(), 0o711)?;
     set_mode(&crate::raw::only_socket(harness.directory())?, 0o666)?;
     stranger.refused(format!("open-memory m {handle}"), "NotAdmitted")?;
@@ -49,12 +49,12 @@ pub(crate) fn other_users_are_refused(harness: &Harness) -> Verdict {
     let open = format!("open-memory m {handle} context=trusting");
     let refused = stranger.refused(&open, "NotAdmitted")?;
     assert!(refused.message.contains("65534"), "{refused}");
-    // The exporter's own user is still served.
+    // The exporter still serves its own user.
     harness.peer()?.ask(format!("open-memory m {handle}"))?;
     PASSED
 }
 
-/// Another user is served if both sides admit it, and gets no more than was granted.
+/// Another user is served if both sides admit it, and gets only what was granted.
 pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     if !is_root() {
         return needs_root();
@@ -88,13 +88,14 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
             );
         }
     }
-    // What is shared is told to nobody else.
+    // Other users get no report of what is shared.
     let socket = raw::only_socket(harness.directory())?;
     let describe = format!("describe {}", socket.display());
     let refused = raw::NOT_ADMITTED.to_string();
     assert_eq!(guest.ask(&describe)?, [refused.as_str(), "0"]);
     assert_eq!(harness.peer()?.ask(&describe)?, ["0", "1"]);
-    // A context that admits no other user stays closed, although the process's socket is open.
+    // A context that admits no other user stays closed, although the process's socket is
+    // accessible.
     let private = harness.context()?;
     let secret = private.allocate(100)?;
     let open = format!("open-memory s {} context=c", secret.handle()?);
@@ -102,7 +103,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The socket directory comes from the option, or else from the environment.
+/// The socket directory comes from the context's options, or otherwise from the environment.
 pub(crate) fn directories_are_found(harness: &Harness) -> Verdict {
     let (a, b) = (harness.directory().join("a"), harness.directory().join("b"));
     let with = |path: &Path| {
@@ -129,7 +130,7 @@ pub(crate) fn directories_are_found(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An unusable directory is refused with a clear error, and everything else works on.
+/// An unusable directory is refused with a clear error, and everything else still works.
 pub(crate) fn unusable_directories_are_refused(harness: &Harness) -> Verdict {
     let base = harness.directory();
     fs::write(base.join("file"), "")?;
@@ -163,7 +164,7 @@ pub(crate) fn unusable_directories_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The next exporter removes sockets of killed processes, and never those of living ones.
+/// The next exporter removes the sockets of killed processes, but never those of live processes.
 pub(crate) fn dead_sockets_are_swept(harness: &Harness) -> Verdict {
     let export = |peer: &Peer| -> Result<String, Failure> {
         peer.ask("allocate m 100")?;
@@ -185,8 +186,8 @@ pub(crate) fn dead_sockets_are_swept(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// No ptrace permission is needed: both processes are not dumpable and, where the machine permits,
-/// without privileges.
+/// Sharing needs no ptrace permission. Both processes are not dumpable and, if the machine permits
+/// it, have no privileges.
 pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     let directory = harness.directory().join("n");
     fs::create_dir(&directory)?;
@@ -218,18 +219,18 @@ pub(crate) fn works_without_ptrace(harness: &Harness) -> Verdict {
     let waiter = two.begin("wait-value e 1 10000");
     one.ask("signal e")?;
     waiter.reply(deadline())?;
-    // Deaths are noticed without ptrace, too.
+    // Deaths are noticed without ptrace as well.
     let waiter = two.begin("wait-value e 2");
     waiter.begun()?;
     one.kill();
-    let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+    let refused = waiter.reply(deadline()).expect_err("no process signalled");
     assert_eq!(refused.kind, "PeerDied", "{refused}");
     PASSED
 }
 
-/// Two PID namespaces need only a directory in common.
+/// Two processes in different PID namespaces only need a common directory.
 pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
-    // With a `/proc` of its own, as containers have, since a driver may read it.
+    // The namespace has its own `/proc`, as in containers, because a driver may read it.
     let wrapper = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     let permitted = std::process::Command::new(wrapper[0])
         .args(&wrapper[1..])
@@ -251,7 +252,7 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     inner.ask("signal e")?;
     event.wait_value_timeout(1, deadline())?;
     transfer.check(&memory, 0, 1, 1_000)?;
-    // From inside the namespace to the outside, and the death of a process inside.
+    // The inner process exports to the outer one, and then dies.
     inner.ask("event own")?;
     let handle = inner.ask("event-handle own")?.remove(0).parse()?;
     let own = context.open_event(&handle)?;
@@ -270,13 +271,13 @@ pub(crate) fn crosses_pid_namespaces(harness: &Harness) -> Verdict {
     )))
 }
 
-/// One connection serves all objects that are opened of a context.
+/// One connection serves all objects of a context.
 pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
     let memory = context.allocate(1_000)?;
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
-    // The arena of the events, which the first one brings.
+    // The first event also brings the arena of the events.
     let event = context.create_event()?;
     peer.ask(format!("open-event e {}", event.handle()?))?;
     let (there, here) = (peer.usage()?, crate::Usage::of_self()?);
@@ -296,12 +297,12 @@ pub(crate) fn connections_are_reused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Either side dies during a request: the other side goes on at once.
+/// If either side dies during a request, the other side continues at once.
 pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     let exporter = harness.peer()?;
     exporter.ask("allocate m 5000000")?;
     let handle = exporter.ask("memory-handle m")?.remove(0);
-    // The importer dies: the exporter, once it goes on, serves other importers.
+    // The importer dies. The exporter then resumes, and serves other importers.
     let (victim, survivor) = (harness.peer()?, harness.peer()?);
     let stopped = Stopped::new(&exporter)?;
     let asked = victim.begin_and_sleep(format!("open-memory m {handle}"))?;
@@ -309,7 +310,7 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
     drop(asked);
     drop(stopped);
     survivor.ask(format!("open-memory m {handle}"))?;
-    // The exporter dies: importers with an open request learn of it at once.
+    // The exporter dies. Importers with a pending request learn of it at once.
     exporter.ask("allocate n 5000000")?;
     let other = exporter.ask("memory-handle n")?.remove(0);
     let newcomer = harness.peer()?;
@@ -319,7 +320,7 @@ pub(crate) fn death_in_the_middle_of_an_exchange(harness: &Harness) -> Verdict {
         survivor.begin_and_sleep(format!("open-memory n {other}"))?,
     ];
     let began = Instant::now();
-    // The exporter stays stopped.
+    // The exporter stays stopped, because it is killed next.
     std::mem::forget(stopped);
     exporter.kill();
     for question in questions {
@@ -355,8 +356,8 @@ pub(crate) fn any_timeout_will_do(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Threads that attach to an exporter and detach at the same time do not disturb each other, and
-/// the process is still considered alive afterwards.
+/// Threads that attach to an exporter and detach at the same time do not disturb each other. The
+/// exporter still treats their process as alive afterwards.
 pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     const THREADS: u64 = 6;
     const ROUNDS: u64 = 40;
@@ -387,7 +388,7 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     let all = THREADS * ROUNDS;
     witness.ask(format!("wait-value e {all} 10000"))?;
     assert_eq!(witness.ask("value e")?, [all.to_string()]);
-    // Attached once more with a signal pending: no survivor may take this process for dead.
+    // The process attaches once more with a pending signal. No other process may treat it as dead.
     let context = harness.context()?;
     let (opened, gate) = (context.open_event(&event)?, context.create_event()?);
     let queue = context.create_queue()?;
@@ -399,8 +400,8 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
     drop((queue, opened, gate, context));
     crate::harness::eventually("nothing is left", || {
         let now = (crate::Usage::of_self()?, exporter.usage()?);
-        // The broker's own descriptors were opened meanwhile, and the exporter's event may have a
-        // native mirror by now.
+        // The broker's own descriptors were opened in the meantime, and the exporter's event may
+        // have a native mirror by now.
         let event = if harness.has_driver_handles() { 3 } else { 0 };
         Ok(now.0.descriptors <= before.0.descriptors + 3 + event
             && now.1.descriptors <= before.1.descriptors + event)

@@ -1,4 +1,4 @@
-//! Processes die at any point: nothing hangs, and all other processes go on.
+//! Processes die at any point. No other process hangs, and all of them continue.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -25,7 +25,7 @@ pub(super) fn memory_of(peer: &Peer, name: &str, seed: u64) -> Result<MemoryHand
         .parse()?)
 }
 
-/// Submits a signal of `event` in the peer that never finishes.
+/// Submits a signal of `event` in the peer that never completes.
 pub(super) fn leave_unfinished(peer: &Peer, event: &str) -> Result<(), Failure> {
     peer.ask(format!("event gate-{event}"))?;
     peer.ask(format!("queue queue-{event}"))?;
@@ -35,8 +35,8 @@ pub(super) fn leave_unfinished(peer: &Peer, event: &str) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Checks that a command of this device, which waited for a signal that failed later, ended with
-/// this kind of error, or without one if the device does not notice.
+/// Checks the result of a device's command whose awaited signal failed later. The command ends with
+/// this kind of error, or succeeds if the device cannot notice the failure.
 #[track_caller]
 pub(super) fn failed_late(
     device: &Device,
@@ -50,7 +50,7 @@ pub(super) fn failed_late(
     }
 }
 
-/// Opening a handle of a dead process reports that.
+/// Opening a handle of a dead process returns an error that says so.
 pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (exporter, importer) = (harness.peer()?, harness.peer()?);
@@ -71,11 +71,11 @@ pub(crate) fn exporter_killed_before_open(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exporter is killed while its handles are being opened. An open succeeds and the memory
-/// works, or it reports that the exporter is gone.
+/// The exporter is killed while its handles are being opened. Each open either succeeds with usable
+/// memory, or reports that the exporter has ended.
 pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
     const DELAYS: [u64; 7] = [0, 100, 400, 2_000, 10_000, 50_000, 200_000];
-    // Makes the device ready.
+    // The first context initialises the device.
     let _context = harness.context()?;
     let mut opens = 0;
     for delay in DELAYS.map(Duration::from_micros) {
@@ -89,7 +89,7 @@ pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
             });
             let start = Instant::now();
             while start.elapsed() < deadline() {
-                // A new context, which connects and maps anew.
+                // A new context connects and maps again.
                 let context = harness.context()?;
                 let opened = context
                     .open_memory(&memory)
@@ -110,7 +110,8 @@ pub(crate) fn exporter_killed_during_open(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("{opens} opens before")))
 }
 
-/// Open objects stay open: the memory can be read and written, and finished signals stay finished.
+/// Open objects stay open. The memory can be read and written, and completed signals stay
+/// completed.
 pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     let (exporter, one, two) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let event = event_of(&exporter, "e")?;
@@ -124,7 +125,7 @@ pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     one.ask("check m 0 1 100000")?;
     one.ask("write m 0 2 100000")?;
     two.ask("check m 0 2 100000")?;
-    // The survivors still signal each other.
+    // The surviving processes still signal each other.
     assert_eq!(two.ask("status e")?, ["5", "5", "ok"]);
     assert_eq!(one.ask("signal e")?, ["6"]);
     two.ask("wait e 10000")?;
@@ -141,7 +142,7 @@ pub(crate) fn exporter_killed_after_open(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The unfinished signals of a dead process fail promptly in every process; other processes go on.
+/// The pending signals of a dead process fail promptly in every process. Other processes continue.
 pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let mut slowest = Duration::ZERO;
@@ -167,12 +168,12 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let own = own.expect("it doesn't panic");
         assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
         for waiter in waiters {
-            let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+            let refused = waiter.reply(deadline()).expect_err("no process signalled");
             assert_eq!(refused.kind, "PeerDied", "{refused}");
         }
         slowest = slowest.max(sent.elapsed());
         assert_eq!(witness.ask("status e")?, ["1", "1", "PeerDied"]);
-        // Other events are not disturbed, and the event itself can be used on.
+        // Other events are not affected, and the event itself can still be used.
         assert_eq!(witness.ask("signal other")?, ["1"]);
         other.wait_value_timeout(1, deadline())?;
         assert_eq!(event.signal()?, 2);
@@ -190,7 +191,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
         let sent = victim.kill();
         let own = event.wait();
         assert!(matches!(own, Err(Error::PeerDied(_))), "{own:?}");
-        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
         slowest = slowest.max(sent.elapsed());
         assert_eq!(event.signal()?, 2);
@@ -205,7 +206,7 @@ pub(crate) fn death_fails_unfinished_signals(harness: &Harness) -> Verdict {
     )))
 }
 
-/// A process that only polls learns of deaths, too.
+/// A process that only polls also learns of deaths.
 pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (victim, witness, exporter) = (harness.peer()?, harness.peer()?, harness.peer()?);
@@ -233,8 +234,7 @@ pub(crate) fn polling_learns_of_deaths(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A new process may reuse a dead process's owner number, but does not take over its unfinished
-/// signals.
+/// A new process may get a dead process's owner number, but does not take over its pending signals.
 pub(crate) fn newcomers_inherit_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -257,7 +257,7 @@ pub(crate) fn newcomers_inherit_nothing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A queue that waits for a dead process's signal fails that command and goes on.
+/// A queue that waits for a dead process's signal fails that command and continues.
 pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -289,7 +289,7 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     failed_late(there, failed, witness.ask("wait own 10000").map(drop))?;
     queue.finish_timeout(deadline())?;
     witness.ask("finish q 10000")?;
-    // The error of a command without an event comes from `finish`.
+    // `finish` returns the error of a command without an event.
     let second = harness.peer()?;
     second.ask(format!("open-event unfinished {}", unfinished.handle()?))?;
     leave_unfinished(&second, "unfinished")?;
@@ -300,7 +300,7 @@ pub(crate) fn queues_go_on_after_a_death(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process killed in its sleep disturbs neither signals nor other sleepers.
+/// A process that is killed while it sleeps disturbs neither signals nor other sleepers.
 pub(crate) fn dead_sleepers_disturb_nobody(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let event = context.create_event()?;
@@ -347,7 +347,7 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let here = event.wait_value(1);
     assert!(matches!(here, Err(Error::PeerDied(_))), "{here:?}");
     for waiter in waiters {
-        let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+        let refused = waiter.reply(deadline()).expect_err("no process signalled");
         assert_eq!(refused.kind, "PeerDied", "{refused}");
     }
     let taken = sent.elapsed();
@@ -356,13 +356,14 @@ pub(crate) fn future_values_end_with_the_exporter(harness: &Harness) -> Verdict 
     let there = witness.ask("wait done 10000").map(drop);
     failed_late(harness.peer_device(), failed, there)?;
     failed_late(harness.device(), failed, own.wait_timeout(deadline()))?;
-    // The survivors can still use the event. A number that a device waited for is taken by then.
+    // The remaining processes can still use the event. A number that a device waited for is used up
+    // by then.
     let number = event.signal()?;
     witness.ask(format!("wait-value e {number} 10000"))?;
     Ok(Outcome::Passed(format!("known after {taken:?}")))
 }
 
-/// Survivors learn of each other's deaths also after the exporter's.
+/// Processes learn of each other's deaths even after the exporter's death.
 pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
     let (exporter, second, third) = (harness.peer()?, harness.peer()?, harness.peer()?);
     let handle = event_of(&exporter, "e")?;
@@ -374,7 +375,7 @@ pub(crate) fn second_death_after_the_exporters(harness: &Harness) -> Verdict {
     let waiter = third.begin_and_sleep("wait e")?;
     assert_eq!(third.ask("try-wait e")?, ["false"], "its signaller lives");
     let sent = second.kill();
-    let refused = waiter.reply(deadline()).expect_err("nobody signalled");
+    let refused = waiter.reply(deadline()).expect_err("no process signalled");
     let taken = sent.elapsed();
     assert_eq!(refused.kind, "PeerDied", "{refused}");
     assert!(taken < harness.promptness(), "known after {taken:?}");

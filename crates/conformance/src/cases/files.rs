@@ -1,4 +1,4 @@
-//! Copies between files and memory that is open in several processes.
+//! Cases about copies between files and memory that is open in several processes.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -8,10 +8,11 @@ use crosshandle::{AllocationOptions, Error, MemoryKind};
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of several parts, the last of which is short.
+/// Length in bytes of several parts, of which the last one is short.
 const LEN: usize = 9_000_003;
 
-/// What one process reads from a file into memory, another finds there; and the other way round.
+/// Bytes that one process reads from a file into memory are visible to another process, and the
+/// reverse.
 pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -37,7 +38,7 @@ pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
         context.write_file(&opened, 1_000.., &file, 4, |_| {})?;
         let copied = fs::read(&copy)?;
         assert!(copied[..4] == *b"head" && copied[4..] == pattern(2, LEN)[1_000..]);
-        // A part alone, into a part.
+        // Reads a part of the file into a part of the memory.
         context.read_file(
             &memory,
             5_000_000..5_000_007,
@@ -54,7 +55,7 @@ pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A file or a range that does not fit is an error that says so, and harms nothing.
+/// A file or a range that does not fit results in a clear error, and changes nothing.
 pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -78,9 +79,9 @@ pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
         context.write_file(&memory, LEN + 1.., &file, 0, |_| {}),
         "before its start or outside",
     )?;
-    // Nothing to do is done.
+    // A copy of no bytes succeeds.
     context.read_file(&memory, ..0, &file, u64::MAX, |_| {})?;
-    // The file is open for reading alone.
+    // The file is open for reading only.
     let written = context.write_file(&memory, .., &file, 0, |_| {});
     assert!(matches!(written, Err(Error::Os { .. })), "{written:?}");
 

@@ -1,4 +1,4 @@
-//! Graphs: recorded once, run many times, with events at their edges alone.
+//! Graphs are recorded once and run many times. Only whole runs wait for events and signal them.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -10,7 +10,7 @@ use crosshandle::{
     Command, Context, Error, ExecutableGraph, Memory, Pitches, Queue, QueueOrder, Region, Result,
 };
 
-/// The memory of most cases is a row of blocks and one more, where a block is put for a moment.
+/// The memory of most cases consists of blocks, and of one spare block for temporary contents.
 const BLOCKS: usize = 8;
 const BLOCK: usize = 1 << 12;
 const LEN: usize = (BLOCKS + 1) * BLOCK;
@@ -20,7 +20,7 @@ fn block(memory: &Memory, index: usize) -> Result<crosshandle::MemoryRange> {
     memory.range(index * BLOCK..(index + 1) * BLOCK)
 }
 
-/// Makes a graph that moves every block one place down, and the first one to the end.
+/// Creates a graph that moves every block one place down, and the first one to the end.
 fn rotation(context: &Context, memory: &Memory) -> Result<ExecutableGraph> {
     let mut graph = context.create_graph();
     let copy = |from, to| Command::copy(block(memory, from)?, block(memory, to)?);
@@ -31,7 +31,8 @@ fn rotation(context: &Context, memory: &Memory) -> Result<ExecutableGraph> {
     graph.instantiate()
 }
 
-/// The steps by which a peer's graph swaps the first two blocks: that and a rotation do not commute.
+/// Returns the steps of a peer's graph that swaps the first two blocks. A swap and a rotation do
+/// not commute.
 fn swap() -> String {
     let spare = BLOCKS * BLOCK;
     format!("copy,{spare},0,{BLOCK} copy,0,{BLOCK},{BLOCK} copy,{BLOCK},{spare},{BLOCK}")
@@ -44,7 +45,7 @@ fn write_blocks(transfer: &Transfer, memory: &Memory) -> Result<Vec<u64>> {
     Ok((0..BLOCKS as u64).collect())
 }
 
-/// Fails unless the blocks have the patterns of these seeds, in this order.
+/// Returns an error unless the blocks have the patterns of these seeds, in this order.
 fn check_blocks(transfer: &Transfer, memory: &Memory, order: &[u64]) -> Result<(), Failure> {
     let bytes = transfer.read(memory, 0, BLOCKS * BLOCK)?;
     let seeds = bytes.chunks(BLOCK).map(|bytes| {
@@ -58,7 +59,7 @@ fn check_blocks(transfer: &Transfer, memory: &Memory, order: &[u64]) -> Result<(
     }
 }
 
-/// Two processes run a graph each, in turns, on one memory: ordered by the events at the graphs' edges.
+/// Two processes alternately run a graph each on one memory. Events of the runs order them.
 pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -77,7 +78,7 @@ pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
         let free = if name == "f" { "order=free" } else { "" };
         peer.ask(format!("queue {name} {free}"))?;
         for _ in 0..ROUNDS {
-            // The peer's run is submitted first, and waits for ours.
+            // The peer's run is submitted first and waits for this process's run.
             let turn = rotated.submitted() + 1;
             peer.ask(format!(
                 "submit {name} run swap after-value=rotated:{turn} signal=swapped"
@@ -100,7 +101,7 @@ fn words(transfer: &Transfer, memory: &Memory) -> Result<Vec<u32>> {
     Ok(words.map(|word| u32::from_ne_bytes(*word)).collect())
 }
 
-/// Graphs of kernels compute in turns, and get other arguments between their runs.
+/// Graphs of kernels run alternately, and get other arguments between their runs.
 pub(crate) fn kernels_compute_in_turns(harness: &Harness) -> Verdict {
     const COUNT: usize = 10_000;
     if ![harness.device(), harness.peer_device()]
@@ -151,7 +152,7 @@ pub(crate) fn kernels_compute_in_turns(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An update changes the runs that are submitted later, and none before, whatever is still queued.
+/// An update changes only runs that are submitted later, even if earlier runs are still queued.
 pub(crate) fn updates_change_later_runs(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -167,14 +168,14 @@ pub(crate) fn updates_change_later_runs(harness: &Harness) -> Verdict {
     let executable = graph.instantiate()?;
     let queue = context.create_queue()?;
     queue.submit(Command::barrier().after_value(&gate, 1))?;
-    // Of several lengths, so that drivers take them in several ways.
+    // The patterns have several lengths, which drivers handle differently.
     let long: Vec<u8> = (0..120).collect();
     let patterns: [&[u8]; 6] = [&[1], &[1, 2], &[3], &[1, 2, 3], &long, &[9, 8, 7, 6]];
     let mut wanted = Vec::new();
     for (index, pattern) in patterns.iter().enumerate() {
         executable.update(first, fill(pattern)?)?;
         if index == 3 {
-            // Another copy, and then another kind of command.
+            // The first update sets another copy, and the next one another kind of command.
             let to = memory.range(250..490)?;
             executable.update(second, Command::copy(memory.range(..240)?, to)?)?;
         }
@@ -197,7 +198,7 @@ pub(crate) fn updates_change_later_runs(harness: &Harness) -> Verdict {
     }
     let refused = executable.update(first, Command::call(|| Ok::<_, Error>(())));
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
-    // What nothing wrote yet is arbitrary on some devices.
+    // Memory that was never written has arbitrary contents on some devices.
     transfer_zeros(&transfer, &memory)?;
     gate.signal()?;
     queue.finish_timeout(deadline())?;
@@ -212,7 +213,8 @@ fn transfer_zeros(transfer: &Transfer, memory: &Memory) -> Result<()> {
     transfer.write(memory, 0, &vec![0; memory.len()])
 }
 
-/// A waiting run keeps the graph, its memory, its kernels and the rest, whatever its process drops.
+/// A waiting run keeps the graph, its memory, its kernels and everything else that it uses,
+/// whatever its process drops.
 pub(crate) fn runs_outlive_what_they_use(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -246,8 +248,8 @@ pub(crate) fn runs_outlive_what_they_use(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A run that waits for the signal of a process that dies fails, or goes on where devices are told so; it
-/// does not hang, and neither do the runs behind it.
+/// A run waits for the signal of a process that dies. The run fails, or continues if the device
+/// cannot notice the failure. It does not hang, and neither do later runs.
 pub(crate) fn deaths_hold_up_no_run(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -262,7 +264,7 @@ pub(crate) fn deaths_hold_up_no_run(harness: &Harness) -> Verdict {
     peer.ask(format!("open-memory memory {}", memory.handle()?))?;
     peer.ask(format!("graph swap memory {}", swap()))?;
     peer.ask("queue q")?;
-    // Its run is submitted and waits for a signal that nobody gives.
+    // The peer's run is submitted and waits for a signal that no process submits.
     peer.ask("submit q run swap after-value=closed:1 signal=never")?;
     let queue = context.create_queue()?;
     queue.submit(rotate.command().after(&never).signal(&done))?;
@@ -287,7 +289,7 @@ pub(crate) fn deaths_hold_up_no_run(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Many runs of one graph are queued behind a wait, and each signals in its turn.
+/// Many runs of one graph are queued behind a wait, and each signals in order.
 pub(crate) fn many_runs_are_queued(harness: &Harness) -> Verdict {
     const RUNS: u64 = 300;
     let context = harness.context()?;
@@ -313,14 +315,14 @@ pub(crate) fn many_runs_are_queued(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Makes a command of any kind on a memory, of which nothing is outside of the memory.
+/// Creates a command of a random kind that accesses only this memory.
 fn any_command(random: &mut Random, memory: &Memory) -> Result<Command> {
     let len = 1 + random.below(2 * BLOCK);
     let to = random.below(LEN - len);
     let rows = 1 + random.below(20);
     let width = 1 + random.below(60);
     match random.below(5) {
-        // They may overlap.
+        // Source and destination may overlap.
         0 | 1 => {
             let from = random.below(LEN - len);
             Command::copy(memory.range(from..from + len)?, memory.range(to..to + len)?)
@@ -337,7 +339,7 @@ fn any_command(random: &mut Random, memory: &Memory) -> Result<Command> {
             let to = random.below(LEN / 2);
             Command::fill_2d(memory.range(to..)?, width + 40, width, rows, &pattern)
         }
-        // The two halves don't overlap.
+        // The two halves do not overlap.
         _ => Command::copy_rect(
             memory.range(..LEN / 2)?,
             Pitches::new_2d(width + 3),
@@ -348,7 +350,7 @@ fn any_command(random: &mut Random, memory: &Memory) -> Result<Command> {
     }
 }
 
-/// A graph of commands of all kinds does what these do one by one.
+/// A graph of commands of all kinds has the same effect as the single commands.
 pub(crate) fn nodes_do_what_commands_do(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -364,7 +366,7 @@ pub(crate) fn nodes_do_what_commands_do(harness: &Harness) -> Verdict {
         for number in 0..40 {
             queue.submit(any_command(&mut one, &eager)?)?;
             let command = any_command(&mut two, &recorded)?;
-            // In three ways, each of which orders the command behind all before.
+            // Each of these three ways orders the command after all earlier ones.
             let node = match number % 3 {
                 0 => graph.add(command, &nodes)?,
                 1 => graph.add(command.after_earlier(), &[])?,
@@ -391,14 +393,15 @@ pub(crate) fn nodes_do_what_commands_do(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Nodes run after those that they come after, and a run ends when all have.
+/// A node runs after the nodes that it depends on, and a run ends when all nodes have completed.
 pub(crate) fn dependencies_are_kept(harness: &Harness) -> Verdict {
     const WIDTH: usize = 6;
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let memory = context.allocate(LEN)?;
     let mut graph = context.create_graph();
-    // A source, several branches of several steps, and what comes after all of them.
+    // The graph has a source, several branches of several steps, and nodes that depend on all of
+    // them.
     let source = graph.add(Command::fill(block(&memory, 0)?, &[1])?, &[])?;
     let mut ends = Vec::new();
     for branch in 1..=WIDTH {
@@ -418,7 +421,7 @@ pub(crate) fn dependencies_are_kept(harness: &Harness) -> Verdict {
         WIDTH,
     )?;
     let gathered = graph.add(gathered, &[joined])?;
-    // What the source writes at the next run must not come before this.
+    // At the next run, the source must not write before this node.
     graph.add(Command::fill(block(&memory, 0)?, &[0])?, &[gathered])?;
     let executable = graph.instantiate()?;
     let queue = context.create_queue()?;
@@ -444,7 +447,7 @@ fn is_unsupported<T>(result: Result<T>) -> bool {
     matches!(result, Err(Error::Unsupported(_)))
 }
 
-/// What cannot be recorded, updated or run is refused, and changes nothing.
+/// Invalid recordings, updates and runs are refused and change nothing.
 pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -466,7 +469,7 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     assert!(graph.is_empty());
     let node = graph.add(fill()?, &[])?;
     let executable = graph.instantiate()?;
-    // Recorded later, so it is in the graph and not in what was made of it.
+    // The node is recorded later, so it is in the graph but not in the executable graph.
     let late = graph.add(Command::fill(memory.all(), &[4])?, &[node])?;
     for update in [
         executable.update(late, fill()?),
@@ -477,12 +480,12 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     assert!(is_unsupported(executable.update(node, call())));
     let some = executable.update_all([(node, Command::fill(memory.all(), &[5])?), (node, call())]);
     assert!(is_unsupported(some));
-    // Only a queue of the same context runs it.
+    // Only a queue of the same context can run the graph.
     let second = harness.context()?;
     assert!(is_invalid(
         second.create_queue()?.submit(executable.command())
     ));
-    // A peer's read-only memory is no destination.
+    // A peer's read-only memory cannot be a destination.
     let peer = harness.peer()?;
     peer.ask(format!("allocate theirs {LEN}"))?;
     let handle = peer.ask("memory-handle theirs")?.remove(0).parse()?;
@@ -517,7 +520,7 @@ pub(crate) fn empty_graphs_wait_and_signal(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Making, updating, running and dropping graphs leaves nothing behind.
+/// Creating, updating, running and dropping graphs leaves no resources behind.
 pub(crate) fn graphs_come_and_go(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
     let context = harness.context()?;

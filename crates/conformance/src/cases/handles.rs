@@ -1,4 +1,5 @@
-//! Well-formed handles with wrong contents are refused with the right error; and bundles of handles.
+//! Well-formed handles with wrong contents are refused with the right error. The file also has the
+//! cases of bundles.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -20,7 +21,7 @@ fn number<const N: usize>(bytes: &Bytes, offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().expect("inside")
 }
 
-/// Each field that locates an object is changed by itself, and gets an error of its own.
+/// Each field that locates an object is changed separately, and results in a specific error.
 pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -50,7 +51,7 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
             context.open_event(&event)?;
         }
         for (offset, bytes, kind) in cases {
-            // What the importer has already, it opens without asking.
+            // An importer opens an object that it already has without a request.
             if opened_before && offset == at::KEY {
                 continue;
             }
@@ -87,7 +88,7 @@ fn expect(result: crosshandle::Result<()>, kind: &str) -> Result<(), Failure> {
     }
 }
 
-/// Handles of records that do not exist, or of another kind, are stale.
+/// A handle is stale if its record does not exist or has another kind of object.
 pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -109,21 +110,21 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
             context.open_memory(&memory)?;
             context.open_event(&event)?;
         }
-        // A handle of memory with an event's record. A generation is one of memory or of an event.
+        // A memory handle with an event's record. A generation also encodes the kind of object.
         let wrong = with(memory.as_bytes(), at::RECORD, &event_record);
         let generation: [u8; 8] = number(event.as_bytes(), at::GENERATION);
         let odd = with(&wrong, at::GENERATION, &generation);
         assert!(MemoryHandle::from_bytes(&odd).is_err());
         let wrong = MemoryHandle::from_bytes(&wrong)?;
         expect(context.open_memory(&wrong).map(drop), "Stale")?;
-        // A handle of an event with memory's record.
+        // An event handle with the record of memory.
         let wrong = with(event.as_bytes(), at::RECORD, &memory_record);
         let generation: [u8; 8] = number(memory.as_bytes(), at::GENERATION);
         let odd = with(&wrong, at::GENERATION, &generation);
         assert!(EventHandle::from_bytes(&odd).is_err());
         let wrong = EventHandle::from_bytes(&wrong)?;
         expect(context.open_event(&wrong).map(drop), "Stale")?;
-        // After many uses of the record: what a number of 32 bits would have forgotten.
+        // The generation after so many uses of the record that a 32-bit number would have wrapped.
         for (bytes, count) in [(memory.as_bytes(), 32), (memory.as_bytes(), 33)] {
             let generation = u64::from_le_bytes(number(bytes, at::GENERATION));
             let later = (generation + (1 << count)).to_le_bytes();
@@ -137,7 +138,7 @@ pub(crate) fn wrong_records_are_stale(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Returns the length of the segment that a handle's memory lies in, as its exporter says.
+/// Returns the length of the segment that contains a handle's memory, as its exporter reports it.
 fn segment_length(harness: &Harness, handle: &MemoryHandle) -> Result<u64, Failure> {
     let socket = Socket::connect_in(harness.directory())?;
     socket.send(&raw::Request::attach(handle.as_bytes()).bytes(), &[])?;
@@ -176,7 +177,7 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
                 let wrong = MemoryHandle::from_bytes(&with(handle.as_bytes(), at::OFFSET, &place));
                 expect(context.open_memory(&wrong?).map(drop), "Extent")?;
             }
-            // Beyond all memory: not a well-formed handle.
+            // An extent beyond all memory makes the handle malformed.
             let wrong = with(handle.as_bytes(), at::OFFSET, &u64::MAX.to_le_bytes());
             assert!(MemoryHandle::from_bytes(&wrong).is_err());
             drop(kept);
@@ -190,7 +191,7 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A changed handle gives neither more access nor another context's objects.
+/// A changed handle grants neither more access nor another context's objects.
 pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -201,7 +202,7 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     let granted = peer.ask("memory-handle m read-only=yes")?.remove(0);
     let granted: MemoryHandle = granted.parse()?;
     let secret: MemoryHandle = peer.ask("memory-handle secret")?.remove(0).parse()?;
-    // The flag is cleared, but the exporter knows which access it granted.
+    // The flag is cleared, but the exporter knows which access the handle grants.
     for opened_before in [false, true] {
         let kept = opened_before
             .then(|| context.open_memory_read_only(&granted))
@@ -210,7 +211,7 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
         expect(context.open_memory(&forged).map(drop), "ReadOnly")?;
         drop(kept);
     }
-    // One context's object, with the key of an object of another.
+    // The handle names an object of one context, with the key of another context's object.
     let own: [u8; 16] = number(granted.as_bytes(), at::KEY);
     let mixed = with(secret.as_bytes(), at::KEY, &own);
     expect(
@@ -219,11 +220,11 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
             .map(drop),
         "WrongKey",
     )?;
-    // And of the context too.
+    // The context's number is replaced as well.
     let number: [u8; 4] = number(granted.as_bytes(), at::CONTEXT);
     let mixed = with(&mixed, at::CONTEXT, &number);
     let refused = context.open_memory(&MemoryHandle::from_bytes(&mixed)?);
-    // At best it names what was granted, which is shared read-only here.
+    // At best, the handle names the granted object, which is shared read-only here.
     match refused {
         Err(Error::Stale | Error::ReadOnly | Error::WrongKey | Error::Handle(_)) => {}
         other => return Err(Failure::new(format!("{other:?}"))),
@@ -231,8 +232,8 @@ pub(crate) fn rights_cannot_be_forged(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle with one object's segment and another one's record is refused, and the correct handles
-/// of both still open the right objects.
+/// A handle with one object's segment and another object's record is refused. The correct handles
+/// of both objects still open the right ones.
 pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let context = harness.context()?;
@@ -250,7 +251,8 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
         numbers[0], numbers[1],
         "large memory has a segment to itself"
     );
-    // Kept open if it opens, since the importer knows such a segment only that long.
+    // The importer keeps the forgery open, if it opens, because it remembers such a segment only
+    // while it is open.
     let forged = with(b, at::SEGMENT, &numbers[0]);
     let forged = context.open_memory(&MemoryHandle::from_bytes(&forged)?);
     for (handle, seed) in handles.iter().zip([1, 2]) {
@@ -267,7 +269,7 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Every single flipped bit is refused before the exporter is asked.
+/// Every single flipped bit is detected before the importer sends a request.
 pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     peer.ask("allocate m 100")?;
@@ -283,7 +285,7 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
         assert!(MemoryHandle::from_bytes(&bytes).is_err(), "{len} bytes");
     }
     assert!(EventHandle::from_bytes(handle.as_bytes()).is_err());
-    // In the text form, in another process.
+    // Another process checks the text form.
     let text = handle.to_string();
     let other = harness.peer()?;
     other.refused(
@@ -296,7 +298,7 @@ pub(crate) fn damaged_handles_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Returns a bundle of so many parts of memory.
+/// Creates a bundle of `count` parts of the memory.
 fn bundle(memory: &Memory, count: usize, event: Option<ReadyEvent>) -> Result<Bundle, Failure> {
     let size = memory.len() / count;
     let array = |number: usize| {
@@ -327,8 +329,8 @@ fn digits(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A bundle opens in another process, the long table of a large one too; its memory is there for as long as
-/// the exporter keeps the bundle.
+/// A bundle opens in another process, even if it is large and has a long table. Its memory stays
+/// available as long as the exporter keeps the bundle.
 pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
     let (context, peer) = (harness.context()?, harness.peer()?);
     let transfer = Transfer::new(&context)?;
@@ -357,7 +359,7 @@ pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
         event.wait_value_timeout(ready.value, deadline())?;
         lengths.push(packed.as_bytes().len().to_string());
         drop(packed);
-        // What it was made of is there still; but not the table.
+        // The bundle's memory still exists, but its table does not.
         let again = peer.ask(format!("open-bundle c {bytes}"));
         assert_eq!(
             again.err().map(|refused| refused.kind),
@@ -367,7 +369,7 @@ pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("bytes: {}", lengths.join(", "))))
 }
 
-/// A bundle that was changed, or whose table is not the one that was meant, opens nothing.
+/// A bundle that was changed, or that has the wrong table, opens nothing.
 pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let memory = context.allocate(1 << 20)?;
@@ -380,7 +382,7 @@ pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
         let refused = context.unpack_bundle(&bytes);
         assert!(refused.is_err(), "bit {bit}: {refused:?}");
     }
-    // Its maker may write to the table at any time.
+    // The creator may write to the table at any time.
     let table = packed.table().ok_or(Failure::new("a table"))?;
     let mut byte = [0];
     table.read(1000, &mut byte)?;
@@ -392,7 +394,7 @@ pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
     );
     table.write(1000, &byte)?;
     assert_eq!(context.unpack_bundle(packed.as_bytes())?, bundle);
-    // Memory with other contents, and with none that the host can look at.
+    // The table is replaced by memory with other contents, and by memory that the host cannot read.
     let raw = bundle.encode_table()?;
     for kind in [MemoryKind::Host, MemoryKind::Device] {
         let other = context.allocate_with(AllocationOptions::new(raw.len()).kind(kind))?;

@@ -28,7 +28,7 @@ pub(super) fn exporter(harness: &Harness) -> Result<(Peer, MemoryHandle), Failur
     Ok((peer, handle))
 }
 
-/// Checks that a well-behaved process is served.
+/// Checks that the exporter serves a well-behaved process.
 fn check_served(harness: &Harness, handle: &MemoryHandle) -> Result<(), Failure> {
     let peer = harness.peer()?;
     peer.ask(format!("open-memory m {handle}"))?;
@@ -45,13 +45,13 @@ fn ask(socket: &Socket, message: &[u8]) -> Result<u16, Failure> {
     Ok(status(&answer))
 }
 
-/// Returns the broker's status for a message on a connection of its own.
+/// Returns the broker's status for a message on a new connection.
 fn answer(harness: &Harness, message: &[u8]) -> Result<u16, Failure> {
     ask(&Socket::connect_in(harness.directory())?, message)
 }
 
-/// Checks that a message with descriptors does not arrive: the kernel refuses to send it (Linux 6.16),
-/// or else the exporter hangs up.
+/// Checks that a message with descriptors does not arrive. The kernel refuses to send it (Linux
+/// 6.16), or the exporter hangs up.
 fn check_descriptors_refused(
     socket: &Socket,
     message: &[u8],
@@ -65,7 +65,7 @@ fn check_descriptors_refused(
     Ok(())
 }
 
-/// Returns a connection that is attached by a handle, and the ledger that it was given.
+/// Attaches a connection by a handle, and returns it with the ledger that it received.
 pub(super) fn attached(
     harness: &Harness,
     handle: &[u8; HANDLE_SIZE],
@@ -81,12 +81,12 @@ pub(super) fn attached(
     Ok((socket, granted))
 }
 
-/// Senseless requests are refused as such, and grant nothing.
+/// Invalid requests are refused with the right status, and grant nothing.
 pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let attach = Request::attach(handle.as_bytes());
     let about = |operation| Request::about(operation, handle.as_bytes());
-    // Importers send no descriptors.
+    // Importers must not send descriptors.
     for files in [
         vec![raw::memfd(LEDGER, true)?],
         vec![raw::memfd(LEDGER, false)?],
@@ -105,12 +105,12 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     assert_eq!(answer(harness, &newer)?, OTHER_VERSION);
     let bytes = attach.bytes();
     for message in [
-        // Not attached yet.
+        // These requests need an attached connection.
         &about(MEMORY).bytes()[..],
         &about(CHUNK).bytes(),
         &about(ARENA).bytes(),
         &about(MIRROR).bytes(),
-        // Fields that the operation does not use.
+        // These requests have fields that their operation does not use.
         &about(DESCRIBE).bytes(),
         &attach.writing().bytes(),
         &about(99).bytes(),
@@ -120,11 +120,11 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     ] {
         assert_eq!(answer(harness, message)?, BAD_REQUEST, "{message:?}");
     }
-    // Attached, and then every request a second time or out of place.
+    // The connection attaches and then repeats every request, or sends it out of order.
     let (socket, _) = attached(harness, handle.as_bytes())?;
     for request in [
         attach,
-        // The first chunk was sent already.
+        // The broker has already sent the first chunk.
         about(CHUNK),
         about(ARENA),
         about(MIRROR),
@@ -146,8 +146,9 @@ pub(crate) fn senseless_requests_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process of the same user gets a report, attached or not, again and again, and no key in it; the
-/// exporter serves others meanwhile, and takes nobody who asks for an importer.
+/// A process of the same user gets reports, attached or not, as often as it asks. They contain no
+/// key. The exporter serves others in the meantime, and does not treat such a process as an
+/// importer.
 pub(crate) fn reports_are_given_to_the_same_user(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let key: String = (handle.as_bytes()[at::KEY..at::KEY + 16].iter())
@@ -186,8 +187,8 @@ pub(crate) fn reports_are_given_to_the_same_user(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Checks that a request that guesses, with a key that it has, is refused in this way, both to get in
-/// and afterwards.
+/// Checks that a guessing request with a known key is refused in this way, both for attaching and
+/// afterwards.
 fn check_guess(
     harness: &Harness,
     (socket, context): (&Socket, u32),
@@ -209,8 +210,8 @@ fn check_guess(
     Ok(())
 }
 
-/// A handle is the capability of its own object and access: its holder gets no other object of the
-/// same context, whatever records and generations it guesses.
+/// A handle is a capability for its own object and access. A process that has it gets no other
+/// object of the same context, whatever records and generations it guesses.
 pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
     let unit = harness.peer_device().info().granularity;
     for pooling in ["yes", "no"] {
@@ -224,7 +225,7 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
         let of_memory = |text: &String| text.parse::<MemoryHandle>();
         let others: Result<Vec<_>, _> = handles[1..].iter().map(of_memory).collect();
         let mut others: Vec<_> = others?.iter().map(|handle| *handle.as_bytes()).collect();
-        // The very same memory, but for reading and writing.
+        // The same memory, but with a handle for reading and writing.
         others.push(*of_memory(&handles[0])?.as_bytes());
         exporter.ask(format!("physical p {unit}"))?;
         let physical = exporter.ask("physical-handle p")?.remove(0);
@@ -244,7 +245,7 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
         let (socket, _) = attached(harness, granted.as_bytes())?;
         assert_eq!(ask(&socket, &own.writing().bytes())?, READ_ONLY);
         for other in &others {
-            // The right record and generation, but the key of what was granted.
+            // The record and the generation are correct, but the key belongs to the granted object.
             let target = Request {
                 key: own.key,
                 ..Request::about(MEMORY, other)
@@ -270,7 +271,7 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
             let guess = Request { generation, ..own };
             check_guess(harness, (&socket, context), guess, &[STALE])?;
         }
-        // An event's key gives its arena, and no memory.
+        // An event's key opens its arena, and no memory.
         let event = event.as_bytes();
         let (socket, _) = attached(harness, event)?;
         let memory = Request::about(MEMORY, event).bytes();
@@ -286,11 +287,11 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The later chunks of a context are sent a few times to each importer, which may not have got the
-/// first, and only with the key of a record there.
+/// The later chunks of a context are sent only a few times to each importer, in case the first
+/// reply was lost. The request needs the key of a record in that chunk.
 pub(crate) fn chunks_are_given_few_times(harness: &Harness) -> Verdict {
     let context = harness.context()?;
-    // More than the first chunk has.
+    // The events are more than the first chunk has room for.
     let events: Result<Vec<_>, _> = (0..1030).map(|_| context.create_event()).collect();
     let events = events?;
     let handles = [&events[0], &events[1027], &events[1028]].map(crosshandle::Event::handle);
@@ -315,7 +316,7 @@ pub(crate) fn chunks_are_given_few_times(harness: &Harness) -> Verdict {
     for handle in [&late, &later] {
         assert_eq!(again(handle)?, BAD_REQUEST);
     }
-    // A process that opens it as it should gets it by itself.
+    // A process that opens the event in the normal way gets the chunk automatically.
     let peer = harness.peer()?;
     peer.ask(format!("open-event e {late}"))?;
     peer.ask("signal e")?;
@@ -323,7 +324,7 @@ pub(crate) fn chunks_are_given_few_times(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// What importers are given of the exporter's books they cannot write, and never longer or shorter.
+/// Importers cannot write to the exporter's catalog, and cannot change its length.
 pub(crate) fn catalogs_cannot_be_written(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let (_socket, granted) = attached(harness, handle.as_bytes())?;
@@ -335,7 +336,7 @@ pub(crate) fn catalogs_cannot_be_written(harness: &Harness) -> Verdict {
         assert_eq!(rustix::fs::ftruncate(file, 1), Err(Errno::PERM));
         assert_eq!(rustix::fs::ftruncate(file, 1 << 30), Err(Errno::PERM));
     }
-    // SAFETY: a mapping of its own, which nobody accesses if there is one.
+    // SAFETY: the mapping is new, and no code accesses it if the call succeeds.
     let mapped = unsafe {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -353,7 +354,7 @@ pub(crate) fn catalogs_cannot_be_written(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A connection with a request that is too long or has too many descriptors is closed.
+/// The broker closes a connection whose request is too long or has too many descriptors.
 pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     check_served(harness, &handle)?;
@@ -369,7 +370,7 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
             check_descriptors_refused(&socket, &attach, &files?)?;
         }
     }
-    // The exporter keeps none of the descriptors.
+    // The exporter keeps no descriptor of the request.
     eventually("all are closed", || {
         Ok(exporter.usage()?.descriptors <= before.descriptors)
     })?;
@@ -377,9 +378,9 @@ pub(crate) fn oversized_requests_are_hung_up_on(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A process that was given an event may write anything into the arena that the event lies in, and
-/// into its own ledger. The events of that arena become meaningless, but no process crashes or hangs,
-/// and events in other arenas are not affected.
+/// A process that has an event's handle may write anything into the arena of that event and into
+/// its own ledger. The events of that arena become meaningless. No process crashes or hangs, and
+/// events in other arenas are not affected.
 pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
     let (victim, _) = exporter(harness)?;
     let witness = harness.peer()?;
@@ -393,7 +394,7 @@ pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
     let event: EventHandle = event.parse()?;
     let record = event.as_bytes()[at::RECORD..at::RECORD + 4].try_into()?;
     let slot = SLOT * u64::from(u32::from_le_bytes(record));
-    // Attached as a regular importer.
+    // The attacker attaches like a regular importer.
     let (socket, mut granted) = attached(harness, event.as_bytes())?;
     let ledger = File::from(granted.pop().ok_or(Failure::new("no ledger"))?);
     socket.send(&Request::about(ARENA, event.as_bytes()).bytes(), &[])?;
@@ -406,7 +407,7 @@ pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
     }
     let mut random = Random(7);
     for round in 0..300 {
-        // First whole slots of noise, then single words, some of them extreme.
+        // It writes whole slots of noise first, and then single words, some of them extreme.
         if random.below(3) == 0 {
             arena.write_all_at(&crate::pattern(random.next(), SLOT as usize), slot)?;
         }
@@ -421,7 +422,7 @@ pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
             arena.write_all_at(&word.to_le_bytes(), slot + place)?;
         }
         if round % 50 == 49 {
-            // Counts of opens, true and false ones.
+            // It writes correct and false open counts.
             let noise = crate::pattern(random.next(), LEDGER as usize);
             ledger.write_all_at(&noise, 0)?;
         }
@@ -447,8 +448,8 @@ pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
     }
     drop((socket, arena, ledger));
     for peer in [&victim, &witness] {
-        // Failed commands without an event do not matter here; a command that hangs would be late.
-        // A device that only compares numbers may wait for ever for an invented one.
+        // Failed commands without an event do not matter here, but a command that hangs would be
+        // late. A device that only compares numbers may wait forever for an invented number.
         if harness.peer_device().info().capabilities.late_failures {
             peer.ask("finish q 5000")?;
         }
@@ -467,7 +468,7 @@ pub(crate) fn scribbles_stay_in_their_arena(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Random requests, and random changes of valid ones, do no harm.
+/// Random requests, and random changes of valid requests, do no harm.
 pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let mut random = Random(42);
@@ -486,7 +487,7 @@ pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
                 *byte = random.next() as u8;
             }
         }
-        // An empty message is like a hang-up.
+        // The exporter treats an empty message like a hang-up.
         let sent = socket.send(&message, &[]);
         let answered = sent.is_ok() && socket.receive().is_ok_and(|(answer, _)| !answer.is_empty());
         if !answered || round % 50 == 0 {
@@ -499,7 +500,7 @@ pub(crate) fn random_requests_do_no_harm(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Importers that flood the exporter, or never read, do not delay others.
+/// Importers that flood the exporter, or that never read, do not delay others.
 pub(crate) fn floods_hold_up_nobody(harness: &Harness) -> Verdict {
     let (exporter, handle) = exporter(harness)?;
     let before = exporter.usage()?;

@@ -1,4 +1,4 @@
-//! Importers detect false exporters, and are not harmed by them.
+//! Importers detect false exporters and are not harmed by them.
 
 use super::hostile::exporter;
 use crate::failure::{Failure, Verdict};
@@ -17,20 +17,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A false exporter's answer, given the request's serial number; the descriptors sent with it; and
-/// the error that the importer must report.
+/// A false exporter's reply for a request's serial number, the descriptors of the reply, and the
+/// error that the importer must report.
 type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 
-/// The number of the false exporter.
+/// The exporter number of the false exporter.
 const NUMBER: u64 = 0xBAD;
-/// The name of its socket.
+/// The name of the false exporter's socket.
 const NAME: &str = "0000000000000bad.sock";
 
-/// A false exporter, for handles that name it.
+/// A false exporter for handles that name it.
 pub(super) struct Impostor {
     socket: Socket,
     pub(super) path: PathBuf,
-    /// Command by which a peer opens the handle.
+    /// The command by which a peer opens the handle.
     open: String,
     handle: [u8; HANDLE_SIZE],
 }
@@ -58,7 +58,7 @@ impl Impostor {
         let handle = with(handle, at::EXPORTER, &NUMBER.to_le_bytes());
         let path = harness.directory().join(NAME);
         let socket = Socket::listen(&path)?;
-        // No mark of a lock, which would be missed.
+        // The mode does not claim a lock, because importers would notice that it is missing.
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         Ok(Self {
             socket,
@@ -68,13 +68,13 @@ impl Impostor {
         })
     }
 
-    /// Has a peer open the handle, and returns the peer's connection and first request.
+    /// Makes a peer open the handle, and returns the peer's connection and its first request.
     pub(super) fn lure<'a>(
         &self,
         peer: &'a Peer,
     ) -> Result<(Pending<'a>, Socket, Vec<u8>), Failure> {
         let pending = peer.begin(&self.open);
-        let nobody = || Failure::new("nobody connects");
+        let nobody = || Failure::new("no process connects");
         let connection = self.socket.accept()?.ok_or_else(nobody)?;
         let (message, files) = connection.receive()?;
         assert_eq!((message.len(), files.len()), (raw::REQUEST, 0));
@@ -82,24 +82,24 @@ impl Impostor {
         Ok((pending, connection, message))
     }
 
-    /// Returns a catalog in which the handle's object is current, and a ledger.
+    /// Returns a catalog that lists the handle's object as current, and a ledger.
     pub(super) fn books(&self) -> Result<Vec<OwnedFd>, Failure> {
         let catalog = raw::catalog(&self.handle)?;
         Ok(vec![catalog, raw::memfd(LEDGER, true)?])
     }
 
-    /// Returns the segment that the handle names.
+    /// Returns the number of the segment that the handle names.
     pub(super) fn segment(&self) -> u32 {
         let bytes = &self.handle[at::SEGMENT..at::SEGMENT + 4];
         u32::from_le_bytes(bytes.try_into().expect("four bytes"))
     }
 
-    /// Accepts the next connection; `None` if none comes in this time.
+    /// Accepts the next connection. Returns `None` if none arrives within `limit`.
     pub(super) fn accept_soon(&self, limit: Duration) -> Result<Option<Socket>, Failure> {
         Ok(self.socket.accept_within(limit)?)
     }
 
-    /// Has a peer open the handle, and lets it in.
+    /// Makes a peer open the handle, and lets the peer attach.
     pub(super) fn admit<'a>(
         &self,
         peer: &'a Peer,
@@ -119,7 +119,7 @@ fn expect(pending: Pending<'_>, kind: &str) -> Result<(), Failure> {
     }
 }
 
-/// For any first answer of a false exporter, the importer reports a fitting error.
+/// For any wrong first reply of a false exporter, the importer reports a suitable error.
 pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let importer = harness.peer()?;
@@ -138,7 +138,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
             books()?,
             "Protocol",
         ),
-        // Other numbers of descriptors.
+        // Replies with a wrong number of descriptors.
         (Box::new(as_one), vec![], "Protocol"),
         (Box::new(as_one), vec![catalog()?], "Protocol"),
         (
@@ -147,7 +147,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
             "Protocol",
         ),
     ];
-    // A catalog that is none.
+    // Descriptors that are no catalog.
     for false_catalog in [
         raw::pipe()?,
         std::fs::File::open("/dev/null")?.into(),
@@ -155,14 +155,14 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
         file(raw::CATALOG - 4096, true)?,
         file(raw::CATALOG + 4096, true)?,
         file(raw::CATALOG, false)?,
-        // Without its first bytes.
+        // A catalog without its first bytes.
         file(raw::CATALOG, true)?,
         file(LEDGER, true)?,
     ] {
         let files = vec![false_catalog, file(LEDGER, true)?];
         answers.push((Box::new(as_one), files, "Protocol"));
     }
-    // A ledger that is none.
+    // Descriptors that are no ledger.
     for false_ledger in [
         raw::pipe()?,
         file(0, true)?,
@@ -175,11 +175,11 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
         let files = vec![catalog()?, false_ledger];
         answers.push((Box::new(as_one), files, "Protocol"));
     }
-    // Nobody's number, the exporter's own, and numbers that are too great.
+    // An invalid owner number, the exporter's own number, and numbers that are too large.
     for owner in [0, 1, 5000, 1 << 16 | 2, u32::MAX] {
         answers.push((Box::new(move |n| attached(owner, n)), books()?, "Protocol"));
     }
-    // Answers to other questions, and fields of two.
+    // Replies to other requests, and replies with the fields of two replies.
     answers.extend([
         (
             Box::new(sent) as Box<dyn Fn(u32) -> Vec<u8>>,
@@ -222,7 +222,7 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     ] {
         answers.push((Box::new(move |n| refused(status, n)), vec![], kind));
     }
-    // An answer to another request is skipped.
+    // The importer skips a reply to another request.
     answers.push((Box::new(|n| refused(5, n + 1)), vec![], "TimedOut"));
     let mut usage = importer.usage()?;
     for (round, (message, files, kind)) in answers.into_iter().enumerate() {
@@ -238,26 +238,26 @@ pub(crate) fn false_exporters_are_seen_through(harness: &Harness) -> Verdict {
     expect(pending, "TimedOut")?;
     drop(connection);
     let (pending, connection, _) = impostor.lure(&importer)?;
-    // It tries again then, and finds that nobody listens.
+    // The importer then tries again, and finds that no process listens.
     drop((connection, impostor));
     expect(pending, "ExporterGone")?;
     assert_eq!(importer.usage()?.descriptors, usage.descriptors);
-    // The true exporter is still trusted.
+    // The importer still trusts the genuine exporter.
     importer.ask(format!("open-memory m {handle} context=hasty"))?;
     importer.ask("check m 0 1 100")?;
     PASSED
 }
 
-/// An exporter that first answers correctly and then sends harmful descriptors is refused.
+/// An exporter that first replies correctly and then sends harmful descriptors is refused.
 pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
-    // Where all memory is files, a descriptor of no file has the wrong size; elsewhere it is no
-    // memory.
+    // On a backend whose memory is files, a descriptor of another kind has the wrong size. On other
+    // backends it is no memory.
     let no_file = if harness.is_host() {
         "Extent"
     } else {
         "Protocol"
     };
-    // Where a driver's handle is needed, the file is not even examined.
+    // A backend that needs a driver's handle does not even check the file.
     let (wrong_size, unwritable) = match harness.has_driver_handles() {
         true => ("Protocol", "Protocol"),
         false => ("Extent", "Os"),
@@ -321,13 +321,14 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
             vec![raw::memfd(len, true)?],
             "Handle",
         ),
-        // The number that only events have.
+        // The segment number that only events have.
         (
             Box::new(move |n| raw::fetched(u32::MAX, len, n)),
             vec![raw::memfd(len, true)?],
             "Protocol",
         ),
-        // Handles that no driver makes, one with a descriptor, and one of another segment.
+        // Handles that no driver makes, a handle with a descriptor, and a handle of another
+        // segment.
         (
             Box::new(move |n| raw::driver_handle(segment, len, n, &[])),
             vec![],
@@ -378,7 +379,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         expect(asked, kind)
             .map_err(|failure| Failure::new(format!("answer {round}: {failure}")))?;
     }
-    // The importer lives on, and accepts correct memory.
+    // The importer survives, and accepts correct memory.
     let asked = importer.begin(&impostor.open);
     let (question, _) = connection.receive()?;
     let answer = with_serial(true_answer, raw::serial(&question));
@@ -388,13 +389,13 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Returns a reply with another serial number.
+/// Returns the reply with another serial number.
 fn with_serial(mut reply: Vec<u8>, serial: u32) -> Vec<u8> {
     reply[16..20].copy_from_slice(&serial.to_le_bytes());
     reply
 }
 
-/// Any arena that a false exporter sends for an event is refused, unless it is one.
+/// The importer refuses whatever a false exporter sends for an event, unless it is an arena.
 pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     let (exporter, _) = exporter(harness)?;
     exporter.ask("event e")?;
@@ -408,7 +409,7 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     let mut answers: Vec<Answer> = Vec::new();
     for files in [
         vec![],
-        // Without a file of locks, and with something that is none.
+        // Replies without a file of locks, or with something that is no such file.
         vec![file(EVENTS, true)?],
         vec![file(EVENTS, true)?, raw::pipe()?],
         vec![
@@ -456,12 +457,13 @@ pub(crate) fn false_arenas_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle with the key and place of another's object, but a false exporter, opens what that exporter
-/// likes; the genuine handle still opens the genuine object.
+/// A forged handle has the key and the place of another exporter's object, but names a false
+/// exporter. It opens what that exporter chooses, and the genuine handle still opens the genuine
+/// object.
 pub(crate) fn forgeries_stain_no_original(harness: &Harness) -> Verdict {
     let (_exporter, genuine) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
-    // The forger's own memory, of the same size and in the same place of its context.
+    // The forger's own memory has the same size and the same place in its context.
     let forger = harness.peer()?;
     forger.ask("allocate m 5000000")?;
     forger.ask("write m 0 2 100")?;
@@ -479,7 +481,8 @@ pub(crate) fn forgeries_stain_no_original(harness: &Harness) -> Verdict {
     let impostor = Impostor::new(harness, &genuine)?;
     let victim = harness.peer()?;
     victim.ask("context hasty timeout=5000")?;
-    // Every question is answered by the forger's own broker, after its own key was put in.
+    // The forger's own broker replies to every request, after the forger replaced the key by its
+    // own.
     let accomplice = Socket::connect(&forgers_path)?;
     let (pending, connection, mut question) = impostor.lure(&victim)?;
     for _ in 0..2 {
@@ -494,15 +497,15 @@ pub(crate) fn forgeries_stain_no_original(harness: &Harness) -> Verdict {
     }
     pending.reply(deadline())?;
     victim.ask("check m 0 2 100")?;
-    // While it has the forgery open.
+    // The importer has the forgery open during this check.
     victim.ask(format!("open-memory genuine {genuine} context=hasty"))?;
     victim.ask("check genuine 0 1 100")?;
     victim.ask("check m 0 2 100")?;
     PASSED
 }
 
-/// Another exporter's arena, passed off by a false exporter, is refused if the importer has it open
-/// already. Holding it for a moment does not make others take the importer for dead.
+/// A false exporter passes off another exporter's arena. The importer refuses it if it has the
+/// arena open already. The short use of the arena does not make others treat the importer as dead.
 pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     let (exporter, _) = exporter(harness)?;
     let true_path = raw::only_socket(harness.directory())?;
@@ -514,7 +517,8 @@ pub(crate) fn anothers_arena_is_refused(harness: &Harness) -> Verdict {
     importer.ask("event gate")?;
     importer.ask("queue q")?;
     importer.ask("submit q barrier after-value=gate:1 signal=e")?;
-    // The true arena. The number is the one that the importer has there: 1 is the exporter.
+    // The false exporter sends the genuine arena, with the importer's own number there. Number 1
+    // belongs to the exporter.
     let event: EventHandle = event.parse()?;
     let truth = Socket::connect(&true_path)?;
     truth.send(&Request::attach(event.as_bytes()).bytes(), &[])?;

@@ -9,10 +9,10 @@ use crosshandle::{Command, Error, Memory, Program, ProgramImage, QueueOrder};
 
 const COUNT: usize = 100_000;
 const ROUNDS: u32 = 20;
-/// Of the rounds in which programs come and go, each of so many compiles.
+/// One in this many rounds compiles the programs. The other rounds use a binary.
 const ROUNDS_TO_COMPILE: usize = 10;
 
-/// Fails unless all words have this value.
+/// Returns an error unless all words have this value.
 fn check(transfer: &Transfer, memory: &Memory, value: u32) -> Result<(), Failure> {
     let bytes = transfer.read(memory, 0, memory.len())?;
     let words = bytes.as_chunks::<4>().0.iter();
@@ -23,7 +23,7 @@ fn check(transfer: &Transfer, memory: &Memory, value: u32) -> Result<(), Failure
     }
 }
 
-/// Starts a peer that has this memory open as `memory`, with kernels loaded and a queue.
+/// Starts a peer with loaded kernels and a queue, which opens this memory as `memory`.
 fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
     let peer = harness.peer()?;
     peer.ask("load-kernels kernels")?;
@@ -32,8 +32,8 @@ fn consumer(harness: &Harness, memory: &Memory) -> Result<Peer, Failure> {
     Ok(peer)
 }
 
-/// A producer's kernel, then a consumer's kernel, then the producer's copy: ordered by events
-/// alone, round after round.
+/// In each round, a producer's kernel runs, then a consumer's kernel, then the producer's copy.
+/// Only events order them.
 pub(crate) fn processes_compute_in_turns(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -83,7 +83,7 @@ pub(crate) fn kernels_write_opened_memory(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A waiting launch keeps its program and its memory, whatever its process drops.
+/// A waiting launch keeps its program and its memory alive, whatever its process drops.
 pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -101,8 +101,8 @@ pub(crate) fn launches_outlive_what_they_use(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A kernel that faults stops the device for its own process alone: that process's signals fail,
-/// and others compute on, also on the same memory.
+/// A kernel that faults stops the device only for its own process. That process's signals fail, and
+/// other processes still compute, even on the same memory.
 pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -116,7 +116,7 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     peer.ask(format!("open-event failed {}", failed.handle()?))?;
     peer.ask("submit q fill-words kernels memory 5 signal=before")?;
     before.wait_value_timeout(1, deadline())?;
-    // Submitted before the fault, which may end the process.
+    // The launch is submitted before the fault, because the fault may end the process.
     peer.ask("submit q fault kernels after-value=gate:1 signal=failed")?;
     gate.signal()?;
     let result = failed.wait_value_timeout(1, deadline());
@@ -131,7 +131,7 @@ pub(crate) fn faults_stay_in_their_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Loading and dropping programs leaves nothing behind.
+/// Loading and dropping programs leaves no resources behind.
 pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
     let context = harness.context()?;
@@ -144,19 +144,19 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
         drop(kernels);
         Ok(queue.finish_timeout(deadline())?)
     };
-    // A compiler that runs on the host takes most of the time, so that it runs in a few rounds alone.
+    // Compiling on the host takes most of the time, so only a few rounds compile.
     let compiled = Kernels::program(&context)?;
     let binary = compiled.binary()?;
     drop(compiled);
     let round = |number: usize| match &binary {
         Some(binary) if !number.is_multiple_of(ROUNDS_TO_COMPILE) => {
-            // SAFETY: the same driver made it of the kernels.
+            // SAFETY: the same driver made this binary from the kernels.
             run(context.load_program(unsafe { ProgramImage::binary(binary) })?)
         }
         _ => run(Kernels::program(&context)?),
     };
     (0..20).try_for_each(round)?;
-    // A leak grows in every round; a thread for queues starts only once.
+    // A leak would grow in every round, but a thread for queues starts only once.
     let mut seen = Vec::new();
     for _ in 0..3 {
         let before = Usage::of_self()?;

@@ -1,4 +1,4 @@
-//! Exporters that hold importers up, or try to: an open ends in time all the same.
+//! Exporters that delay importers, or try to. An open must still end within its timeout.
 
 use super::hostile::exporter;
 use super::impostor::Impostor;
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 /// The importer's timeout.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// What an open may take beyond it; a machine may be busy. A descriptor that is held blocks for longer
-/// ([`HOLD`](crate::attackers::descriptors::HOLD)).
+/// Maximum time by which an open may exceed the timeout on a busy machine. A delaying descriptor
+/// blocks for longer ([`HOLD`](crate::attackers::descriptors::HOLD)).
 const SLACK: Duration = Duration::from_millis(1_500);
 
-/// Waits for the end of an open that must fail, and returns how long it took since `began`.
+/// Waits for an open that must fail. Returns its error and its duration since `began`.
 fn failed(pending: Pending<'_>, began: Instant) -> Result<(Refused, Duration), Failure> {
     match pending.reply(deadline()) {
         Err(refused) if refused.kind != "Ended" => Ok((refused, began.elapsed())),
@@ -42,7 +42,7 @@ fn hasty(harness: &Harness) -> Result<Peer, Failure> {
     Ok(importer)
 }
 
-/// Answers honestly until `question` is asked, and returns the connection and that question.
+/// Replies honestly until the request `question` arrives. Returns the connection and that request.
 fn lead_to(
     question: u16,
     impostor: &Impostor,
@@ -71,29 +71,30 @@ fn lead_to(
     Ok((connection, asked))
 }
 
-/// The questions that are answered in a nasty way.
+/// The requests that get a harmful reply.
 const QUESTIONS: [u16; 4] = [ATTACH, MEMORY, ARENA, CHUNK];
-/// Bytes of the impostor's memory.
+/// Size of the impostor's memory, in bytes.
 const SEGMENT: u64 = 8 << 20;
 
-/// No descriptor that comes with an answer, wanted or not, holds up the importer: neither the open that
-/// asked, nor opens from others meanwhile.
+/// Descriptors that come with a reply, requested or not, must not delay the importer. This holds
+/// for the open itself and for opens from other exporters at the same time.
 pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
     let (honest, memory) = exporter(harness)?;
     honest.ask("event e")?;
     let event: EventHandle = honest.ask("event-handle e")?.remove(0).parse()?;
-    // A record of another chunk, which is asked for.
+    // A record in another chunk, which the importer must request.
     let far = with(memory.as_bytes(), at::RECORD, &1500_u32.to_le_bytes());
     let far = MemoryHandle::from_bytes(&far)?;
     let program = harness.program().with_file_name("conformance");
-    // Before there is a file that is held, which each new process would have to close.
+    // All importers start before a delaying file exists, because each new process would have to
+    // close it.
     let importers: Result<Vec<_>, _> = (0..QUESTIONS.len() * NastyAnswers::MOST)
         .map(|_| hasty(harness))
         .collect();
     let mut importers = importers?;
     let answers = NastyAnswers::new(&program);
     let (mut slowest, mut rounds, mut ends) = (Duration::ZERO, 0, Vec::new());
-    // Chunks are asked for once the memory is mapped, and the impostor has only memory of the host.
+    // Chunks are requested after the memory is mapped, and the impostor has only host memory.
     let has_files = harness.is_host();
     let questions = QUESTIONS.into_iter().filter(|of| *of != CHUNK || has_files);
     for question in questions {
@@ -114,9 +115,9 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
                 MEMORY => (fetched(impostor.segment(), SEGMENT, serial), 1),
                 _ => (sent(serial), 2),
             };
-            // As many as are wanted, or too many.
+            // The reply has as many descriptors as requested, or too many.
             let count = (kind != "253 files").then_some(count);
-            // While it sleeps, so that it is the last to have them.
+            // The importer is stopped meanwhile, so that it is the last process that has them.
             let stopped = Stopped::new(&importer)?;
             let began = Instant::now();
             nasty
@@ -126,7 +127,8 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
             let (_, taken) = failed(pending, began)?;
             check_in_time(&what, taken)?;
             slowest = slowest.max(taken);
-            // Another exporter's objects, with the disposal under way; and the end of everything.
+            // Objects of another exporter must open while the importer disposes of the descriptors.
+            // Afterwards everything ends.
             let began = Instant::now();
             importer
                 .ask(format!("open-memory n {memory} context=hasty"))
@@ -136,7 +138,7 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
             check_in_time(&what, began.elapsed())?;
             std::fs::remove_file(&impostor.path)?;
             rounds += 1;
-            // Its end is held up by what the system closes for it.
+            // The process's end is delayed, because the kernel closes the descriptors for it.
             ends.push(std::thread::spawn(move || drop(importer)));
         }
     }
@@ -148,12 +150,12 @@ pub(crate) fn nasty_answers_hold_up_nobody(harness: &Harness) -> Verdict {
     )))
 }
 
-/// One deadline holds for all that an open waits for: an exporter that answers each question late, but
-/// in time, or that hangs up again and again, costs no more than the timeout.
+/// One deadline covers everything that an open waits for. An exporter that replies late but in time
+/// to each request, or that hangs up repeatedly, costs only the timeout.
 pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     let (_exporter, memory) = exporter(harness)?;
     let step = TIMEOUT * 7 / 10;
-    // Each answer comes late.
+    // Each reply is late.
     let impostor = Impostor::new(harness, &memory)?;
     let importer = hasty(harness)?;
     let began = Instant::now();
@@ -163,7 +165,7 @@ pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     std::thread::sleep(step * crate::slowdown());
     assert!(
         pending.is_answered(),
-        "an open with two late answers goes on after {:?}",
+        "an open with two late replies continues after {:?}",
         began.elapsed()
     );
     let (refused, taken) = failed(pending, began)?;
@@ -172,12 +174,12 @@ pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     drop((connection, impostor));
     std::fs::remove_file(path)?;
     let importer = hasty(harness)?;
-    // It says something in time again and again, but never the answer.
+    // The exporter sends messages in time again and again, but never the reply.
     let impostor = Impostor::new(harness, &memory)?;
     let began = Instant::now();
     let (pending, connection, _) = impostor.lure(&importer)?;
     while !pending.is_answered() && began.elapsed() < 3 * TIMEOUT * crate::slowdown() {
-        // Fails once nobody listens.
+        // The send fails when the importer stops listening.
         let _ = connection.send(&sent(77), &[]);
         std::thread::sleep(TIMEOUT / 20);
     }
@@ -185,7 +187,7 @@ pub(crate) fn one_deadline_for_a_whole_open(harness: &Harness) -> Verdict {
     assert_eq!(refused.kind, "TimedOut", "{refused}");
     check_in_time("answers to other questions", talked)?;
     drop(connection);
-    // It hangs up before it answers, however often it is asked.
+    // The exporter hangs up before each reply.
     let began = Instant::now();
     let (pending, connection, _) = impostor.lure(&importer)?;
     drop(connection);

@@ -1,4 +1,4 @@
-//! At the limits of the system and of the library: clear errors, no loss, and recovery.
+//! At the limits of the system and of the library there are clear errors, no losses, and recovery.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 /// Number of objects of each kind for one peer.
 const MANY: usize = 100_000;
 
-/// An importer without free descriptors reports that, keeps its open objects, and recovers once
-/// there are some.
+/// An importer without free descriptors reports that, keeps its open objects, and recovers when
+/// descriptors become free.
 pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -22,7 +22,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     peer.ask("allocate own 100")?;
     let physical = context.create_physical_memory(unit)?;
     peer.ask(format!("open-physical p {}", physical.handle()?))?;
-    // So is that of the arena of the exporter's events.
+    // The arena of the exporter's events is open as well.
     let first = context.create_event()?;
     peer.ask(format!("open-event first {}", first.handle()?))?;
     let limit = peer.usage()?.descriptors + 50;
@@ -33,7 +33,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
         .expect_err("there is no descriptor left");
     assert_eq!(refused.kind, "LimitReached", "{refused}");
     assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
-    // Objects that need no lasting descriptor, or have one already, still open or fail with the
+    // Objects that need no permanent descriptor, or already have one, still open or fail with the
     // same error.
     let (memory, event) = (context.allocate(1_000)?, context.create_event()?);
     peer.ask(format!("open-event e {}", event.handle()?))?;
@@ -43,7 +43,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
         format!("open-memory m {}", memory.handle()?),
         "LimitReached",
     )?;
-    // Other exporters cannot be reached, which is also reported clearly.
+    // Another exporter cannot be reached, which is also reported clearly.
     let other = harness.peer()?;
     other.ask("event f")?;
     let handle = other.ask("event-handle f")?.remove(0);
@@ -53,7 +53,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     peer.ask("write m 0 1 100")?;
     peer.ask(format!("open-event f {handle}"))?;
     peer.ask("signal f")?;
-    // Its open objects are unchanged.
+    // The peer's open objects are unchanged.
     peer.ask(format!("reserve r {unit}"))?;
     peer.ask(format!("map r 0 p 0 {unit} read-write"))?;
     peer.ask("range-write r 0 1 100")?;
@@ -61,8 +61,8 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter without free descriptors refuses new importers with a clear error, and serves the
-/// others on.
+/// An exporter without free descriptors refuses new importers with a clear error, and still serves
+/// the others.
 pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
     let (exporter, attached) = (harness.peer()?, harness.peer()?);
     exporter.ask("allocate m 5000000")?;
@@ -73,7 +73,7 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
     attached.ask(format!("open-event e {event}"))?;
     let limit = exporter.usage()?.descriptors + 12;
     exporter.ask(format!("limit-files {limit}"))?;
-    // Other processes that only connect take all descriptors that are left.
+    // Other processes that only connect use up all remaining descriptors.
     let connections: Result<Vec<_>, Failure> = (0..30)
         .map(|_| Socket::connect_in(harness.directory()))
         .collect();
@@ -88,10 +88,10 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
         .expect_err("there is no room");
     assert_eq!(refused.kind, "LimitReached", "{refused}");
     if harness.is_host() {
-        // Host memory takes a descriptor when it is allocated.
+        // Host memory needs a descriptor when it is allocated.
         exporter.refused("allocate x 5000000", "LimitReached")?;
     }
-    // An importer that was attached before is still served.
+    // An importer that attached earlier is still served.
     attached.ask(format!("open-memory m {memory}"))?;
     attached.ask("check m 0 1 100")?;
     exporter.ask("signal e")?;
@@ -110,7 +110,7 @@ pub(crate) fn exporter_without_descriptors(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter's own allocations take all descriptors.
+/// An exporter's own allocations use up all descriptors.
 pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
     let exporter = harness.peer()?;
     exporter.ask("context c pooling=no")?;
@@ -118,7 +118,7 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
     let limit = exporter.usage()?.descriptors + 50;
     exporter.ask(format!("limit-files {limit}"))?;
     if !harness.is_host() {
-        // Device memory takes a descriptor when it is exported, and the socket exists by then.
+        // Device memory needs a descriptor when it is exported, and the socket exists by then.
         exporter.ask("memory-handle first")?;
     }
     let mut count = 0;
@@ -198,7 +198,7 @@ pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     let usage = peer.usage()?;
     assert!(usage.descriptors < before.descriptors + 50, "{usage:?}");
     assert!(usage.mappings < before.mappings + 500, "{usage:?}");
-    // Freed in the exporter while they are open here, and closed after that.
+    // The exporter frees the objects while they are open here, and they are closed afterwards.
     let began = Instant::now();
     drop((memories, events));
     let freed = began.elapsed();
@@ -215,7 +215,7 @@ pub(crate) fn a_hundred_thousand_objects(harness: &Harness) -> Verdict {
     )))
 }
 
-/// More processes than a slot has runs are attached to one context.
+/// More processes are attached to one context than a slot has runs.
 pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     const PEERS: usize = 20;
     let context = harness.context()?;
@@ -241,7 +241,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     for place in 0..PEERS {
         transfer.check(&memory, place * 100, place as u64, 100)?;
     }
-    // Each has an unfinished signal of an event of its own. Then all of them die.
+    // Each process has a pending signal of its own event. Then all of them die.
     let others: Result<Vec<Event>, _> = (0..PEERS).map(|_| context.create_event()).collect();
     for (peer, other) in peers.iter().zip(others.as_ref().map_err(Clone::clone)?) {
         peer.ask(format!("open-event other {}", other.handle()?))?;
@@ -257,7 +257,7 @@ pub(crate) fn twenty_processes(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Two processes alternate with unfinished signals until an event can hold no more runs.
+/// Two processes alternate with pending signals until an event can store no more runs.
 pub(crate) fn runs_are_limited(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (event, gate) = (context.create_event()?, context.create_event()?);
@@ -291,7 +291,7 @@ pub(crate) fn runs_are_limited(harness: &Harness) -> Verdict {
     }
     let status = event.status();
     assert_eq!((status.submitted, status.completed), (signals, signals));
-    // The event works on after that.
+    // The event still works afterwards.
     assert_eq!(peer.ask("signal e")?, [(signals + 1).to_string()]);
     queue.signal(&event)?;
     event.wait_value_timeout(signals + 2, deadline())?;

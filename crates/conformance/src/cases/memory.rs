@@ -1,4 +1,4 @@
-//! Memory has one content, in however many processes it is open.
+//! Memory has one content, in all processes that have it open.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -14,7 +14,7 @@ pub(super) const KINDS: [(MemoryKind, &str); 3] = [
     (MemoryKind::Shared, "shared"),
 ];
 
-/// Each side reads at once what the other writes.
+/// Each side immediately reads what the other side writes.
 pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -27,7 +27,7 @@ pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     transfer.check(&memory, 40_000, 2, 20_000)?;
     transfer.write(&memory, 99_000, &pattern(3, 1_000))?;
     peer.ask("check m 99000 3 1000")?;
-    // And memory of the peer, opened in this process.
+    // In the other direction, this process opens the peer's memory.
     peer.ask("allocate n 5000")?;
     peer.ask("write n 0 4 5000")?;
     let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
@@ -40,7 +40,7 @@ pub(crate) fn both_sides_write(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Memory of the kinds device, host and shared can be shared.
+/// Device, host and shared memory can all be shared.
 pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -72,7 +72,7 @@ pub(crate) fn every_kind_is_shared(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Every alignment up to 2 MiB holds in the exporter and in the importer.
+/// Every alignment up to 2 MiB is kept in the exporter and in the importer.
 pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -83,7 +83,7 @@ pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
             assert!(memory.as_ptr().addr().is_multiple_of(align.max(64)));
             let address = peer.ask(format!("open-memory m {}", memory.handle()?))?;
             let address: usize = address[0].parse()?;
-            // A mapping is aligned to its pages, and to huge pages if it has some.
+            // A mapping is aligned to its pages, and to huge pages if it has any.
             let kept = align.clamp(64, harness.importers_alignment());
             assert!(
                 address.is_multiple_of(kept),
@@ -100,7 +100,7 @@ pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
     let transfer = Transfer::new(&context)?;
     let peer = harness.peer()?;
     let bytes = pattern(7, 50_000);
-    // Neighbours, so that a wrong offset shows.
+    // The neighbours make a wrong offset visible.
     let _before = context.allocate(50_000)?;
     let memory = context.allocate(50_000)?;
     transfer.write(&memory, 0, &bytes)?;
@@ -127,7 +127,7 @@ pub(crate) fn handles_start_anywhere_inside(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A buffer is memory of one type on every device, filled from a slice and opened by its handle.
+/// A buffer is typed memory on every device. It is filled from a slice and opened by its handle.
 pub(crate) fn buffers_hold_elements(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -148,7 +148,7 @@ pub(crate) fn buffers_hold_elements(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Each open is closed by itself, and the exporter's free closes none.
+/// Each open is closed separately, and freeing the memory in the exporter closes none of them.
 pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -172,7 +172,7 @@ pub(crate) fn opens_close_independently(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle can be made, opened and closed again and again.
+/// A handle can be made, opened and closed repeatedly.
 pub(crate) fn rounds_of_get_open_close(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -204,7 +204,7 @@ pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     }
     let kept = other.open_memory(&handle)?;
     drop(memory);
-    // Freed, but still open here: its bytes stay, and no other allocation gets them.
+    // The memory is freed but still open here, so its bytes stay and no other allocation gets them.
     let next = context.allocate(10_000)?;
     transfer.write(&next, 0, &pattern(2, 10_000))?;
     transfer.check(&kept, 0, 1, 10_000)?;
@@ -212,9 +212,9 @@ pub(crate) fn opens_in_its_own_process(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Allocations of a byte up to a gibibyte share their first and last bytes.
+/// Allocations from one byte to one gibibyte share their first and last bytes.
 pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
-    // Without huge pages, so that a gibibyte takes only as much memory as is touched.
+    // Without huge pages, a gibibyte uses only as much memory as the test touches.
     let options = harness.options().huge_pages(false);
     let context = crosshandle::Context::with_options(harness.device(), options)?;
     let transfer = Transfer::new(&context)?;
@@ -247,7 +247,7 @@ pub(crate) fn all_sizes_up_to_a_gibibyte(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Without pooling, an allocation has pages and a descriptor of its own.
+/// Without pooling, an allocation has its own pages and its own descriptor.
 pub(crate) fn without_pooling_allocations_are_apart(harness: &Harness) -> Verdict {
     let options = harness.options().pooling(false);
     let context = crosshandle::Context::with_options(harness.device(), options)?;
@@ -314,7 +314,8 @@ pub(crate) fn bad_arguments_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Many handles open at once as they do one by one, from whichever exporters; one that cannot be opened is told.
+/// Many handles from any exporters open at once with the same result as one by one. The error names
+/// a handle that cannot be opened.
 pub(crate) fn many_open_at_once(harness: &Harness) -> Verdict {
     const MEMORIES: usize = 40;
     const LEN: usize = 10_000;
@@ -338,7 +339,7 @@ pub(crate) fn many_open_at_once(harness: &Harness) -> Verdict {
     let memory = own.allocate(LEN)?;
     transfer.write(&memory, 0, &pattern(MEMORIES as u64, LEN))?;
     handles.push(memory.handle()?);
-    // The same one twice is opened twice.
+    // A handle that is given twice is opened twice.
     handles.push(handles[0]);
     let check = |memories: &[Memory]| -> Result<(), Failure> {
         assert_eq!(memories.len(), handles.len());
@@ -351,7 +352,7 @@ pub(crate) fn many_open_at_once(harness: &Harness) -> Verdict {
     let memories = own.open_memories(&handles, Access::ReadWrite)?;
     let at_once = began.elapsed();
     check(&memories)?;
-    // All are open already.
+    // All of them are open already.
     let again = own.open_memories(&handles, Access::ReadWrite)?;
     drop(memories);
     check(&again)?;
@@ -364,7 +365,7 @@ pub(crate) fn many_open_at_once(harness: &Harness) -> Verdict {
     check(&read_only)?;
     drop((again, read_only));
     assert!(own.open_memories(&[], Access::ReadWrite)?.is_empty());
-    // Beside another thread that opens them one by one.
+    // Another thread opens them one by one at the same time.
     let other = harness.context()?;
     let began = Instant::now();
     let one_by_one: Result<Vec<_>, _> = handles

@@ -1,4 +1,4 @@
-//! Lifetime and reuse of memory.
+//! Cases about the lifetime and the reuse of memory.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
@@ -22,7 +22,7 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
         transfer.write(&memory, 0, &pattern(seed, 100))?;
         peer.ask(format!("open-memory m{seed} {}", memory.handle()?))?;
         drop(memory);
-        // Allocates the same sizes again, with other bytes.
+        // The exporter allocates the same sizes again, with other bytes.
         for _ in 0..10 {
             let next = context.allocate(len)?;
             transfer.write(&next, 0, &pattern(99, 100))?;
@@ -35,8 +35,8 @@ pub(crate) fn importers_keep_what_was_freed(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Memory of a context that ended keeps its bytes for importers, while another context of the
-/// process allocates as much.
+/// Memory of an ended context keeps its bytes for importers, while another context of the process
+/// allocates the same amount.
 pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Verdict {
     const LENS: [usize; 3] = [100, LEN, 5_000_000];
     let peer = harness.peer()?;
@@ -77,8 +77,8 @@ pub(crate) fn importers_keep_what_ended_contexts_shared(harness: &Harness) -> Ve
     PASSED
 }
 
-/// A freed block is not reused, here or in a handle, while any process has it open, and is reused
-/// after that.
+/// A freed block is not reused while any process has it open, here or as a handle. It is reused
+/// afterwards.
 pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let (one, two) = (harness.peer()?, harness.peer()?);
@@ -101,7 +101,7 @@ pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
     drop(own);
     absent("while one has it open")?;
     two.ask("close m")?;
-    // Other freed blocks would be reused first: take them all.
+    // Other freed blocks would be reused first, so the test allocates all of them.
     let mut taken = Vec::new();
     for _ in 0..60 {
         taken.push(context.allocate(LEN)?);
@@ -113,7 +113,7 @@ pub(crate) fn blocks_return_when_closed(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Exporting and freeing for ever takes no more memory than is open at a time.
+/// Exporting and freeing without end uses only as much memory as is open at a time.
 pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -129,7 +129,7 @@ pub(crate) fn exported_memory_is_recycled(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle of freed memory reports the right error.
+/// A handle of freed memory results in the right error.
 pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -138,7 +138,7 @@ pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     peer.ask(format!("open-memory m {handle}"))?;
     drop(memory);
     peer.refused(format!("open-memory n {handle}"), "Stale")?;
-    // A new allocation at the same place is another object.
+    // A new allocation in the same place is another object.
     peer.ask("close m")?;
     let next = context.allocate(LEN)?;
     let other = next.handle()?;
@@ -152,12 +152,12 @@ pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     eventually("a context's end is noticed", || {
         match peer.ask(format!("open-memory o {other}")) {
             Err(refused) if refused.kind == "ExporterGone" => Ok(true),
-            // Freed before the context ended.
+            // The memory was freed before the context ended.
             Err(refused) if refused.kind == "Stale" => Ok(false),
             other => Err(Failure::new(format!("{other:?}"))),
         }
     })?;
-    // Also for a peer that has none of the objects open; open objects stay open.
+    // A peer that has none of the objects open gets the same error. Open objects stay open.
     let stranger = harness.peer()?;
     stranger.refused(format!("open-memory m {other}"), "ExporterGone")?;
     peer.ask("write m 0 1 100")?;
@@ -165,7 +165,7 @@ pub(crate) fn handles_outlive_nothing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A killed importer keeps no memory.
+/// A killed importer keeps no memory in use.
 pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     for _ in 0..10 {
@@ -175,7 +175,7 @@ pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
         peer.ask(format!("open-memory m {}", memory.handle()?))?;
         drop(memory);
         peer.kill();
-        // Kept, so that each allocation is another block.
+        // The allocations are kept, so that each one is another block.
         let mut taken = Vec::new();
         eventually("a dead importer's memory comes back", || {
             taken.push(context.allocate(LEN)?);
@@ -186,7 +186,7 @@ pub(crate) fn killed_importers_hold_nothing(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The exporter ends regularly or is killed: importers keep memory of every size.
+/// The exporter exits or is killed, and importers keep memory of every size.
 pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -214,8 +214,8 @@ pub(crate) fn importers_outlive_the_exporter(harness: &Harness) -> Verdict {
 /// After a thousand rounds no process has more descriptors, mappings or memory than before.
 pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     const KIB: usize = 1024;
-    // Threads that start late, ours or a driver's, map a stack or a heap. A leak in every round
-    // would be a thousand mappings.
+    // Threads that start late, of the library or of a driver, map a stack or a heap. A leak in
+    // every round would be a thousand mappings.
     let some = if harness.is_host() { 4 } else { 16 };
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -237,7 +237,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         }
         Ok(())
     };
-    // Warms up until everything that is made once has been made.
+    // These rounds create everything that is created only once.
     (0..100).try_for_each(round)?;
     let (own, other) = (Usage::of_self()?, peer.usage()?);
     let pids = [std::process::id(), peer.pid()];
@@ -262,7 +262,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     )))
 }
 
-/// A context that ended leaves no descriptors and mappings in its process.
+/// An ended context leaves no descriptors and mappings in its process.
 pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     let round = || -> Result<(), Failure> {
@@ -286,7 +286,7 @@ pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
     for _ in 0..20 {
         round()?;
     }
-    // The exchange thread closes a connection a moment after the hang-up.
+    // The exchange thread closes a connection shortly after the hang-up.
     eventually("everything is given back", || {
         let (now, there) = (Usage::of_self()?, peer.usage()?);
         Ok(now.descriptors <= own.descriptors
@@ -307,12 +307,12 @@ pub(crate) fn contexts_leave_nothing_behind(harness: &Harness) -> Verdict {
 /// Trimming returns freed large memory to the system.
 pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
     let context: Context = harness.context()?;
-    // Only host memory shows in `/proc`.
+    // Only host memory is visible in `/proc`.
     let mapped = || procfs::mappings_named(std::process::id(), "crosshandle-memory");
     let before = mapped()?;
     let memory: Result<Vec<_>, _> = (0..4).map(|_| context.allocate(10 << 20)).collect();
     let addresses: Vec<_> = memory?.iter().map(|m| m.as_ptr().addr()).collect();
-    // Freed and kept: the next allocation of that size reuses one.
+    // The memory was freed and kept, so the next allocation of that size reuses it.
     let again = context.allocate(10 << 20)?;
     assert!(addresses.contains(&again.as_ptr().addr()));
     drop(again);
@@ -327,7 +327,7 @@ pub(crate) fn trim_gives_memory_back(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Allocating and freeing never waits for a queue.
+/// Allocating and freeing never wait for a queue.
 pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -346,7 +346,7 @@ pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
     range.unmap(..unit)?;
     drop((range, physical));
-    // Importers close without waiting, too.
+    // Importers also close without waiting.
     let peer = harness.peer()?;
     peer.ask("allocate m 5000000")?;
     let handle: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;

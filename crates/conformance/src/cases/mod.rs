@@ -1,4 +1,4 @@
-//! The cases, one file for each topic.
+//! The cases of the suite, one file per topic.
 
 pub(crate) mod access;
 pub(crate) mod attacked;

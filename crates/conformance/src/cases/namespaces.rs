@@ -1,5 +1,5 @@
-//! Processes in different namespaces of the kernel, as containers are made of, share as others do:
-//! all they need is the socket directory.
+//! Processes in different kernel namespaces, as in containers, share like others. They only need a
+//! common socket directory.
 
 use super::faults::{event_of, leave_unfinished, memory_of};
 use crate::failure::{Failure, Verdict};
@@ -8,7 +8,7 @@ use crate::suite::{Outcome, PASSED};
 use crate::{Peer, PeerOptions};
 use std::process::Command;
 
-/// Options of `unshare` for one namespace of each kind. Each comes with what a container would have.
+/// Options of `unshare` for a namespace of each kind, with what a container would add.
 const PID: &[&str] = &["--pid", "--fork", "--kill-child", "--mount-proc"];
 const IPC: &[&str] = &["--ipc"];
 const UTS: &[&str] = &["--uts"];
@@ -16,7 +16,7 @@ const NET: &[&str] = &["--net"];
 const MOUNT: &[&str] = &["--mount"];
 const USER: &[&str] = &["--map-root-user"];
 const CGROUP: &[&str] = &["--cgroup"];
-/// With clocks that differ by eleven days, so that a time which crosses shows.
+/// The clocks differ by eleven days, so that a time that crosses between the processes is noticed.
 const TIME: &[&str] = &[
     "--time",
     "--monotonic",
@@ -27,24 +27,24 @@ const TIME: &[&str] = &[
     "--kill-child",
 ];
 
-/// The place of a process: outside, or in a namespace of its own.
+/// The place of a process, outside or in its own namespace.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Place {
     Outside,
     Inside,
 }
 
-/// Every way to place an exporter and an importer such that they don't share the namespace.
+/// Every way to place an exporter and an importer in different namespaces.
 const PLACES: [(Place, Place); 3] = [
     (Place::Inside, Place::Outside),
     (Place::Outside, Place::Inside),
     (Place::Inside, Place::Inside),
 ];
 
-/// Returns the command that starts a program in namespaces of its own.
+/// Returns the command that starts a program in its own namespaces.
 fn unshare(options: &[&'static str]) -> Vec<&'static str> {
     let mut words = vec!["unshare"];
-    // Who is not root makes namespaces only inside of a user namespace.
+    // A user other than root can create namespaces only inside a user namespace.
     if !rustix::process::geteuid().is_root() && options != USER {
         words.extend(USER);
     }
@@ -52,7 +52,7 @@ fn unshare(options: &[&'static str]) -> Vec<&'static str> {
     words
 }
 
-/// Returns why no program can be started in this way.
+/// Returns the reason why no program can be started in this way, if there is one.
 fn refusal(wrapper: &[&str]) -> Option<String> {
     let output = Command::new(wrapper[0])
         .args(&wrapper[1..])
@@ -73,7 +73,7 @@ fn start(harness: &Harness, place: Place, wrapper: &[&str]) -> Result<Peer, Fail
     }
 }
 
-/// Shares both ways between every placement of two processes.
+/// Shares in both directions for every placement of two processes.
 fn share_across(harness: &Harness, options: &[&'static str]) -> Verdict {
     let wrapper = unshare(options);
     if let Some(reason) = refusal(&wrapper) {
@@ -90,7 +90,7 @@ fn share_across(harness: &Harness, options: &[&'static str]) -> Verdict {
     PASSED
 }
 
-/// Checks memory and events both ways, then the importer's death and the exporter's.
+/// Checks memory and events in both directions, then the importer's death and the exporter's death.
 fn check(
     exporter: &Peer,
     importer: &Peer,
@@ -111,7 +111,7 @@ fn check(
     waiter.begun()?;
     exporter.ask("signal e")?;
     waiter.reply(deadline())?;
-    // A deadline means the same on both sides, whatever their clocks show.
+    // A timeout has the same meaning on both sides, whatever their clocks show.
     exporter.refused("wait-value e 3 20", "TimedOut")?;
     importer.refused("wait-value e 3 20", "TimedOut")?;
 
@@ -133,7 +133,7 @@ fn check(
     told_of_death(waiter.reply(deadline()))?;
     told_of_death(unsignalled.reply(deadline()))?;
     importer.ask("check m 0 2 100000")?;
-    // The wrapper may be reaped before the process that it started has gone.
+    // The wrapper may be reaped before the process that it started has ended.
     crate::harness::eventually("a dead exporter is gone", || {
         let answer = importer.ask(format!("open-event again {event}"));
         let _ = importer.ask("close again");
@@ -150,54 +150,54 @@ fn told_of_death(answer: crate::Reply) -> Result<(), Failure> {
     }
 }
 
-/// Processes have other numbers, or none, for each other.
+/// The processes have other numbers for each other, or none.
 pub(crate) fn pid(harness: &Harness) -> Verdict {
     share_across(harness, PID)
 }
 
-/// No System V memory and no queue in common.
+/// The processes have no System V memory and no message queue in common.
 pub(crate) fn ipc(harness: &Harness) -> Verdict {
     share_across(harness, IPC)
 }
 
-/// Machines with other names.
+/// The processes see different host names.
 pub(crate) fn uts(harness: &Harness) -> Verdict {
     share_across(harness, UTS)
 }
 
-/// No network and no list of sockets in common.
+/// The processes have no network and no list of sockets in common.
 pub(crate) fn net(harness: &Harness) -> Verdict {
     share_across(harness, NET)
 }
 
-/// Mounts of their own.
+/// The processes have separate mounts.
 pub(crate) fn mount(harness: &Harness) -> Verdict {
     share_across(harness, MOUNT)
 }
 
-/// A user who is root inside, and whom both sides know for the same.
+/// The user is root inside the namespace, and both sides recognise it as the same user.
 pub(crate) fn user(harness: &Harness) -> Verdict {
     share_across(harness, USER)
 }
 
-/// Control groups of their own.
+/// The processes have separate control groups.
 pub(crate) fn cgroup(harness: &Harness) -> Verdict {
     share_across(harness, CGROUP)
 }
 
-/// Clocks that show other times.
+/// The processes' clocks show different times.
 pub(crate) fn time(harness: &Harness) -> Verdict {
     share_across(harness, TIME)
 }
 
-/// All of them, as a container has them.
+/// The processes have all namespaces of a container.
 pub(crate) fn all_at_once(harness: &Harness) -> Verdict {
     let all = [IPC, UTS, NET, MOUNT, USER, CGROUP, PID, TIME].concat();
     share_across(harness, &all)
 }
 
-/// Where users are not mapped, everybody looks like the overflow user, who is nobody: not the same
-/// user as anybody, himself included.
+/// Without a mapping of users, every user looks like the overflow user. That user is treated as
+/// different from all users, even from itself.
 pub(crate) fn unmapped_users_are_nobody(harness: &Harness) -> Verdict {
     let wrapper = ["unshare", "--user"];
     if let Some(reason) = refusal(&wrapper) {
@@ -210,7 +210,7 @@ pub(crate) fn unmapped_users_are_nobody(harness: &Harness) -> Verdict {
         let opened = exporter
             .ask("memory-handle m")
             .and_then(|words| importer.ask(format!("open-memory m {}", words.join(" "))));
-        // An exporter inside has not even a directory that belongs to somebody.
+        // An exporter inside does not even have a directory with a known owner.
         let is_refused = opened.as_ref().is_err_and(|refused| {
             refused.kind == "NotAdmitted" || refused.message.contains("does not map")
         });

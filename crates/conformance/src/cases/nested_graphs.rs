@@ -1,4 +1,4 @@
-//! Graphs in graphs: recorded as their nodes, as they were then.
+//! Graphs inside graphs are recorded as their nodes at that time.
 
 use crate::Transfer;
 use crate::failure::Verdict;
@@ -31,8 +31,9 @@ fn bytes(transfer: &Transfer, memory: &Memory, blocks: usize) -> Result<Vec<u8>>
     Ok(first.collect())
 }
 
-/// The nodes of a graph come after what the graph comes after, and before what comes after it; also those that
-/// nothing orders among themselves, and those of a graph in the graph.
+/// The nodes of a nested graph run after what the graph depends on, and before what depends on the
+/// graph. This also holds for nodes without order among themselves, and for graphs nested more
+/// deeply.
 pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
     const BLOCKS: usize = 6;
     let context = harness.context()?;
@@ -51,16 +52,16 @@ pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
     let first = graph.add(fill(&memory, 0, 7)?, &[])?;
     let nested = graph.add(run.command(), &[first])?;
     let changed = graph.add(fill(&memory, 0, 9)?, &[nested])?;
-    // Empty, it still keeps an order.
+    // An empty graph still keeps the order.
     let nothing = context.create_graph().instantiate()?;
     let nothing = graph.add(nothing.command(), &[changed])?;
     graph.add(copy(&memory, 0, 4)?, &[nothing])?;
-    // A barrier on both sides, once more with the same graph.
+    // The same graph is added again, with a barrier on each side.
     graph.add(Command::barrier(), &[])?;
     graph.add(run.command().after_earlier().before_later(), &[])?;
     graph.add(copy(&memory, 3, 5)?, &[])?;
     let executable = graph.instantiate()?;
-    // They are not needed any more.
+    // The executable graph no longer needs these objects.
     drop((innermost, inner, run, graph));
     let queue = context.create_queue()?;
     let peer = harness.peer()?;
@@ -75,7 +76,7 @@ pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
         assert_eq!(found, [9, 9, 9, 9, 9, 9], "round {round}");
         queue.finish_timeout(deadline())?;
     }
-    // Before the second time, what the first one copied is another.
+    // The source of the first copy changes before the graph runs a second time.
     let mut graph = context.create_graph();
     let mut once = context.create_graph();
     once.add(copy(&memory, 0, 1)?, &[])?;
@@ -92,7 +93,8 @@ pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Updates of a graph change no graph that recorded it, and no other command takes its place there.
+/// Updates of a graph do not change graphs that recorded it, and another command cannot replace it
+/// there.
 pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
     let context: Context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -113,7 +115,7 @@ pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
     let event = context.create_event()?;
     let signals = graph.add(inner.command().signal(&event), &[]).map(drop);
     assert!(is_unsupported(signals));
-    // Of another context, whose graphs no queue of this one runs.
+    // This graph belongs to another context, whose graphs no queue of this context runs.
     let stranger = harness.context()?.create_graph().instantiate()?;
     let refused = graph.add(stranger.command(), &[]);
     assert!(

@@ -1,4 +1,4 @@
-//! Physical memory is shared without an address, and mapped where each process chooses.
+//! Physical memory is shared without an address, and each process maps it where it chooses.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::Harness;
@@ -7,7 +7,7 @@ use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, Usage, pattern};
 use crosshandle::{Access, Error, PhysicalMemoryHandle, VirtualRange};
 
-/// Number of SIGSEGV.
+/// The number of the signal SIGSEGV.
 const FAULT: i32 = 11;
 
 fn has(
@@ -19,7 +19,8 @@ fn has(
     Ok(transfer.read_range(range, offset, 1_000)? == pattern(seed, 1_000))
 }
 
-/// One physical memory is mapped at several places in two processes, and all show the same bytes.
+/// One physical memory is mapped at several places in two processes, and all mappings show the same
+/// bytes.
 pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -32,11 +33,11 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
         let first = transfer.read_range(&range, 0, 3 * unit)?;
         assert!(first.iter().all(|byte| *byte == 0), "fresh memory is zero");
     }
-    // Mapped twice in one process.
+    // The memory is mapped twice in one process.
     range.map(4 * unit, &memory, ..3 * unit, Access::ReadWrite)?;
     transfer.write_range(&range, unit, &pattern(1, 1_000))?;
     assert!(has(&transfer, &range, 5 * unit, 1)?);
-    // And in the other process.
+    // The memory is also mapped in the other process.
     let words = peer.ask(format!("open-physical p {}", memory.handle()?))?;
     assert_eq!(words[0].parse::<usize>()?, 3 * unit);
     peer.ask(format!("reserve r {}", 4 * unit))?;
@@ -44,7 +45,7 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     peer.ask(format!("range-check r {} 1 1000", 2 * unit))?;
     peer.ask(format!("range-write r {} 2 1000", 2 * unit))?;
     assert!(has(&transfer, &range, unit, 2)? && has(&transfer, &range, 5 * unit, 2)?);
-    // From the peer to this process.
+    // In the other direction, the peer shares with this process.
     peer.ask(format!("physical own {unit}"))?;
     peer.ask(format!("map r 0 own 0 {unit} read-write"))?;
     peer.ask("range-write r 0 3 1000")?;
@@ -57,7 +58,7 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A part of physical memory can be mapped, or is refused by a device whose capabilities say so.
+/// A part of physical memory can be mapped, unless the device's capabilities say otherwise.
 pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -97,7 +98,7 @@ pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Physical memory lives as long as any process owns, maps or has it open.
+/// Physical memory lives as long as any process owns it, maps it or has it open.
 pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -108,7 +109,7 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     range.map(0, &memory, ..unit, Access::ReadWrite)?;
     let handle = memory.handle()?;
     drop(memory);
-    // Still mapped, so it can still be opened.
+    // The memory is still mapped, so it can still be opened.
     peer.ask(format!("open-physical p {handle}"))?;
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
     range.unmap(..unit)?;
@@ -116,11 +117,11 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     peer.ask(format!("map r 0 p 0 {unit} read-write"))?;
     peer.ask("range-check r 0 1 1000")?;
     peer.refused(format!("open-physical q {handle}"), "Stale")?;
-    // The peer's mapping alone keeps it, too.
+    // The peer's mapping alone keeps the memory, too.
     peer.ask("close p")?;
     peer.ask("range-write r 0 2 1000")?;
     peer.ask("range-check r 0 2 1000")?;
-    // The exporter's death takes nothing away.
+    // The exporter's death does not affect open memory.
     let victim = harness.peer()?;
     victim.ask(format!("physical p {unit}"))?;
     let handle: PhysicalMemoryHandle = victim.ask("physical-handle p")?.remove(0).parse()?;
@@ -132,7 +133,7 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Only valid mappings, changes of access and unmappings succeed; all others are refused with clear
+/// Only valid mappings, access changes and unmappings succeed. All others are refused with clear
 /// errors.
 pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     let context = harness.context()?;
@@ -190,7 +191,7 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     range.unmap(2 * unit..4 * unit)?;
     refused("twice", range.unmap(2 * unit..4 * unit))?;
     range.map(unit, &memory, ..4 * unit, all)?;
-    // The access of adjacent mappings can be changed in one call.
+    // One call can change the access of adjacent mappings.
     let quarter = context.create_physical_memory(unit)?;
     range.map(5 * unit, &quarter, ..unit, all)?;
     refused("access", range.set_access(unit..4 * unit, Access::ReadOnly))?;
@@ -201,7 +202,8 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Memory that is mapped without access keeps its bytes, and shows them once access is granted.
+/// Memory that is mapped without access keeps its bytes, and they are visible once access is
+/// granted.
 pub(crate) fn access_is_taken_and_given(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -232,8 +234,8 @@ pub(crate) fn access_is_taken_and_given(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Each export has a handle of its own, valid until the export is dropped. A process that has
-/// opened it keeps the memory.
+/// Each export has its own handle, which is valid until the export is dropped. A process that has
+/// opened the handle keeps the memory.
 pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -250,7 +252,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     let refused = context.open_physical_memory(&stale);
     assert!(matches!(refused, Err(Error::Stale)));
     peer.ask(format!("open-physical c {handle}"))?;
-    // The export keeps the memory, and opened memory is not affected.
+    // The export keeps the memory, and opened memory is not affected by its end.
     drop(memory);
     peer.ask(format!("open-physical d {handle}"))?;
     drop(first);
@@ -266,7 +268,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A range may start where another one ends, if no other mapping is there.
+/// A range may start where another range ends, if no other mapping is there.
 pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -276,7 +278,7 @@ pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let first = context.reserve_at(start, 4 * unit)?;
     let second = context.reserve_at(start.wrapping_add(4 * unit), 4 * unit)?;
     if first.as_ptr() == start {
-        // No other range can be where the first one is.
+        // No other range can have the address of the first one.
         let other = context.reserve_at(start, unit)?;
         assert_ne!(other.as_ptr(), start);
     }
@@ -290,7 +292,7 @@ pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Access is that of the mapping, and for a read-only open never more than reading.
+/// The mapping decides the access. After a read-only open, it never allows writes.
 pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     if !harness.capabilities().read_only_memory {
         return Ok(Outcome::Skipped("read_only_memory"));
@@ -298,8 +300,8 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
     let faults = harness.capabilities().host_accessible_memory;
-    // The host kills a process that writes to read-only memory; a device refuses everything of that
-    // process from then on.
+    // The host kills a process that writes to read-only memory. A device refuses all later work of
+    // that process.
     let cannot_write = |peer: &Peer| -> Result<(), Failure> {
         let refused = peer.ask("range-poke r 0").expect_err("it wrote");
         if faults {
@@ -329,7 +331,7 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
         }
         cannot_write(&peer)?;
     }
-    // The access is changed and changed back.
+    // The access is changed and then restored.
     let peer = harness.peer()?;
     peer.ask(format!("open-physical p {}", memory.handle()?))?;
     peer.ask(format!("reserve r {unit}"))?;
@@ -354,7 +356,7 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
         peer.ask(format!("open-physical p {}", memory.handle()?))?;
         peer.ask(format!("reserve r {}", 2 * unit))?;
         peer.ask(format!("map r 0 p 0 {} read-write", 2 * unit))?;
-        // Unmapped explicitly, or with the range.
+        // The mapping ends explicitly, or together with the range.
         if number.is_multiple_of(2) {
             peer.ask(format!("unmap r 0 {}", 2 * unit))?;
         }

@@ -1,4 +1,4 @@
-//! Memory that consists of many pieces: one handle, one memory at the other end.
+//! Memory that consists of many pieces has one handle, and is one memory for the importer.
 
 use super::hostile::exporter;
 use super::impostor::Impostor;
@@ -11,13 +11,14 @@ use crosshandle::handle::BackendKind;
 use crosshandle::{Access, Context, Error, MemoryHandle, VirtualRange};
 use std::time::{Duration, Instant};
 
-/// The statuses of answers for which there is no room at the moment.
+/// The statuses of replies for which the exporter has no room at the moment.
 const BUSY: u16 = 10;
 const NO_ROOM: u16 = 7;
-/// Descriptors that come with one answer, at most.
+/// Maximum number of descriptors in one reply.
 const BATCH: usize = 64;
 
-/// Maps new physical memories of these lengths, in units of the granularity, side by side from a place on.
+/// Maps new physical memories of these lengths side by side, starting at a place. Places and
+/// lengths are in units of the granularity.
 fn mapped(
     context: &Context,
     places: usize,
@@ -35,9 +36,9 @@ fn mapped(
     Ok(range)
 }
 
-/// The number of pieces that a case with many has: a Level Zero driver keeps a descriptor for each, on both
-/// sides. NVIDIA's maps them slowly while several processes use the GPU: 1,000 took more than 10 s beside
-/// seven other cases.
+/// Returns the number of pieces for a case with many pieces. A Level Zero driver keeps a descriptor
+/// for each piece, on both sides. NVIDIA's driver maps pieces slowly while several processes use
+/// the GPU: 1,000 pieces took more than 10 s next to seven other cases.
 fn many(harness: &Harness) -> usize {
     match harness.device().info().backend {
         BackendKind::LevelZero => 150,
@@ -46,14 +47,14 @@ fn many(harness: &Harness) -> usize {
     }
 }
 
-/// A handle to bytes of many mappings opens as one memory, in another process and in this one.
+/// A handle to the bytes of many mappings opens as one memory, in another process and in this one.
 pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
     let range = mapped(&context, 10, 1, &[2, 1, 3, 1])?;
-    // From inside the first mapping to inside the last one.
+    // The range starts inside the first mapping and ends inside the last one.
     let (start, end) = (2 * unit + 100, 7 * unit + 200);
     let export = range.export(start..end)?;
     assert_eq!(export.len(), end - start);
@@ -70,7 +71,7 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
     for (seed, place) in [(1, start), (2, 3 * unit), (3, 5 * unit), (4, 7 * unit)] {
         peer.ask(format!("check m {} {seed} 200", place - start))?;
     }
-    // One write over the bounds of mappings, in both directions.
+    // One write crosses the borders of mappings, in both directions.
     let opened = context.open_memory(&handle)?;
     for (seed, place) in [
         (5, 3 * unit - 100),
@@ -85,7 +86,7 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
         transfer.write(&opened, place - start, &pattern(seed + 10, 200))?;
         peer.ask(format!("check m {} {} 200", place - start, seed + 10))?;
     }
-    // One mapping is a range too, also a part of one.
+    // A range may also consist of one mapping or of a part of one.
     let part = range.export(2 * unit..2 * unit + 10)?.handle();
     assert_eq!(part?.len(), 10);
     let refused = context.reserve(unit)?.export(..);
@@ -93,7 +94,7 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
     PASSED
 }
 
-/// What another process exports opens here.
+/// This process opens what another process exports.
 pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -112,7 +113,7 @@ pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
     transfer.write(&memory, 70 * unit, &pattern(2, unit))?;
     peer.ask(format!("range-check r {} 2 {unit}", 70 * unit))?;
     drop(memory);
-    // The export ends, not what is open.
+    // The export ends, but opened memory stays open.
     let memory = context.open_memory(&handle)?;
     peer.ask("close e r")?;
     let stale = context.open_memory(&handle);
@@ -123,7 +124,7 @@ pub(crate) fn peers_export_them(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Bytes without memory between others are no part of a handle: the error says where.
+/// A handle cannot contain a hole between mappings, and the error says where the hole is.
 pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -149,7 +150,7 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
         let outside = range.export(part);
         assert!(matches!(outside, Err(Error::InvalidArgument(_))));
     }
-    // Memory that was opened is shared by its exporter.
+    // Only the exporter can share memory that was opened.
     let peer = harness.peer()?;
     peer.ask(format!("physical p {unit}"))?;
     let handle = peer.ask("physical-handle p")?.remove(0).parse()?;
@@ -160,8 +161,8 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A handle is for what was mapped when it was made: neither growth nor other mappings nor the end of the
-/// range change it.
+/// A handle refers to what was mapped when it was made. Growth, other mappings and the end of the
+/// range do not change it.
 pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -205,7 +206,7 @@ pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A read-only handle of many pieces grants reading only.
+/// A read-only handle of many pieces allows reading only.
 pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -224,7 +225,7 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
         peer.refused("try-write m", "ReadOnly")?;
         peer.ask("close m")?;
     }
-    // No descriptor that comes allows more.
+    // No descriptor in the replies allows more.
     if harness.is_host() {
         let socket = Socket::connect_in(harness.directory())?;
         socket.send(&Request::attach(handle.as_bytes()).bytes(), &[])?;
@@ -244,7 +245,8 @@ pub(crate) fn read_only_is_enforced(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// However often a handle is opened, its pieces are mapped once; and unmapped when nothing of them is open.
+/// The pieces of a handle are mapped only once, however often it is opened. They are unmapped when
+/// none is open any more.
 pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -252,7 +254,7 @@ pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
     let export = range.export(..)?;
     let handle = export.handle()?;
     let peer = harness.peer()?;
-    // What the first opening of all takes.
+    // The very first open uses some resources permanently.
     let other = context.allocate(100)?;
     peer.ask(format!("open-memory o {}", other.handle()?))?;
     peer.ask("write o 0 1 100")?;
@@ -279,7 +281,8 @@ pub(crate) fn importers_map_them_once(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Memory of a thousand pieces crosses to a process that may have 256 descriptors, and leaves it none.
+/// Memory of a thousand pieces reaches a process with a limit of 256 descriptors, and uses none
+/// afterwards.
 pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -314,12 +317,13 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
             "{before:?}, then {after:?}"
         );
         peer.ask("close m")?;
-        // As many as there is room for are too few for a whole answer: it asks for fewer.
+        // The free descriptors are too few for a whole reply, so the importer requests fewer pieces
+        // at a time.
         peer.ask("take-files all 20")?;
         peer.ask(format!("open-memory m {handle}"))?;
         peer.ask(format!("check m {} 2 100", (count - 1) * unit))?;
         peer.ask("close m all")?;
-        // For none there is room: a clear error, and nothing is in the way of what comes later.
+        // With no free descriptor, the error is clear, and later opens are not affected.
         peer.ask("take-files all 0")?;
         let refused = peer.refused(format!("open-memory m {handle}"), "LimitReached")?;
         assert!(refused.message.contains("RLIMIT_NOFILE"), "{refused}");
@@ -334,7 +338,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     )))
 }
 
-/// An exporter that is killed while its pieces cross costs the importer an error, at once.
+/// An exporter that is killed while it sends pieces causes an immediate error in the importer.
 pub(crate) fn killed_exporters_stop_no_importer(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
@@ -353,7 +357,7 @@ pub(crate) fn killed_exporters_stop_no_importer(harness: &Harness) -> Verdict {
                 let began = Instant::now();
                 (context.open_memory(&handle), began.elapsed())
             });
-            // From before the first piece to after the last one.
+            // The times range from before the first piece to after the last one.
             std::thread::sleep(Duration::from_micros(2500) * round);
             peer.kill();
             opening.join()
@@ -384,7 +388,7 @@ fn hasty(harness: &Harness) -> Result<Peer, Failure> {
     Ok(importer)
 }
 
-/// Whatever a false exporter says of its pieces, the importer refuses it and goes on.
+/// The importer refuses any false statement of an exporter about its pieces, and continues.
 pub(crate) fn false_pieces_are_refused(harness: &Harness) -> Verdict {
     let (_exporter, handle) = exporter(harness)?;
     let impostor = Impostor::new(harness, &handle)?;
@@ -430,12 +434,12 @@ pub(crate) fn false_pieces_are_refused(harness: &Harness) -> Verdict {
             Err(refused) if ["Protocol", "Extent"].contains(&&*refused.kind) => {}
             other => return Err(Failure::new(format!("{what}: {other:?}"))),
         }
-        // A genuine one is opened by the same importer.
+        // The same importer opens a genuine handle.
         importer.ask(format!("open-memory n {handle} context=hasty"))?;
         importer.ask("check n 0 1 100")?;
         count += 1;
     }
-    // The second answer does not go on where the first one ended, or is none.
+    // The second reply does not continue where the first one ended, or is no such reply.
     let memory = |number| raw::memfd(number, true);
     let large = 8 << 20;
     for (what, numbers) in [
@@ -460,13 +464,13 @@ pub(crate) fn false_pieces_are_refused(harness: &Harness) -> Verdict {
             (0, 0) => raw::fetched(segment, large, serial),
             numbers => raw::pieces(segment, 2 * large, serial, numbers, &[part]),
         };
-        // Where a driver has refused the first one, nobody listens any more.
+        // If a driver has refused the first piece, the importer no longer listens.
         let _ = connection.send(&second, &borrowed(&[memory(large)?]));
         match pending.reply(deadline()) {
             Err(refused) if ["Protocol", "Driver", "Extent"].contains(&&*refused.kind) => {}
             other => return Err(Failure::new(format!("{what}: {other:?}"))),
         }
-        // A genuine one is opened by the same importer.
+        // The same importer opens a genuine handle.
         importer.ask(format!("open-memory n {handle} context=hasty"))?;
         importer.ask("check n 0 1 100")?;
         count += 1;
@@ -474,17 +478,18 @@ pub(crate) fn false_pieces_are_refused(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(format!("{count} lies")))
 }
 
-/// Returns the number of a process's mappings that others may have too, as pieces are.
+/// Returns the number of a process's shared mappings, which include all mapped pieces.
 fn shared_mappings(pid: u32) -> std::io::Result<usize> {
     let maps = crate::procfs::maps(pid)?;
     let shared = maps.iter().filter(|line| line.protection.ends_with('s'));
     Ok(shared.count())
 }
 
-/// An exporter that stops in the middle, or never comes to an end, costs what the importer's timeout says.
+/// An exporter that stops in the middle, or that never finishes, costs at most the importer's
+/// timeout.
 pub(crate) fn silent_exporters_cost_the_timeout(harness: &Harness) -> Verdict {
     if !harness.is_host() {
-        // The false exporter has only memory of the host.
+        // The false exporter has only host memory.
         return Ok(Outcome::Skipped("host_accessible_memory"));
     }
     let (_exporter, handle) = exporter(harness)?;
@@ -531,7 +536,7 @@ pub(crate) fn silent_exporters_cost_the_timeout(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(results.join("; ")))
 }
 
-/// An importer that asks for pieces and doesn't take them gets no more of them.
+/// An importer that requests pieces and does not read the replies gets no more of them.
 pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let count = 2 * BATCH;
@@ -548,8 +553,8 @@ pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
     for first in [0, BATCH as u32, 0] {
         socket.send(&ask(first).bytes(), &[])?;
     }
-    // The first is answered, and the others are told to wait.
-    // Whoever has asked is answered in turn, so all three were when two others have opened it.
+    // The broker serves the first request, and tells the others to wait. It replies in order, so
+    // all three requests were handled when two other processes have opened the memory.
     for peer in [harness.peer()?, harness.peer()?] {
         peer.ask(format!("open-memory m {handle}"))?;
     }
@@ -559,7 +564,8 @@ pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
         answers.push((raw::status(&answer), !files.is_empty()));
     }
     assert_eq!(answers, [(0, true), (BUSY, false), (BUSY, false)]);
-    // Now that they are read, there are more; none of a piece that there is not, or of another object.
+    // Once the replies are read, there are more of them. There is none for a piece that does not
+    // exist, or for another object.
     for (first, status) in [
         (1, 0),
         (count as u32, raw::BAD_REQUEST),
@@ -584,10 +590,11 @@ pub(crate) fn askers_must_read_the_answers(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An exporter that has no room for some of its pieces for a while is asked again; what was mapped stays.
+/// If an exporter has no room for some of its pieces for a while, the importer asks again. Mapped
+/// pieces stay mapped.
 pub(crate) fn exporters_without_room_are_asked_again(harness: &Harness) -> Verdict {
     if !harness.is_host() {
-        // The false exporter has only memory of the host.
+        // The false exporter has only host memory.
         return Ok(Outcome::Skipped("host_accessible_memory"));
     }
     let (_exporter, handle) = exporter(harness)?;
@@ -602,7 +609,7 @@ pub(crate) fn exporters_without_room_are_asked_again(harness: &Harness) -> Verdi
         let (question, _) = connection.receive()?;
         let (first, serial) = (raw::first_piece(&question), raw::serial(&question));
         assert_eq!(raw::operation(&question), MEMORY);
-        // The first one is given at once, and each later one when it was asked for four times.
+        // The exporter sends the first piece at once, and each later one at the fourth request.
         let times = asked.iter().filter(|other| **other == first).count();
         asked.push(first);
         if first > 0 && times < 3 {
@@ -624,10 +631,11 @@ pub(crate) fn exporters_without_room_are_asked_again(harness: &Harness) -> Verdi
     PASSED
 }
 
-/// Importers that don't take their pieces leave the exporter's user descriptors for others.
+/// Importers that do not read their pieces leave enough descriptors of the exporter's user for
+/// others.
 pub(crate) fn what_is_under_way_is_bounded(harness: &Harness) -> Verdict {
     if !harness.is_host() {
-        // Elsewhere the exporter's driver has descriptors of its own.
+        // On other backends, the exporter's driver has descriptors of its own.
         return Ok(Outcome::Skipped("host_accessible_memory"));
     }
     let exporter = harness.peer()?;
@@ -638,7 +646,7 @@ pub(crate) fn what_is_under_way_is_bounded(harness: &Harness) -> Verdict {
         .ask(format!("export-range e r 0 {}", BATCH * unit))?
         .remove(0)
         .parse()?;
-    // Half of them are four answers.
+    // Half of the limit is enough for four replies.
     exporter.ask(format!("limit-files {}", 8 * BATCH))?;
     let importers: Result<Vec<_>, Failure> = (0..6)
         .map(|_| {
@@ -661,7 +669,7 @@ pub(crate) fn what_is_under_way_is_bounded(harness: &Harness) -> Verdict {
     let (answer, files) = importers[4].receive()?;
     assert_eq!((raw::status(&answer), files.len()), (BUSY, 0));
     assert!(!pending.is_answered());
-    // Until somebody takes what is under way.
+    // The open waits until an importer reads the pieces in flight.
     let (answer, files) = importers[0].receive()?;
     assert_eq!((raw::status(&answer), files.is_empty()), (0, false));
     pending.reply(deadline())?;

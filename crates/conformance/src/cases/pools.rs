@@ -1,4 +1,5 @@
-//! Memory pools keep their memory apart, within their limits, and report it correctly.
+//! Memory pools keep their memory separate, stay within their limits, and report their use
+//! correctly.
 
 use crate::failure::Verdict;
 use crate::harness::Harness;
@@ -9,7 +10,7 @@ use crosshandle::{AllocationOptions, Error, MemoryKind, MemoryPoolOptions};
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Memory of a pool can be shared like any other, in all kinds.
+/// A pool's memory of all kinds can be shared like any other memory.
 pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -53,7 +54,7 @@ pub(crate) fn they_share_no_page(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The reserved and used bytes are what was allocated, now and at most.
+/// The reported bytes, reserved and used, current and peak, match the allocations.
 pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let pool = context.create_memory_pool(MemoryPoolOptions::new());
@@ -93,7 +94,7 @@ pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A pool never reserves more than its limit, and releases memory that it only keeps to stay below.
+/// A pool never reserves more than its limit. It releases unused memory to stay below the limit.
 pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let limit = 16 * MIB;
@@ -106,7 +107,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
         "{refused:?}"
     );
     drop(large);
-    // Kept memory makes room for other sizes.
+    // The pool releases unused memory to make room for other sizes.
     drop(pool.allocate(12 * MIB)?);
     let mut small = Vec::new();
     let end = loop {
@@ -118,7 +119,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     };
     assert!(matches!(end, Error::OutOfMemory { .. }), "{end}");
     assert!(small.len() * 100 * KIB > limit / 2, "{}", small.len());
-    // A limit below the usual size of a segment.
+    // This limit is below the usual size of a segment.
     let limit = (300 * KIB).max(context.device().info().granularity);
     let tiny = context.create_memory_pool(MemoryPoolOptions::new().limit(limit));
     drop(tiny.allocate(200 * KIB)?);
@@ -126,7 +127,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A pool releases kept memory when it is told to keep less, and all of it when it is dropped.
+/// A pool releases unused memory when it is told to keep less, and all memory when it is dropped.
 pub(crate) fn they_keep_what_they_may(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let pool = context.create_memory_pool(MemoryPoolOptions::new().keep(0));

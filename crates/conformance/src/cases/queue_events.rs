@@ -1,5 +1,5 @@
-//! Queues and events: many pending signals, several queues, failures, functions that wait
-//! themselves.
+//! Cases about queues and events: many pending signals, several queues, failures, and functions
+//! that wait.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -17,7 +17,7 @@ fn hold(queue: &Queue, gate: &Event) -> Result<(), Error> {
     queue.submit(Command::barrier().after_value(gate, 1))
 }
 
-/// A queue has more unfinished signals of one event than the event has words.
+/// A queue has more pending signals of one event than the event has words.
 pub(crate) fn many_signals_are_unfinished(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -57,7 +57,8 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
             queue.signal(&event)?;
         }
     }
-    // The second queue's signals finish: 2, 4, 6 and no more, since 9 comes after 2, but 8 after 1.
+    // The second queue's signals 2, 4 and 6 complete. Signal 8 shares a word with signal 1, which
+    // is pending, so it must wait.
     gates[1].signal()?;
     for number in [2, 4, 6] {
         event.wait_value_timeout(number, deadline())?;
@@ -74,7 +75,7 @@ pub(crate) fn queues_signal_in_turns(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A waiter that sleeps already learns of the first signal of a queue.
+/// A waiter that already sleeps learns of a queue's first signal.
 pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -93,7 +94,8 @@ pub(crate) fn sleepers_learn_of_queues(harness: &Harness) -> Verdict {
     Ok(Outcome::Passed(notes.unwrap_or_default()))
 }
 
-/// Out of order, a waiting command blocks none that it waits for, however many wait.
+/// In an out-of-order queue, a waiting command does not block the commands that it waits for,
+/// however many wait.
 pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
     const COUNT: usize = 12;
     let context = harness.context()?;
@@ -119,7 +121,7 @@ pub(crate) fn free_order_untangles(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Any number of queues can wait for each other, submitted last first.
+/// Any number of queues can wait for each other, even if the last one is submitted first.
 pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     const COUNT: usize = 40;
     let context = harness.context()?;
@@ -147,11 +149,11 @@ pub(crate) fn any_number_waits(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A chain of commands goes back and forth between queues of both orders, each waiting for the one before,
-/// whenever the signals come.
+/// A chain of commands alternates between an in-order and an out-of-order queue. Each command waits
+/// for the previous one, whenever the signals arrive.
 pub(crate) fn orders_wait_for_each_other(harness: &Harness) -> Verdict {
     const ROUNDS: usize = 300;
-    /// More than a queue of the host copies at once.
+    /// Length in bytes that is too large for a host queue to copy at once.
     const LEN: usize = 100_000;
     let context = harness.context()?;
     let memory = context.allocate(2 * LEN)?;
@@ -201,7 +203,7 @@ pub(crate) fn functions_may_use_the_device(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The failure of a host function reaches all commands that depend on it by events, in every
+/// The failure of a host function reaches all commands that depend on it through events, in every
 /// process.
 pub(crate) fn failures_go_on(harness: &Harness) -> Verdict {
     let context = harness.context()?;
@@ -258,7 +260,7 @@ pub(crate) fn commands_have_times(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Profiling may be switched on and off while commands are pending.
+/// Profiling may be enabled and disabled while commands are pending.
 pub(crate) fn times_may_be_switched(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -273,7 +275,7 @@ pub(crate) fn times_may_be_switched(harness: &Harness) -> Verdict {
             event.set_profiling(is_timed(step));
             queue.submit(Command::fill(memory.all(), &[1])?.signal(&event))?;
         }
-        // None of the commands has ended.
+        // No command has ended yet.
         event.set_profiling(is_timed(3));
         gate.signal()?;
         event.wait_timeout(deadline())?;

@@ -29,7 +29,7 @@ fn hold(queue: &Queue, gate: &Event) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Copies between memory of this process and of another one are visible in both.
+/// Copies between this process's and another process's memory are visible in both.
 pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -45,13 +45,13 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
         queue.submit(Command::copy(mine.all(), theirs.all())?.signal(&done))?;
         peer.ask("wait-value done 1 10000")?;
         peer.ask(format!("check theirs 0 1 {LEN}"))?;
-        // A small part of it.
+        // Copies a small part.
         peer.ask("write theirs 0 2 1000")?;
         let (to, from) = (mine.range(77..1_077)?, theirs.range(..1_000)?);
         queue.submit(Command::copy(from, to)?.signal(&done))?;
         done.wait_timeout(deadline())?;
         transfer.check(&mine, 77, 2, 1_000)?;
-        // By the peer's queue, into memory of this process.
+        // The peer's queue copies into memory of this process.
         peer.ask(format!("open-memory mine {}", mine.handle()?))?;
         peer.ask("queue q")?;
         peer.ask(format!("write theirs 0 3 {LEN}"))?;
@@ -62,8 +62,8 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Memory of the kinds device, host and shared, and ordinary memory of the process, can be source
-/// and destination.
+/// Device, host and shared memory, and ordinary memory of the process, can be source and
+/// destination.
 pub(crate) fn copies_between_all_kinds(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -150,7 +150,7 @@ pub(crate) fn fills_with_any_pattern(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// In order: commands run one after the other, whatever they wait for.
+/// An in-order queue runs commands one after the other, whatever they wait for.
 pub(crate) fn keeps_order(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -215,7 +215,7 @@ pub(crate) fn takes_any_number(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Out of order: a waiting command delays only commands behind a barrier.
+/// In an out-of-order queue, a waiting command delays only commands after a barrier.
 pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
@@ -246,8 +246,8 @@ pub(crate) fn free_order_overtakes(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Out of order, the two halves of a barrier: one waits for all earlier commands and delays
-/// nothing; the other delays all later commands and waits only for its events.
+/// The two halves of a barrier in an out-of-order queue. One half waits for all earlier commands
+/// and delays nothing. The other half delays all later commands and waits only for its events.
 pub(crate) fn halves_of_a_barrier(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue_with(QueueOrder::OutOfOrder)?;
@@ -290,7 +290,8 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event a {}", a.handle()?))?;
         peer.ask(format!("open-event c {}", c.handle()?))?;
         peer.ask("queue q")?;
-        // a: a future value; b: signalled by the other queue, after a; c: by the peer, after a.
+        // `a` is a future value, `b` is signalled by the other queue after `a`, and `c` is
+        // signalled by the peer after `a`.
         two.submit(Command::barrier().after_value(a, 1).signal(b))?;
         peer.ask("submit q barrier after-value=a:1 signal=c")?;
         let seen = Arc::new(AtomicU32::new(0));
@@ -306,7 +307,7 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
                 .after(c)
                 .signal(done),
         )?;
-        // Signalled after the submission, so not part of the wait.
+        // This signal is submitted later, so the wait does not include it.
         let late = done.wait_timeout(Duration::from_millis(20));
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
         assert_eq!(seen.load(Ordering::SeqCst), 0);
@@ -322,7 +323,8 @@ pub(crate) fn waits_across_queues_and_processes(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// An error or a panic of a command reaches its event in every process, and its dependents.
+/// An error or a panic of a command reaches its event in every process, and all commands that
+/// depend on it.
 pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -331,19 +333,19 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
         let (event, next) = (context.create_event()?, context.create_event()?);
         peer.ask(format!("open-event e {}", event.handle()?))?;
         peer.ask("queue q")?;
-        // Fails here, seen by the peer.
+        // The command fails in this process, and the peer sees it.
         queue.submit(Command::call(|| Err::<(), _>("no paper")).signal(&event))?;
         queue.submit(Command::barrier().after(&event).signal(&next))?;
         let failed = event.wait_timeout(deadline()).expect_err("it failed");
         assert!(failed.to_string().contains("no paper"), "{failed}");
         failed_late(harness.device(), "", next.wait_timeout(deadline()))?;
-        // A signal that has failed already fails commands that wait for it anywhere.
+        // A signal that has already failed fails commands that wait for it in any process.
         queue.submit(Command::barrier().after(&event).signal(&next))?;
         let failed = next.wait_timeout(deadline());
         assert!(matches!(failed, Err(Error::CommandFailed(_))), "{failed:?}");
         peer.refused("wait e 10000", "CommandFailed")?;
         assert_eq!(peer.ask("status e")?[2], "CommandFailed");
-        // Fails in the peer, seen here.
+        // The command fails in the peer, and this process sees it.
         for work in ["fail paper", "panic"] {
             peer.ask(format!("submit q {work} signal=e"))?;
             let failed = event.wait_timeout(deadline());
@@ -363,7 +365,7 @@ pub(crate) fn errors_reach_events(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// The error of a command without an event comes from `finish`, once.
+/// `finish` returns the error of a command without an event, once.
 pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let queue = context.create_queue()?;
@@ -375,7 +377,7 @@ pub(crate) fn finish_tells_errors_once(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Submitted commands run on when their queue is dropped, and keep their memory and events.
+/// Submitted commands still run when their queue is dropped, and keep their memory and events.
 pub(crate) fn commands_outlive_what_they_use(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;

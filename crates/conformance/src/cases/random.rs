@@ -6,7 +6,7 @@ use crate::pattern::Random;
 use crate::{Outcome, Peer};
 use std::time::{Duration, Instant};
 
-/// Number of operations with one seed, unless the time is over before.
+/// Maximum number of operations per seed. The time limit may end them earlier.
 const STEPS: usize = 1_500;
 const SEEDS: u64 = 4;
 const TIME: Duration = Duration::from_secs(8);
@@ -23,9 +23,9 @@ struct Object {
     kind: Kind,
     exporter: usize,
     handle: String,
-    /// Whether each process has it open: as its creator or as an importer.
+    /// Whether each process has the object open, as its creator or as an importer.
     is_open: [bool; 2],
-    /// Seed of its bytes, or its value.
+    /// The seed of its bytes, or its value.
     state: u64,
 }
 
@@ -77,7 +77,7 @@ impl Model {
         Ok(())
     }
 
-    /// Opens an object in the importer. An object that its exporter has freed must be stale.
+    /// Opens an object in the importer. If the exporter has freed it, the handle must be stale.
     fn open(&mut self) -> Result<(), Failure> {
         let Some(object) = self.any() else {
             return Ok(());
@@ -108,7 +108,7 @@ impl Model {
         let object = &mut self.objects[object];
         self.peers[holder].ask(format!("close o{}", object.name))?;
         object.is_open[holder] = false;
-        // Stale handles are tried for a while and then dropped.
+        // Stale handles are tried for a while and then removed from the list.
         if self.objects.len() > 30 {
             self.objects.retain(|object| object.is_open != [false; 2]);
         }
@@ -173,7 +173,7 @@ impl Model {
     }
 }
 
-/// Two processes create, open, change, check and close objects of each other, and agree with the
+/// Two processes create, open, change, check and close each other's objects. All results match the
 /// model.
 pub(crate) fn two_processes_and_a_model(harness: &Harness) -> Verdict {
     let end = Instant::now() + TIME;

@@ -1,4 +1,4 @@
-//! Copies and fills of rectangles of two and three dimensions.
+//! Cases about copies and fills of rectangles with two and three dimensions.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -67,7 +67,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     let mut random = Random(7);
     let mut signals = 0;
     for round in 0..60 {
-        // Now and then larger than a submitting thread would copy at once.
+        // Some regions are larger than a submitting thread would copy at once.
         let most = if round % 10 == 9 { 40 } else { 9 };
         let region = Region {
             width: 1 + random.below(if round % 10 == 9 { 60 } else { 12 }),
@@ -123,7 +123,7 @@ pub(crate) fn copies_cross(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Rows of a matrix are copied to the rows of another one.
+/// The rows of a matrix are copied to the rows of another one.
 pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -154,7 +154,7 @@ pub(crate) fn copies_rows(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Patterns start anew in every row; bytes between the rows stay.
+/// Patterns start again in every row, and bytes between the rows stay unchanged.
 pub(crate) fn fills_rows(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
@@ -238,7 +238,7 @@ pub(crate) fn bad_ones_are_refused(harness: &Harness) -> Verdict {
             row: pitches.0,
             slice: pitches.1,
         };
-        // Large enough for any region, so that this side is not the fault.
+        // The layout fits any region, so that only the other side is invalid.
         let good = Pitches::tight(region);
         for (to, from) in [(bad, good), (good, bad)] {
             let refused = Command::copy_rect(memory.all(), from, memory.all(), to, region);

@@ -1,4 +1,4 @@
-//! A living exporter that does not answer: late is not dead.
+//! A live exporter that does not reply is late, not dead.
 
 use super::faults::{event_of, leave_unfinished, memory_of};
 use crate::failure::{Failure, Verdict};
@@ -6,18 +6,18 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, pattern};
-use crosshandle::Error;
+use crosshandle::{Access, Error};
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
 
-/// A stopped process, which goes on when this is dropped.
+/// A stopped process, which resumes when this value is dropped.
 pub(super) struct Stopped<'a>(&'a Peer);
 
 impl<'a> Stopped<'a> {
     pub(super) fn new(peer: &'a Peer) -> Result<Self, Failure> {
         peer.send(Signal::STOP);
         let stopped = Self(peer);
-        // The threads stop some time after the signal is sent.
+        // The threads stop some time after the signal was sent.
         eventually("a process stops", || Ok(procfs::is_stopped(peer.pid())?))?;
         Ok(stopped)
     }
@@ -29,7 +29,7 @@ impl Drop for Stopped<'_> {
     }
 }
 
-/// A living exporter that does not answer costs an importer its timeout and nothing else.
+/// A live exporter that does not reply costs an importer its timeout and nothing else.
 pub(crate) fn costs_no_more_than_the_timeout(harness: &Harness) -> Verdict {
     let (exporter, importer) = (harness.peer()?, harness.peer()?);
     let event = event_of(&exporter, "e")?;
@@ -50,7 +50,7 @@ pub(crate) fn costs_no_more_than_the_timeout(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A late answer costs an importer none of its objects: the exporter still keeps them for it.
+/// A late reply does not cost an importer its objects, because the exporter still keeps them.
 pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
     let context = {
         let options = harness
@@ -63,7 +63,7 @@ pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
     let event = context.open_event(&event_of(&exporter, "e")?)?;
     let first = memory_of(&exporter, "first", 1)?;
     let held = context.open_memory(&first)?;
-    // Large, so that its descriptor must be fetched.
+    // The allocation is large, so its descriptor must be fetched.
     exporter.ask("allocate large 5000000")?;
     let large = exporter.ask("memory-handle large")?.remove(0).parse()?;
     leave_unfinished(&exporter, "e")?;
@@ -72,7 +72,14 @@ pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
         let late = context.open_memory(&large).expect_err("it is stopped");
         assert!(late.is_timeout(), "{late:?}");
     }
-    // Late is not dead.
+    // These are more requests than the exporter's queue has room for.
+    for _ in 0..400 {
+        let timeout = Duration::from_millis(1);
+        let late = context.open_memory_timeout(&large, Access::ReadWrite, timeout);
+        let late = late.expect_err("it is stopped");
+        assert!(late.is_timeout(), "{late:?}");
+    }
+    // The exporter is late, not dead.
     assert!(!event.try_wait()?, "the signal is still under way");
     drop(stopped);
     let opened = context.open_memory(&large)?;
@@ -80,7 +87,7 @@ pub(crate) fn keeps_its_importers(harness: &Harness) -> Verdict {
     exporter.ask("check large 0 9 1000")?;
     exporter.ask("signal gate-e")?;
     event.wait_timeout(deadline())?;
-    // The exporter reuses nothing that is open here.
+    // The exporter does not reuse memory that is open here.
     exporter.ask("close first")?;
     for round in 0..10 {
         exporter.ask(format!("allocate other{round} 100000"))?;

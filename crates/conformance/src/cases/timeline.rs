@@ -1,4 +1,4 @@
-//! The values of events: they only grow, and every wait belongs to one of them.
+//! The values of events only grow, and every wait belongs to one value.
 
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
@@ -6,7 +6,7 @@ use crate::suite::PASSED;
 use crosshandle::{Command, Error, Event, EventHandle};
 use std::time::Duration;
 
-/// `signal_value` completes all values up to its own, for waiters of any process.
+/// `signal_value` completes all values up to its own, for waiters in any process.
 pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -31,7 +31,7 @@ pub(crate) fn values_complete_in_leaps(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// A value cannot be signalled again, nor one before it.
+/// Neither a value nor an earlier one can be signalled again.
 pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let peer = harness.peer()?;
@@ -48,7 +48,7 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
     assert!(matches!(far, Error::InvalidArgument(_)), "{far:?}");
     let end = event.signal_value(u64::MAX).expect_err("beyond the end");
     assert!(!end.to_string().is_empty());
-    // Far ahead in steps, so that the lower halves of the numbers wrap.
+    // The values advance in large steps, so that the lower halves of the numbers wrap.
     let step = 1 << 28;
     for leap in 1..=40_u64 {
         event.signal_value(leap * step)?;
@@ -61,8 +61,8 @@ pub(crate) fn values_only_grow(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// More signals of several queues and processes are pending than there are words, and finish in any
-/// order: each wait ends with its own signal and not before.
+/// Several queues and processes have more pending signals than the event has words. The signals
+/// complete in any order, and each wait ends with its own signal and not before.
 pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
     const PEERS: usize = 3;
     const QUEUES: usize = 5;
@@ -95,7 +95,7 @@ pub(crate) fn signals_finish_in_any_order(harness: &Harness) -> Verdict {
         .map(|value| watcher.begin_and_sleep(format!("wait-value e {value}")))
         .collect();
     let mut waits: Vec<_> = waits?.into_iter().map(Some).collect();
-    // From the last to the first: signals that share a word finish in order.
+    // The gates open from the last to the first. Signals that share a word complete in order.
     let mut open = vec![false; gates.len()];
     for (value, gate) in gates.iter().rev() {
         gate.signal()?;
@@ -135,7 +135,7 @@ pub(crate) fn queues_wait_for_future_values(harness: &Harness) -> Verdict {
     PASSED
 }
 
-/// Many processes run a relay: each waits for its own values and signals the next.
+/// Many processes run a relay. Each waits for its own values and signals the next process.
 pub(crate) fn relay(harness: &Harness) -> Verdict {
     const PEERS: usize = 4;
     const ROUNDS: u64 = 100;
@@ -148,8 +148,8 @@ pub(crate) fn relay(harness: &Harness) -> Verdict {
         peer.ask(format!("open-event from {}", pair[0].handle()?))?;
         peer.ask(format!("open-event to {}", pair[1].handle()?))?;
     }
-    // Started once all peers are ready, since the first would time out before the last has found
-    // its device.
+    // The relay starts when all peers are ready. Otherwise the first peer would time out before the
+    // last one has found its device.
     let runners: Vec<_> = peers
         .iter()
         .map(|peer| peer.begin(format!("ping-pong from to {ROUNDS}")))

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 /// Longest time of a command.
 const LIMIT: Duration = Duration::from_secs(4);
+/// Time between two looks at what the pair holds.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// The pair, in the workers' socket directory, for as many cases as there are.
 pub(super) struct Bystanders {
@@ -66,17 +68,21 @@ impl Bystanders {
         [&self.exporter, &self.importer].map(|worker| worker.pid as u32)
     }
 
-    /// Compares what the pair holds with what it held at first.
+    /// Compares what the pair holds with what it held at first. Threads that have nothing to do end after
+    /// a while.
     pub(super) fn check_holdings(&self) -> Result<(), String> {
-        let more: Vec<_> = self
-            .holdings()
-            .iter()
-            .zip(&self.before)
-            .flat_map(|(now, before)| now.beyond(before))
-            .collect();
-        match more.is_empty() {
-            true => Ok(()),
-            false => Err(format!("the bystanders hold {}", more.join(", "))),
+        let end = Instant::now() + LIMIT * slowdown();
+        loop {
+            let holdings = self.holdings();
+            let pairs = holdings.iter().zip(&self.before);
+            let more: Vec<_> = pairs.flat_map(|(now, before)| now.beyond(before)).collect();
+            if more.is_empty() {
+                return Ok(());
+            }
+            if Instant::now() >= end {
+                return Err(format!("the bystanders hold {}", more.join(", ")));
+            }
+            std::thread::sleep(LOOK);
         }
     }
 

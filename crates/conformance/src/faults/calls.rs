@@ -86,7 +86,8 @@ pub(super) const CALLS: &[Call] = &[
     call("ftruncate", libc::SYS_ftruncate, false, &[ENOSPC, EINTR]),
     call("fallocate", libc::SYS_fallocate, false, &[ENOSPC, EINTR]),
     call("fcntl", libc::SYS_fcntl, true, &[ENOMEM]),
-    call("fcntl_seal", libc::SYS_fcntl, false, &[ENOMEM]),
+    // The kernel has no error for seals that are read, or added to memory that nothing else uses.
+    call("fcntl_seal", libc::SYS_fcntl, false, &[]),
     call("fcntl_lock", libc::SYS_fcntl, true, &[ENOLCK, EINTR]),
     call("fcntl_dup", libc::SYS_fcntl, false, &[EMFILE]),
     call("flock", libc::SYS_flock, true, &[ENOLCK, EINTR]),

@@ -42,7 +42,7 @@ struct Arguments {
     is_sample: bool,
     limit: Option<Duration>,
     workload: String,
-    case: Option<CaseId>,
+    case: Option<String>,
     list: bool,
     log: bool,
     planted: Option<String>,
@@ -88,7 +88,7 @@ impl Arguments {
                     arguments.limit = Some(Duration::from_secs(60 * number(value()?)?));
                 }
                 "--workload" => arguments.workload = value()?,
-                "--case" => arguments.case = Some(value()?.parse()?),
+                "--case" => arguments.case = Some(value()?),
                 "--list" => arguments.list = true,
                 "--log" => arguments.log = true,
                 "--shrink" => arguments.shrink = true,
@@ -137,6 +137,9 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
             story: &arguments.workload,
             is_sample: arguments.is_sample,
             limit: arguments.limit,
+            case: arguments.case.as_deref(),
+            list: arguments.list,
+            is_logged: arguments.log,
         };
         return match programs::run(&request) {
             Ok(true) => ExitCode::SUCCESS,
@@ -148,7 +151,10 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
         };
     }
     let outcome = match &arguments.case {
-        Some(case) => one(&arguments, case, peer),
+        Some(case) => case
+            .parse()
+            .map_err(Failure::new)
+            .and_then(|case| one(&arguments, &case, peer)),
         None => match &arguments.planted {
             Some(bug) => planted(&arguments, bug, peer),
             None => all(&arguments, peer),

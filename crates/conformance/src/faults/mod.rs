@@ -31,3 +31,4 @@ mod workload;
 pub use command::{run, run_soak};
 pub use filter::install_if_asked;
 pub use gpu_deaths::run as run_gpu_deaths;
+pub use play::programs::run_model_program;

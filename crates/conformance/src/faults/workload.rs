@@ -37,6 +37,15 @@ pub(super) enum Action {
     Join { label: String },
 }
 
+/// An object: the worker that made it, and its name there.
+pub(super) type Origin = (char, String);
+
+/// Returns the object's name in a word of a command, such as `e` in `e:1` and in `signal=e`.
+fn name_in(word: &str) -> &str {
+    let word = word.split_once('=').map_or(word, |(_, value)| value);
+    word.split_once(':').map_or(word, |(name, _)| name)
+}
+
 /// What several processes do.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
@@ -80,6 +89,116 @@ impl Workload {
                 *worker == name && words.next() == Some("event") && words.next() == Some(event)
             }
             _ => false,
+        })
+    }
+
+    /// Returns the object that a worker calls by a name: the worker that made it, and its name there.
+    pub(super) fn origin(&self, worker: char, name: &str) -> Origin {
+        let handle = self.runs().find_map(|(by, words, _)| match words[..] {
+            [open, opened, handle, ..] if open.starts_with("open-") => {
+                ((by, opened) == (worker, name)).then(|| handle.strip_prefix('$'))?
+            }
+            _ => None,
+        });
+        let made = handle.and_then(|handle| {
+            self.runs().find_map(|(by, words, variable)| {
+                (variable == Some(handle)).then(|| (by, words.get(1).copied().unwrap_or_default()))
+            })
+        });
+        let (worker, name) = made.unwrap_or((worker, name));
+        (worker, name.to_owned())
+    }
+
+    /// Returns the context in which an object was made, if its line names one.
+    pub(super) fn context(&self, origin: &Origin) -> Option<Origin> {
+        self.runs().find_map(|(by, words, _)| {
+            let is_made = (by, *words.get(1)?) == (origin.0, origin.1.as_str());
+            let context = words
+                .iter()
+                .find_map(|word| word.strip_prefix("context="))?;
+            (is_made && !words[0].starts_with("open-")).then(|| (by, context.to_owned()))
+        })
+    }
+
+    /// Returns the workers that have an object at some time.
+    fn users(&self, origin: &Origin) -> BTreeSet<char> {
+        let opens = self.runs().filter_map(|(by, words, _)| match words[..] {
+            [open, name, ..] if open.starts_with("open-") => {
+                (self.origin(by, name) == *origin).then_some(by)
+            }
+            _ => None,
+        });
+        opens.chain([origin.0]).collect()
+    }
+
+    /// Returns the objects that a command names, and those that queues bring together with them.
+    pub(super) fn objects(&self, worker: char, command: &str) -> BTreeSet<Origin> {
+        let named = |worker: char, words: &[&str]| -> BTreeSet<Origin> {
+            let names = words.iter().skip(1).map(|word| name_in(word));
+            names.map(|name| self.origin(worker, name)).collect()
+        };
+        let words: Vec<_> = command.split(' ').collect();
+        let mut objects = named(worker, &words);
+        let submits: Vec<_> = self
+            .runs()
+            .filter(|(_, words, _)| words[0] == "submit")
+            .map(|(by, words, _)| named(by, &words))
+            .collect();
+        loop {
+            let before = objects.len();
+            for submitted in &submits {
+                if !submitted.is_disjoint(&objects) {
+                    objects.extend(submitted.iter().cloned());
+                }
+            }
+            if objects.len() == before {
+                return objects;
+            }
+        }
+    }
+
+    /// Returns the workers that have an object which has to do with a command.
+    pub(super) fn involved(&self, worker: char, command: &str) -> BTreeSet<char> {
+        let objects = self.objects(worker, command);
+        objects
+            .iter()
+            .flat_map(|origin| self.users(origin))
+            .collect()
+    }
+
+    /// Returns the numbers of the lines that signal one of the objects.
+    pub(super) fn signals<'a>(
+        &'a self,
+        objects: &'a BTreeSet<Origin>,
+    ) -> impl Iterator<Item = usize> + 'a {
+        self.lines.iter().filter_map(|line| {
+            let Action::Run {
+                worker, command, ..
+            } = &line.action
+            else {
+                return None;
+            };
+            let words: Vec<_> = command.split(' ').collect();
+            let signalled = match words[0] {
+                "signal" => words.get(1).copied(),
+                "submit" => words.iter().find_map(|word| word.strip_prefix("signal=")),
+                _ => None,
+            };
+            let origin = self.origin(*worker, signalled?);
+            objects.contains(&origin).then_some(line.number)
+        })
+    }
+
+    /// Returns the commands that lines run: their workers, words and variables.
+    fn runs(&self) -> impl Iterator<Item = (char, Vec<&str>, Option<&str>)> {
+        self.lines.iter().filter_map(|line| match &line.action {
+            Action::Run {
+                worker,
+                command,
+                variable,
+                ..
+            } => Some((*worker, command.split(' ').collect(), variable.as_deref())),
+            _ => None,
         })
     }
 
@@ -143,8 +262,8 @@ pub(super) fn all() -> Vec<Workload> {
 const TEXTS: &[(&str, &str)] = &[
     (
         "event",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -159,8 +278,8 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "memory",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X allocate m 5000
          X write m 0 1 5000
          X m := memory-handle m
@@ -191,10 +310,10 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "fan-out",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
-         C context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
+         C context default timeout=1000
          X event e
          X e := event-handle e
          X allocate m 5000
@@ -231,9 +350,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "chain",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event one
          X one := event-handle one
          X allocate m 4096
@@ -263,9 +382,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "queues",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -300,9 +419,9 @@ const TEXTS: &[(&str, &str)] = &[
     // One importer waits for another one's signal alone: only who fails the signal wakes it.
     (
         "orphan",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -320,14 +439,14 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "re-opening",
-        "X context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
          X event e
          X e := event-handle e
          X allocate m 4096
          X write m 0 1 4096
          X m := memory-handle m
-         A context c timeout=400
+         A context c timeout=1000
          A open-memory m $m context=c
          A check m 0 ? 4096
          A close m c
@@ -338,7 +457,7 @@ const TEXTS: &[(&str, &str)] = &[
          A check m 0 ? 4096
          A signal e
          A close e m
-         X context d timeout=400
+         X context d timeout=1000
          X event f context=d
          X f := event-handle f
          A open-event f $f
@@ -352,18 +471,18 @@ const TEXTS: &[(&str, &str)] = &[
          A signal e
          join x
          A close e default
-         A context default timeout=400
+         A context default timeout=1000
          A open-event e $e
          A signal e
-         X wait-value e 3 5000
+         X wait-value e 3 1000
          X close e m",
     ),
     // Futures, functions and notifiers, which one thread of their process tells.
     (
         "awaited",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X event e
          X e := event-handle e
          A open-event e $e
@@ -393,9 +512,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "physical",
-        "X context default timeout=400
-         A context default timeout=400
-         B context default timeout=400
+        "X context default timeout=1000
+         A context default timeout=1000
+         B context default timeout=1000
          X physical p 2097152
          X p := physical-handle p
          X reserve r 2097152
@@ -421,9 +540,9 @@ const TEXTS: &[(&str, &str)] = &[
     ),
     (
         "many",
-        "X context default timeout=400
-         Y context default timeout=400
-         A context default timeout=400
+        "X context default timeout=1000
+         Y context default timeout=1000
+         A context default timeout=1000
          X event e
          Y event f
          A event g
@@ -453,7 +572,7 @@ const TEXTS: &[(&str, &str)] = &[
          A signal g 8
          join g2
          X signal g
-         Y wait-value g 10 5000
+         Y wait-value g 10 1000
          A close e f g
          X close e g q gate
          Y close f g q gate",

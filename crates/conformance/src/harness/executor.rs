@@ -1,4 +1,4 @@
-//! Futures and streams without a runtime, each with a time limit.
+//! Runs futures and streams without an async runtime, each with a time limit.
 
 use futures_core::Stream;
 use std::pin::{Pin, pin};
@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// Wakes a thread.
+/// A waker that unparks a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -16,8 +16,8 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future on this thread, which sleeps while nothing wakes the future. Returns `None` if it has
-/// not ended within `limit`.
+/// Runs a future on this thread, which sleeps until the future is woken. Returns `None` if the
+/// future has not completed within `limit`.
 pub fn block_on<T>(future: impl Future<Output = T>, limit: Duration) -> Option<T> {
     let end = Instant::now() + limit;
     let mut future = pin!(future);
@@ -35,14 +35,14 @@ pub fn block_on<T>(future: impl Future<Output = T>, limit: Duration) -> Option<T
     }
 }
 
-/// Polls a future once, and returns whether it goes on. Nothing is woken for it.
+/// Polls a future once, and returns whether it is still pending. The poll registers no waker.
 pub fn is_pending(future: &mut (impl Future + Unpin)) -> bool {
     let mut task = Context::from_waker(Waker::noop());
     Pin::new(future).poll(&mut task).is_pending()
 }
 
-/// Takes the next item of a stream as [`block_on`] runs a future: `None` if none has come within
-/// `limit`, `Some(None)` if the stream has ended.
+/// Returns the next item of a stream, as [`block_on`] does for a future. Returns `None` if no item
+/// arrived within `limit`, and `Some(None)` if the stream has ended.
 pub fn next<S: Stream + Unpin>(stream: &mut S, limit: Duration) -> Option<Option<S::Item>> {
     let next = std::future::poll_fn(|task| Pin::new(&mut *stream).poll_next(task));
     block_on(next, limit)

@@ -1,4 +1,4 @@
-//! The environment of a case: a device, a socket directory of its own, and peers.
+//! The environment of a case: a device, a private socket directory, and peers.
 
 mod executor;
 mod transfer;
@@ -60,14 +60,14 @@ impl Harness {
     /// Fails if there is no such device or no directory can be made.
     pub fn new(devices: &Devices, program: &Path) -> Result<Self, Failure> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Short, because a socket's path has 107 characters at most.
+        // The name is short, because the path of a socket has at most 107 characters.
         let directory = loop {
             let count = COUNT.fetch_add(1, Ordering::Relaxed);
             let name = format!("xhc-{}-{count}", std::process::id());
             let directory = std::env::temp_dir().join(name);
             match fs::create_dir(&directory) {
                 Ok(()) => break directory,
-                // Left by a killed process that had the same id.
+                // A killed process that had the same ID has left the directory.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error.into()),
             }
@@ -104,7 +104,7 @@ impl Harness {
         &self.peer_name
     }
 
-    /// Returns whether both devices are the host, whose memory shows in `/proc`.
+    /// Returns whether both devices are the host, whose memory is visible in `/proc`.
     pub(crate) fn is_host(&self) -> bool {
         [&self.device, &self.peer_device]
             .iter()
@@ -120,8 +120,8 @@ impl Harness {
         }
     }
 
-    /// Returns the alignment, in bytes, up to which an address in an importer is aligned as in the
-    /// exporter. Level Zero's drivers choose addresses, and promise no more than their pages.
+    /// Returns the greatest alignment, in bytes, that an address in an importer keeps. Level Zero's
+    /// drivers choose the addresses and guarantee only the alignment of their pages.
     pub(crate) fn importers_alignment(&self) -> usize {
         match self.peer_device.info().backend {
             BackendKind::LevelZero => 64 << 10,
@@ -129,15 +129,15 @@ impl Harness {
         }
     }
 
-    /// Returns whether drivers open memory by handles of their own, so that a descriptor alone is
-    /// not enough.
+    /// Returns whether drivers open memory by their own handles, so that a descriptor alone is not
+    /// enough.
     pub(crate) fn has_driver_handles(&self) -> bool {
         self.peer_device.info().backend == BackendKind::LevelZero
     }
 
-    /// Returns the time within which a death must be known: far more than the promised 100 ms,
-    /// because the machine may be busy. A driver cleans up after a process before the system closes
-    /// the process's connections.
+    /// Returns the time within which a death must be noticed. It is far longer than the documented
+    /// 100 ms, because the machine may be busy. A driver also cleans up after a process before the
+    /// kernel closes the process's connections.
     pub(crate) fn promptness(&self) -> Duration {
         Duration::from_secs(if self.is_host() { 1 } else { 5 })
     }
@@ -146,7 +146,7 @@ impl Harness {
         &self.program
     }
 
-    /// Returns a copy of the peers' program that every user may run.
+    /// Returns the path of a copy of the peers' program that every user may execute.
     pub(crate) fn public_program(&self) -> std::io::Result<PathBuf> {
         let copy = self.copy();
         if !copy.exists() {
@@ -187,7 +187,7 @@ impl Harness {
         self.peer_with(PeerOptions::new())
     }
 
-    /// Starts a peer as the options say.
+    /// Starts a peer with these options.
     ///
     /// # Errors
     /// Fails if the peer does not start.
@@ -203,7 +203,7 @@ impl Drop for Harness {
     }
 }
 
-/// Polls until a condition holds. Only for events that send no message.
+/// Polls until a condition holds. Use it only for changes that send no message.
 #[track_caller]
 pub(crate) fn eventually(
     what: &str,

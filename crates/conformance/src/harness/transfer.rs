@@ -6,14 +6,14 @@ use crosshandle::{
     VirtualRange,
 };
 
-/// A reader and writer of memory: directly where the host can access it, otherwise through a queue.
+/// Reads and writes memory: directly if the host can access it, and otherwise through a queue.
 pub struct Transfer {
     context: Context,
     queue: Option<Queue>,
 }
 
 impl Transfer {
-    /// Returns a transfer for memory of this context.
+    /// Creates a transfer for memory of this context.
     ///
     /// # Errors
     /// Fails if no queue can be created.
@@ -124,10 +124,10 @@ impl Transfer {
     }
 }
 
-/// Returns mapped bytes for a copy.
+/// Returns the range of mapped bytes for a copy.
 fn mapped(range: &VirtualRange, offset: usize, len: usize) -> Result<MemoryRange> {
     // SAFETY: the functions of this file wait for every copy before they return, and no case unmaps
-    // memory during a copy. A late copy fails its case.
+    // memory during a copy. If a copy is late, the case fails.
     unsafe { range.range(offset..offset + len) }
 }
 

@@ -1,4 +1,4 @@
-//! Handles and answers that fail the library's checks: none of them reaches a call of the driver.
+//! Handles and replies that fail the library's checks must not cause any driver call.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::handle::HANDLE_SIZE;
@@ -48,7 +48,7 @@ impl Kind {
         }
     }
 
-    /// Has a peer create an object called `name`, and returns its handle.
+    /// Makes a peer create an object called `name`, and returns its handle.
     fn export(self, peer: &Peer, name: &str) -> Bytes {
         let (make, ask) = match self {
             Self::Memory => ("allocate", "memory-handle"),
@@ -81,7 +81,7 @@ impl Random {
     }
 }
 
-/// Returns the number of this process's driver calls until its last context ended.
+/// Returns how many driver calls this process has made when its last context ended.
 fn all_calls() -> u64 {
     let count = |line: &str| {
         line.strip_prefix("calls ")?
@@ -93,7 +93,7 @@ fn all_calls() -> u64 {
     report().lines().filter_map(count).sum::<u64>()
 }
 
-/// Returns the number of driver calls that a context costs in which `body` runs.
+/// Returns the number of driver calls of a context in which `body` runs.
 fn cost(harness: &Harness, body: impl FnOnce(&Context)) -> u64 {
     let before = all_calls();
     let context = harness.context().unwrap();
@@ -153,7 +153,7 @@ pub(crate) fn bad_handles_reach_no_driver() {
         peer.ask("close stale").unwrap();
         handle
     });
-    // The first context finds the devices.
+    // The first context also finds the devices.
     cost(&harness, |_| {});
     let nothing = cost(&harness, |_| {});
     let (mut random, mut tried) = (Random(0x9e37_79b9_7f4a_7c15), 0);
@@ -193,7 +193,8 @@ pub(crate) fn bad_handles_reach_no_driver() {
                 let mut noise = [0; HANDLE_SIZE];
                 random.fill(&mut noise);
                 refuse(&noise, "random");
-                // The correct exporter, key, kind and tag, and everything else random.
+                // The exporter, the key, the kind and the tag are correct, and everything else is
+                // random.
                 let mut claims = [0; 32];
                 random.fill(&mut claims);
                 claims[0] = claims[0] & !3 | good[at::GENERATION] & 3;
@@ -205,20 +206,20 @@ pub(crate) fn bad_handles_reach_no_driver() {
     assert!(tried > 15_000, "{tried}");
 }
 
-/// A false exporter's change of a correct answer.
+/// A change that a false exporter makes to a correct reply.
 type Lie = Box<dyn Fn(&mut Vec<u8>, &mut Vec<OwnedFd>) + Send>;
 
-/// Offsets in an answer, in bytes.
+/// Offsets in a reply, in bytes.
 const SEGMENT: usize = 12;
 const BLOB_LEN: usize = 20;
 const LEN: usize = 24;
 const BLOB: usize = 32;
-/// Offsets in an answer of the parts of its backend blob, in bytes: subject, driver version, driver
+/// Offsets of the parts of a reply's backend blob, in bytes: subject, driver version, driver
 /// handle.
 const SUBJECT: usize = BLOB + 4;
 const VERSION: usize = BLOB + 8;
 
-/// A false exporter between a true one and its importers.
+/// A false exporter between a genuine exporter and its importers.
 struct Impostor {
     thread: Option<JoinHandle<()>>,
     lie: &'static Mutex<Option<Lie>>,
@@ -232,7 +233,7 @@ impl Impostor {
         let (socket, truth) = (Socket::listen(&path).unwrap(), truth.to_owned());
         let lie: &'static Mutex<Option<Lie>> = Box::leak(Box::default());
         let thread = thread::spawn(move || {
-            let importer = socket.accept().unwrap().expect("somebody connects");
+            let importer = socket.accept().unwrap().expect("a process connects");
             let truth = Socket::connect(&truth).unwrap();
             loop {
                 let Ok((question, files)) = importer.receive() else {
@@ -353,8 +354,8 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     });
     assert_eq!(lied, nothing, "calls of the driver: {}", report());
     drop(impostor);
-    // An event asks for the driver's event when a queue could wait for it, and does without if that
-    // fails.
+    // An importer requests the driver's event when a queue could wait for it, and continues without
+    // it if the request fails.
     std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
     let impostor = Impostor::new(harness.directory(), &truth);
     let signalled = |context: &Context| {
@@ -384,7 +385,7 @@ pub(crate) fn hostile_answers_reach_no_driver() {
     });
     assert_eq!(opens(), 0, "{}", report());
     drop(impostor);
-    // Unchanged answers do reach the driver.
+    // Unchanged replies do cause driver calls.
     std::fs::remove_file(harness.directory().join("0000000000000bad.sock")).unwrap();
     let impostor = Impostor::new(harness.directory(), &truth);
     cost(&harness, |context| {

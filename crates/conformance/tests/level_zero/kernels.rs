@@ -1,4 +1,4 @@
-//! Roles with kernels, where an OpenCL runtime for the CPU is installed; elsewhere they say so.
+//! Roles with kernels, which need an OpenCL runtime for the CPU. Without one, they print that.
 
 use crate::roles::{LONG, harness};
 use crosshandle::{
@@ -12,7 +12,7 @@ const SPIR_V: &[u8] = include_bytes!("../../kernels/kernels.spv");
 const COUNT: usize = 1000;
 
 fn module() -> ProgramImage<'static> {
-    // SAFETY: the assembler's validator passed it.
+    // SAFETY: the module passed the assembler's validator.
     unsafe { ProgramImage::spirv(SPIR_V) }
 }
 
@@ -33,7 +33,7 @@ fn context() -> Option<Context> {
 }
 
 fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Command {
-    // SAFETY: the kernels stay within the thousand words.
+    // SAFETY: the kernels access only the thousand words.
     unsafe { Command::launch(kernel, shape, arguments) }.unwrap()
 }
 
@@ -61,10 +61,10 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     let shape = LaunchShape::threads([COUNT, 1, 1]);
     let words = run(&number, shape.offset([5, 0, 0]), first());
     assert!(words.iter().copied().eq(5..1005));
-    // The offset is gone with the next launch.
+    // The next launch has no offset.
     let words = run(&number, shape, first());
     assert!(words.iter().copied().eq(0..1000));
-    // No group but one of a single thread divides a prime number of threads.
+    // Only groups of a single thread divide a prime number of threads.
     let words = run(
         &number,
         LaunchShape::threads([997, 1, 1]).offset([3, 0, 0]),
@@ -84,7 +84,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     let words = run(&reverse, one.cooperative(true), first().local(4 * 100));
     assert_eq!((words[0], words[99]), (3, 102));
 
-    // The module multiplies by 3, and by a constant that is 1 where nothing else is said.
+    // The module multiplies by 3, and by a constant that is 1 by default.
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
     let options = ProgramOptions::new().compiler("-cl-fast-relaxed-math -ze-opt-disable");
     let images = [module().specialized(&constants)];
@@ -95,9 +95,9 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     let words = run(&scale, covering, arguments());
     assert_eq!((words[0], words[99]), (30 * 3 + 1, 30 * 102 + 1));
 
-    // What the driver made can be loaded again.
+    // A binary from the driver can be loaded again.
     let binary = more.binary().unwrap().unwrap();
-    // SAFETY: the driver made it.
+    // SAFETY: the driver made the binary.
     let again = context.load_program(unsafe { ProgramImage::binary(&binary) });
     let again = again.unwrap().kernel("scale").unwrap();
     let words = run(&again, covering, arguments());
@@ -114,7 +114,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
 
 pub(crate) fn several_modules_are_linked() {
     let Some(context) = context() else { return };
-    // The same module under other names of the same lengths.
+    // This is the same module with other names of the same lengths.
     let mut other = SPIR_V.to_vec();
     let names = [("fill", "full"), ("scale", "skale"), ("number", "namber")];
     let names = names
@@ -128,7 +128,7 @@ pub(crate) fn several_modules_are_linked() {
         }
     }
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
-    // SAFETY: only names in it were changed.
+    // SAFETY: only names in the module were changed.
     let other = unsafe { ProgramImage::spirv(&other) }
         .specialized(&constants)
         .compiled_with("-cl-mad-enable");
@@ -146,7 +146,7 @@ pub(crate) fn several_modules_are_linked() {
         ("skale", 0),
     ] {
         if name == "full" {
-            // From here on commands are in a list that the program may append to.
+            // From now on, commands are in a list that the program may append to as well.
             assert!(queue.native().is_some());
         }
         let kernel = linked.kernel(name).unwrap();
@@ -167,12 +167,12 @@ pub(crate) fn several_modules_are_linked() {
         };
         assert_eq!(bytes, wanted.to_ne_bytes(), "{name}");
     }
-    // Two that have the same kernels cannot be linked; the linker says so.
+    // Two modules with the same kernels cannot be linked, and the linker's error says so.
     let error = context
         .load_program_with(&[module(), module()], &ProgramOptions::new())
         .unwrap_err();
     assert!(matches!(error, Error::Program { .. }), "{error}");
-    // SAFETY: it is refused before the driver sees it.
+    // SAFETY: the binary is refused before it reaches the driver.
     let images = [module(), unsafe { ProgramImage::binary(b"binary") }];
     let error = context.load_program_with(&images, &ProgramOptions::new());
     assert!(matches!(error, Err(Error::Unsupported(_))));
@@ -203,7 +203,7 @@ pub(crate) fn refusals_say_what_is_wrong() {
         ),
         "{error}"
     );
-    // SAFETY: the driver knows its own.
+    // SAFETY: the driver recognises its own binaries, and refuses others.
     let error = context.load_program(unsafe { ProgramImage::binary(b"no binary") });
     assert!(matches!(error, Err(Error::Program { .. })));
     let program = context.load_program(module()).unwrap();
@@ -217,7 +217,7 @@ pub(crate) fn refusals_say_what_is_wrong() {
     let first = || KernelArguments::new().memory(&memory.all());
     let right = || first().value(1_u32).value(1_u32);
     let one = LaunchShape::new([1; 3], [1; 3]);
-    // SAFETY: nothing of it is submitted.
+    // SAFETY: no launch is submitted.
     let refuse =
         |shape, arguments| unsafe { Command::launch(&fill, shape, arguments) }.unwrap_err();
     for arguments in [
@@ -243,8 +243,8 @@ pub(crate) fn refusals_say_what_is_wrong() {
     queue.finish_timeout(LONG).unwrap();
 }
 
-/// The driver looks at addresses when a launch is appended: the command fails, what waits for it fails, and
-/// other commands run.
+/// The driver checks addresses when a launch is appended. The command fails, commands that wait for
+/// it fail, and other commands run.
 pub(crate) fn refused_launches_fail_in_their_turn() {
     let Some(context) = context() else { return };
     let transfer = Transfer::new(&context).unwrap();
@@ -287,7 +287,8 @@ pub(crate) fn refused_launches_fail_in_their_turn() {
     }
 }
 
-/// Whether the list has a launch that the driver has refused is not known: it signals nothing of it.
+/// It is unknown whether a launch that the driver refused is in the list. The queue therefore
+/// signals no completion of it and keeps what it may use.
 pub(crate) fn a_refused_launch_keeps_what_it_may_use() {
     let Some(context) = context() else { return };
     let fill = context

@@ -1,4 +1,4 @@
-//! Busy command lists, and commands that are appended only in part.
+//! Roles with busy command lists, and with commands that are appended only in part.
 
 use crate::roles::{LONG, await_the_end, calls, harness, report, slow_peer};
 use crosshandle::{AllocationOptions, Command, Error, MemoryKind};
@@ -6,14 +6,14 @@ use crosshandle_conformance::PeerOptions;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Every command takes 200 ms here, so that the list is still busy when the signal comes.
+/// Every command takes 200 ms here, so the list is still busy when the signal arrives.
 pub(crate) fn a_busy_list_is_waited_for() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let event = context.open_event(&handle).unwrap();
-    // The first command waits on the host, and the driver's event is fetched meanwhile.
+    // The first command waits on the host, and the driver's event is fetched in the meantime.
     for _ in 0..3 {
         peer.ask("submit q fill m 1 signal=e").unwrap();
         queue.submit(Command::barrier().after(&event)).unwrap();
@@ -32,14 +32,14 @@ pub(crate) fn a_busy_list_is_waited_for() {
     );
 }
 
-/// The first row of a fill is in the list, and the queue waits for it, when the driver refuses the
-/// copies of it.
+/// The driver refuses the copies of a fill's first row, which is already in the list. The queue
+/// must wait for that row.
 pub(crate) fn a_refused_part_fails_its_command_later() {
     let harness = harness();
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(3 << 20).unwrap();
-    // With this number of rows, the refused part would signal a fence of its own.
+    // With these numbers of rows, the refused part would signal a fence of its own.
     for rows in [16, 32] {
         let fill = Command::fill_2d(memory.all(), 8192, 4096, rows, &[1]).unwrap();
         queue.submit(fill).unwrap();
@@ -51,13 +51,13 @@ pub(crate) fn a_refused_part_fails_its_command_later() {
     await_the_end();
 }
 
-/// A command whose end can never be seen keeps its memory.
+/// A command whose end can never be observed keeps its memory.
 pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     let harness = harness();
     let context = harness.context().unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(3 << 20).unwrap();
-    // The first row is in the list, and the copies of it are not.
+    // The first row is in the list, and its copies are not.
     let fill = Command::fill_2d(memory.all(), 8192, 4096, 16, &[1]).unwrap();
     queue.submit(fill).unwrap();
     let refused = queue.finish_timeout(LONG);
@@ -68,7 +68,7 @@ pub(crate) fn a_command_without_an_end_keeps_its_memory() {
     std::process::exit(0);
 }
 
-/// A list that runs on although a call says that the device is lost keeps its memory, too.
+/// A list that still runs although a call reports a lost device also keeps its memory.
 pub(crate) fn a_list_that_goes_on_is_not_lost() {
     let harness = harness();
     let context = harness.context().unwrap();
@@ -84,7 +84,8 @@ pub(crate) fn a_list_that_goes_on_is_not_lost() {
     std::process::exit(0);
 }
 
-/// Otherwise it would report the next command done at once.
+/// An event that cannot be reset must not be reused, because it would report the next command as
+/// complete at once.
 pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     let harness = harness();
     let context = harness.context().unwrap();
@@ -102,7 +103,7 @@ pub(crate) fn an_event_that_cannot_be_reset_is_not_used_again() {
     await_the_end();
 }
 
-/// A stopped process answers nothing, and gives the driver's event to no other process.
+/// A stopped process does not reply, and so sends no driver's event to other processes.
 pub(crate) fn submitting_waits_for_no_other_process() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(200));
@@ -156,7 +157,7 @@ pub(crate) fn a_driver_that_fetches_fetches_from_the_exporter_alone() {
     }
 }
 
-/// The commands of one thread stay in order while another thread asks for the list.
+/// The commands of one thread stay in order while another thread requests the list.
 pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
     const LAST: u8 = 250;
     let harness = harness();
@@ -188,7 +189,7 @@ pub(crate) fn a_list_may_be_asked_for_while_others_submit() {
     await_the_end();
 }
 
-/// Each command takes one call of the driver, and a wait that is already over none.
+/// Each command takes one driver call. A wait that is already over takes none.
 pub(crate) fn commands_take_a_call_each() {
     const COUNT: u64 = 1000;
     let harness = harness();
@@ -223,7 +224,7 @@ pub(crate) fn commands_take_a_call_each() {
     assert!(signals < COUNT, "{signals}: {}", report());
 }
 
-/// A list waits on the device for another list, which is given up when a process dies. The waiting
+/// A list waits on the device for another list, which is abandoned when a process dies. The waiting
 /// queue learns of that, whatever the number of revoked signals.
 pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     let harness = harness();
@@ -234,7 +235,7 @@ pub(crate) fn whoever_waits_for_a_list_that_is_given_up_goes_on() {
     own.handle().unwrap();
     let [queue, other] = [(); 2].map(|()| context.create_queue().unwrap());
     let memory = context.allocate(4096).unwrap();
-    // The first waits are on the host, and ask for the driver's events.
+    // The first waits are on the host, and request the driver's events.
     for (queue, event) in [(&queue, &theirs), (&other, &own)] {
         queue
             .submit(Command::barrier().after_value(event, 1))

@@ -1,5 +1,5 @@
-//! Level Zero: the suite over the stock loaders and the simulated driver, with the driver's report
-//! on its use.
+//! Runs the suite over the stock Level Zero loaders and the simulated driver, and checks the
+//! driver's report.
 
 mod hostile;
 mod kernels;
@@ -9,8 +9,8 @@ mod run;
 
 use run::{Outcome, role, suite};
 
-/// Checks that a run succeeded, that the driver was used correctly, and that processes that ended
-/// regularly left none of its objects behind.
+/// Checks that a run succeeded and used the driver correctly. Processes that exited must not have
+/// left driver objects behind.
 fn clean(outcome: &Outcome) {
     assert!(outcome.succeeded, "{}", outcome.printed);
     assert_eq!(outcome.misuse, "", "{}", outcome.printed);
@@ -28,9 +28,9 @@ fn clean(outcome: &Outcome) {
 #[test]
 fn the_suite_passes() {
     for outcome in suite("", &[]) {
-        // Also shown when the test passes: see .config/nextest.toml.
+        // The line is also shown when the test passes (see .config/nextest.toml).
         println!("over the simulated driver: {}", outcome.last_line());
-        // Killed processes report nothing, and a process that gave up a list keeps it.
+        // Killed processes write no report, and a process that abandoned a list keeps it.
         assert!(outcome.succeeded, "{}", outcome.printed);
         assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }
@@ -45,8 +45,8 @@ fn the_driver_may_fetch_descriptors() {
     }
 }
 
-/// As Intel's driver 26.14 does: it takes the number that was put in place for one of the
-/// exporter's.
+/// Intel's driver 26.14 behaves like this: it takes a replaced number for one of the exporter's
+/// descriptors.
 #[test]
 fn the_driver_may_fetch_the_wrong_descriptors() {
     let switches = [("TRANSPORT", "pidfd"), ("DRIVER_VERSION", "17011657")];
@@ -81,7 +81,7 @@ fn what_the_driver_cannot_share_is_skipped() {
     for outcome in suite("physical::", &[("MISSING", "external_memory")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
-    // Intel's driver 26.14, which would ignore the descriptor and return new memory.
+    // This is Intel's driver 26.14, which would ignore the descriptor and return new memory.
     for outcome in suite("physical::", &[("DRIVER_VERSION", "17011657")]) {
         assert!(outcome.printed.contains("lacks physical_memory_sharing"));
     }
@@ -97,7 +97,8 @@ fn physical_memory_may_be_mapped_once_at_a_time() {
         .for_each(clean);
 }
 
-/// Otherwise sharing it would also share the rest of its pool.
+/// Small memory must be allocated for sharing. Otherwise sharing it would also share the rest of
+/// its pool.
 #[test]
 fn small_memory_is_made_to_be_shared() {
     suite("memory::", &[("MISSING", "pooled_exports")])
@@ -122,8 +123,8 @@ fn commands_may_take_long() {
         .for_each(clean);
 }
 
-/// Calls a macro with every role. `roles` and the other modules implement them; each runs here in a
-/// process of its own.
+/// Calls a macro with every role. The module `roles` and its siblings implement the roles, and each
+/// one runs in a separate process.
 macro_rules! roles {
     ($($(#[$doc:meta])* $module:ident::$name:ident [$($switch:expr),*];)*) => {
         $($(#[$doc])*
@@ -142,24 +143,25 @@ roles! {
     roles::rounds_leave_nothing_of_the_drivers [];
     /// Ten thousand rounds with events leave as much behind as one.
     roles::rounds_of_events_leave_nothing_of_the_drivers [];
-    /// As newer drivers fetch descriptors.
+    /// The driver fetches descriptors, as newer drivers do.
     roles::rounds_leave_nothing_behind_that_was_fetched [("TRANSPORT", "pidfd")];
     /// A handle of another version of the driver is refused before the driver sees it.
     roles::another_drivers_handles_are_refused [];
     roles::refused_descriptors_are_errors [("REFUSE_DESCRIPTORS", "1")];
     roles::devices_say_what_they_are [];
-    /// Intel's driver returns an error and has mapped the memory.
+    /// Like Intel's driver, the driver returns an error although it has mapped the memory.
     roles::mappings_may_fail_late [("MISSING", "residency")];
     roles::allocations_may_fail [("FAIL_ALLOCATIONS_AFTER", "80")];
     roles::queues_wait_for_each_other_on_the_device [];
     roles::hosts_need_no_event_of_the_drivers [];
-    /// As Intel's first drivers with such handles, and as drivers that cannot fetch descriptors.
+    /// Intel's first drivers with such handles behave like this, and so do drivers that cannot
+    /// fetch descriptors.
     roles::handles_of_events_may_be_snapshots [("MISSING", "event_updates")];
-    /// Otherwise a waiter would have to fetch descriptors from every signaller, and may not be able
-    /// to.
+    /// Otherwise a waiter would have to fetch descriptors from every signaller, which it may not be
+    /// allowed to do.
     lists::a_driver_that_fetches_fetches_from_the_exporter_alone [("TRANSPORT", "pidfd")];
     lists::submitting_waits_for_no_other_process [];
-    /// Further calls cost more than the commands themselves.
+    /// Additional calls would cost more than the commands themselves.
     lists::commands_take_a_call_each [];
     lists::a_busy_list_is_waited_for [("COMMAND_DELAY_US", "200000")];
     lists::a_list_may_be_asked_for_while_others_submit [("COMMAND_DELAY_US", "20")];
@@ -178,15 +180,15 @@ roles! {
     kernels::a_refused_launch_keeps_what_it_may_use [
         ("REFUSE", "zeCommandListAppendLaunchKernel:78000004")
     ];
-    /// As where the driver's compiler is not installed.
+    /// The driver lacks a compiler, as if that were not installed.
     kernels::a_driver_without_a_compiler_says_so [("MISSING", "modules")];
-    /// Invalid handles reach no call of the driver: 15,000 of all kinds.
+    /// Invalid handles cause no driver call. The test tries 15,000 handles of all kinds.
     hostile::bad_handles_reach_no_driver [];
-    /// Wrong answers of an exporter reach no call of the driver.
+    /// Wrong replies of an exporter cause no driver call.
     hostile::hostile_answers_reach_no_driver [];
 }
 
-/// No object of one driver reaches another driver.
+/// Objects of one driver never reach another driver.
 #[test]
 fn two_drivers_are_kept_apart() {
     if run::is_role() {
@@ -211,7 +213,7 @@ fn the_device_may_be_lost() {
     }
 }
 
-/// A list that cannot be made to signal keeps the memory that it may use.
+/// A list that can no longer signal keeps the memory that it may use.
 #[test]
 fn a_command_without_an_end_keeps_its_memory() {
     let name = "a_command_without_an_end_keeps_its_memory";
@@ -228,7 +230,7 @@ fn a_command_without_an_end_keeps_its_memory() {
     }
 }
 
-/// A list is not destroyed, nor its memory freed, while the device executes it.
+/// A list is not destroyed, and its memory is not freed, while the device executes it.
 #[test]
 fn a_list_that_goes_on_is_not_lost() {
     if run::is_role() {
@@ -244,7 +246,7 @@ fn a_list_that_goes_on_is_not_lost() {
     }
 }
 
-/// A list that waits on the device for a process that dies is given up, and the queue goes on.
+/// A list that waits on the device for a dying process is abandoned, and the queue continues.
 #[test]
 fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let name = "a_waiting_list_is_given_up_when_its_peer_dies";

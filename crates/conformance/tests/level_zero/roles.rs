@@ -1,4 +1,4 @@
-//! Roles of single processes over the simulated driver, checked by the driver's report.
+//! Roles of single processes over the simulated driver, whose report is checked.
 
 use crosshandle::{Access, Command, Error, Event, EventHandle, Memory, MemoryHandle};
 use crosshandle_conformance::{Devices, Harness, Peer, PeerOptions, Usage};
@@ -18,8 +18,8 @@ pub(crate) fn harness() -> Harness {
     Harness::new(&devices, Path::new(PEER)).unwrap()
 }
 
-/// Starts a peer with queue q, memory m and event e, and returns the event's handle, too. Each
-/// command takes `delay` on its device.
+/// Starts a peer with queue `q`, memory `m` and event `e`, and returns it with the event's handle.
+/// Each command on the peer's device takes `delay`.
 pub(crate) fn slow_peer(harness: &Harness, delay: Duration) -> (Peer, EventHandle) {
     let delay = delay.as_micros().to_string();
     let slow = PeerOptions::new().variable("CROSSHANDLE_SIM_COMMAND_DELAY_US", &delay);
@@ -31,13 +31,13 @@ pub(crate) fn slow_peer(harness: &Harness, delay: Duration) -> (Peer, EventHandl
     (peer, handle)
 }
 
-/// Returns the driver's report on this process, which the driver writes when its context ends.
+/// Returns the driver's report about this process, which the driver writes when its context ends.
 pub(crate) fn report() -> String {
     let path = std::env::var("CROSSHANDLE_SIM_REPORT").unwrap();
     fs::read_to_string(format!("{path}.{}", std::process::id())).unwrap_or_default()
 }
 
-/// Waits for the end of the driver's last context, since the threads of lists end by themselves.
+/// Waits for the end of the driver's last context, because the threads of lists end on their own.
 pub(crate) fn await_the_end() {
     let end = std::time::Instant::now() + LONG;
     while !report().contains("live contexts 0") && std::time::Instant::now() < end {
@@ -94,8 +94,8 @@ pub(crate) fn rounds_leave_nothing_behind_that_was_fetched() {
     rounds(1_000);
 }
 
-/// Each round makes, shares, opens, signals and drops an event, so that the driver's event is
-/// opened, too.
+/// Each round creates, shares, opens, signals and drops an event, and also makes the importer open
+/// the driver's event.
 pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     const COUNT: u64 = 10_000;
     let harness = harness();
@@ -107,12 +107,13 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
         let event = exporter.create_event()?;
         let opened = importer.open_event(&event.handle()?)?;
         let signal = || queue.submit(Command::fill(memory.all(), &[1])?.signal(&opened));
-        // The list's thread asks for the driver's event, unless a later command first lets the list
-        // have this one. So no command comes before this one is over.
+        // The list's thread requests the driver's event, unless a later command first lets the list
+        // take over this command. Therefore the next command is submitted after this one is
+        // complete.
         waiting.submit(Command::barrier().after_value(&opened, 1))?;
         signal()?;
         waiting.finish_timeout(LONG)?;
-        // The driver's event goes with it.
+        // The list now signals the driver's event as well.
         signal()?;
         waiting.submit(Command::barrier().after(&opened))?;
         waiting.finish_timeout(LONG)?;
@@ -129,7 +130,7 @@ pub(crate) fn rounds_of_events_leave_nothing_of_the_drivers() {
     );
     drop((memory, queue, waiting, exporter, importer));
     await_the_end();
-    // One more was made to find out whether handles are more than snapshots.
+    // The library creates one more to find out whether handles are more than snapshots.
     for (kind, count) in [
         ("opened-counter-events", COUNT),
         ("counter-events", COUNT + 1),
@@ -150,7 +151,7 @@ pub(crate) fn another_drivers_handles_are_refused() {
     let refused = context.open_memory(&handle).unwrap_err();
     assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
     assert!(refused.to_string().contains("version"), "{refused}");
-    // Events work without the driver's own.
+    // Events work without the driver's own events.
     peer.ask("event e").unwrap();
     peer.ask("queue q").unwrap();
     let event = peer.ask("event-handle e").unwrap()[0].parse().unwrap();
@@ -207,7 +208,7 @@ pub(crate) fn allocations_may_fail() {
         assert!(memory.len() < 100, "no limit");
     };
     assert!(matches!(failed, Error::OutOfMemory { .. }), "{failed}");
-    // The event pool is among the allocations that fail. Then the command fails, too, and nothing
+    // The event pool may be among the failing allocations. Then the command fails too, and nothing
     // hangs.
     let submitted = Command::fill(memory[0].all(), &[1]).and_then(|fill| queue.submit(fill));
     let finished = submitted.and_then(|()| queue.finish_timeout(LONG));
@@ -268,7 +269,7 @@ pub(crate) fn the_device_may_be_lost() {
     std::process::exit(0);
 }
 
-/// A queue of this process waits for one of the peer, five times, and never runs too early.
+/// A queue of this process waits for one of the peer's, five times, and never runs too early.
 fn turns() {
     let harness = harness();
     let (peer, handle) = slow_peer(&harness, Duration::from_millis(100));
@@ -305,7 +306,7 @@ pub(crate) fn queues_wait_for_each_other_on_the_device() {
     assert!(report.contains("calls zeCommandListAppendWaitOnEvents"));
 }
 
-/// A signal that no device waits for needs no event of the driver.
+/// A signal that no device waits for needs no driver event.
 pub(crate) fn hosts_need_no_event_of_the_drivers() {
     let harness = harness();
     let peer = harness.peer().unwrap();
@@ -358,7 +359,7 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
         context.create_event().unwrap(),
     );
     let memory: Memory = context.allocate(4096).unwrap();
-    // The first wait is on the host, and asks for the driver's event.
+    // The first wait is on the host, and requests the driver's event.
     let first = Command::barrier().after_value(&event, 1);
     queue.submit(first).unwrap();
     peer.ask("signal e").unwrap();
@@ -379,7 +380,7 @@ pub(crate) fn a_waiting_list_is_given_up_when_its_peer_dies() {
     let told = queue.finish_timeout(LONG);
     assert!(matches!(told, Err(Error::PeerDied(_))), "{told:?}");
     queue.finish_timeout(LONG).unwrap();
-    // The list keeps it for ever, and freeing it waits for nothing.
+    // The list keeps the memory permanently, so freeing the memory does not wait.
     assert!(!memory.is_in_use());
     // The process ends without freeing what the lists may still use.
     drop((peer, harness));

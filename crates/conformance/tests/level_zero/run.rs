@@ -1,12 +1,12 @@
-//! Runs of programs over every stock loader and the simulated driver.
+//! Runs programs over every stock loader and the simulated driver.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Environment variable with the directories of a `libze_loader.so.1`, separated by colons. `cargo
-/// xtask test` sets it.
+/// Environment variable with the directories that contain a `libze_loader.so.1`, separated by
+/// colons. `cargo xtask test` sets it.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
 /// Environment variable that is set while the test program plays a role.
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
@@ -16,9 +16,9 @@ pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
     /// Output on both streams.
     pub(crate) printed: String,
-    /// Wrong uses of the driver by any process, one on each line.
+    /// Wrong uses of the driver by any process, one per line.
     pub(crate) misuse: String,
-    /// Reports of the driver on each process that ended regularly.
+    /// The driver's reports about all processes that exited.
     pub(crate) reports: Vec<String>,
 }
 
@@ -103,7 +103,8 @@ fn under(loader: &Path, command: &mut Command, switches: &[(&str, &str)]) -> Out
     }
 }
 
-/// Returns the simulated driver and a copy of it, which the loader takes for another driver.
+/// Returns the paths of the simulated driver and of a copy, which the loader treats as another
+/// driver.
 pub(crate) fn two_drivers() -> String {
     let first = std::env::current_exe()
         .unwrap()
@@ -113,8 +114,8 @@ pub(crate) fn two_drivers() -> String {
     format!("{},{}", first.display(), second.display())
 }
 
-/// Returns the variable's full name: the driver's switches have short names here, the loader's
-/// variables their full ones.
+/// Returns the full name of a variable. Switches of the driver are given by their short names, the
+/// loader's variables by their full names.
 fn variable(name: &str) -> String {
     match name.starts_with("ZE_") {
         true => name.to_owned(),

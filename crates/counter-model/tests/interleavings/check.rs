@@ -1,15 +1,15 @@
-//! Runs of a scenario under many schedules, the same ones every time.
+//! Runs of a scenario under many schedules, which are the same on every run.
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, MaxSteps, Runner};
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// Seed of the schedules. `SHUTTLE_RANDOM_SEED` replaces it where that is set.
+/// Seed of the schedules. The environment variable `SHUTTLE_RANDOM_SEED` replaces it.
 const SEED: u64 = 0x5eed_c0de;
-/// Number of preemptions in a PCT schedule: most races need no more.
+/// Number of preemptions in a PCT schedule. Most races need no more.
 const DEPTH: usize = 4;
-/// Number of steps after which a scenario is taken to hang: more than any that ends takes.
+/// Number of steps after which a scenario is treated as hanging, more than any that ends takes.
 const MAX_STEPS: usize = 100_000;
 
 /// Runs `scenario` under `schedules` random schedules and as many PCT ones. The environment
@@ -34,12 +34,12 @@ fn run<S>(scheduler: S, scenario: Arc<impl Fn() + Send + Sync + 'static>)
 where
     S: Scheduler + Debug + 'static,
 {
-    // Printed only if the scenario fails, with the schedule to replay.
+    // This is shown only if the scenario fails, with the schedule to replay.
     println!("seed {SEED:#x} under {scheduler:?}");
     let mut config = Config::new();
     config.stack_size = 256 * 1024;
     config.max_steps = MaxSteps::FailAfter(MAX_STEPS);
-    // Shuttle warns that it does not model orderings; the program `orderings` does.
+    // Shuttle warns that it does not model orderings, which the program `orderings` does.
     config.silence_warnings = true;
     Runner::new(scheduler, config).run(move || scenario());
 }

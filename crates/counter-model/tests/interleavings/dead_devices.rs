@@ -1,5 +1,5 @@
-//! The device of a killed process goes on for a while, and may write numbers that survivors have
-//! already failed and passed.
+//! The device of a killed process runs for a while longer, and may write numbers that survivors
+//! have already failed and passed.
 
 use crate::check::check;
 use crate::event_protocol::DeviceWait;
@@ -8,8 +8,8 @@ use crate::stream::{Stream, device_wait, stream};
 use crate::world::World;
 use shuttle::thread::spawn;
 
-/// A process dies at any step of submitting. Its device goes on for a while, and even writes
-/// numbers that survivors have already failed and passed. The survivors go on, and lose nothing.
+/// A process dies at any step of submitting. Its device runs for a while longer, and even writes
+/// numbers that survivors have already failed and passed. The survivors continue and lose nothing.
 pub(crate) fn go_on(start: u64) {
     platform::allow_timeouts();
     let world = World::starting_at(start);
@@ -59,8 +59,8 @@ fn at_any_step() {
     check(3000, || go_on(0));
 }
 
-/// Returns the stream of a dead process with so many signals, which its device has not written and
-/// a survivor has failed.
+/// Returns the stream of a dead process with this many signals, which its device has not written
+/// and a survivor has failed.
 fn left_behind(world: &World, signals: u64) -> Stream {
     let mut stream = Stream::of(world.process(2));
     for _ in 0..signals {
@@ -88,14 +88,14 @@ fn behind_signals_at_once() {
     });
 }
 
-/// Failures are not lost either, also after the record of the dead owner's run is overwritten.
+/// Failures are not lost either, even after the record of the dead owner's run is overwritten.
 #[test]
 fn and_are_forgotten() {
     check(1000, || {
         let world = World::new();
         let mut stream = left_behind(&world, 9);
         stream.tickets.truncate(2);
-        // The end of this run is recorded where that of the dead process's was.
+        // The end of this run is recorded in the place of the dead process's run.
         let first = world.process(4).submit();
         let tickets = world.process(3).signal_up_to(25);
         let late = spawn(move || stream.run());

@@ -1,11 +1,11 @@
-//! Processes die at any step of any action. The survivors' waits end, with correct results.
+//! Processes die at any step of any action. The survivors' waits end with correct results.
 
 use crate::check::check;
 use crate::event_protocol::{Owner, WaitError};
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
-/// Does random actions until it is killed or done, and leaves its tickets unfinished.
+/// Performs random actions until it is killed or done, and leaves its tickets unfinished.
 fn busy(process: &Process) {
     let mut tickets = Vec::new();
     for _ in 0..4 {
@@ -34,7 +34,7 @@ fn busy(process: &Process) {
     }
 }
 
-/// Submits and completes, whichever process dies.
+/// Submits and completes signals, whichever process dies.
 fn steady(process: &Process) {
     let mut tickets = vec![process.submit(), process.submit()];
     process.complete(tickets.remove(0));
@@ -55,7 +55,7 @@ fn watchful(process: &Process) {
     }
 }
 
-/// One process dies somewhere; three live on.
+/// One process dies at some step, and three survive.
 pub(crate) fn one_dies(start: u64) {
     platform::allow_timeouts();
     let world = World::starting_at(start);
@@ -100,7 +100,7 @@ fn survivors_die_too() {
     });
 }
 
-/// The exporter dies: waits for signals that were never submitted end as well.
+/// The exporter dies. Waits for signals that were never submitted end too.
 #[test]
 fn of_the_exporter() {
     check(2000, || {
@@ -131,7 +131,7 @@ fn of_the_exporter() {
     });
 }
 
-/// The exporter signals and dies: a waiter that finds it dead still notices its signal.
+/// The exporter signals and dies. A waiter that finds it dead still notices its signal.
 #[test]
 fn of_the_exporter_after_its_signal() {
     check(1000, || {
@@ -146,7 +146,7 @@ fn of_the_exporter_after_its_signal() {
     });
 }
 
-/// A survivor that fails a signal wakes its waiters, whose sleeps never time out here.
+/// A survivor that fails a signal wakes its waiters. Their sleeps never time out here.
 #[test]
 fn failing_orphans_wakes_waiters() {
     check(1000, || {

@@ -1,5 +1,5 @@
-//! The process that made an event waits for a signal that was never submitted, while another process
-//! that has the event open dies at any step.
+//! The creator of an event waits for a signal that was never submitted, while another process that
+//! has the event open dies at any step.
 
 use crate::check::check;
 use crate::event_protocol::{Liveness, Owner, Slot, WaitError, WaitMode};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 const GENERATION: u64 = 4;
 
-/// The opens of two importers, with the owners 2 and 3, and whether each has hung up.
+/// The opens of two importers, with the owners 2 and 3, and whether each importer has hung up.
 struct Opens {
     counts: [AtomicU32; 2],
     hung_up: [AtomicU32; 2],
@@ -37,10 +37,10 @@ impl Opens {
         open_count::close(&self.counts[usize::from(owner) - 2]);
     }
 
-    /// Does what the exporter does when an importer's connection hangs up.
+    /// Does the exporter's work when an importer's connection hangs up.
     fn detach(&self, owner: u16, slot: &Slot) {
         let index = usize::from(owner) - 2;
-        // While its opens still count.
+        // This happens while the importer's opens still count.
         if open_count::is_open(&self.counts[index]) {
             slot.note_death(Owner::new(owner).unwrap());
         }
@@ -55,7 +55,7 @@ impl Opens {
     }
 }
 
-/// What the maker of the event knows of the other processes.
+/// What the creator knows about its peers.
 struct Maker<'a> {
     slot: &'a Slot,
     ledger: &'a Ledger,
@@ -80,7 +80,8 @@ impl Liveness for Maker<'_> {
     }
 }
 
-/// Waits as the maker of the event, and checks that the wait ends so only if the number is not taken.
+/// Waits as the creator of the event. Checks that the wait reports abandonment only if the number
+/// is not taken.
 fn wait(process: &Process, opens: &Opens, number: u64) -> Result<(), WaitError> {
     let (slot, ledger) = (process.slot(), &process.world.ledger);
     let maker = Maker {
@@ -96,7 +97,8 @@ fn wait(process: &Process, opens: &Opens, number: u64) -> Result<(), WaitError> 
     result
 }
 
-/// Starts an importer that is killed after some steps, and the exporter's reaction to its end.
+/// Starts an importer that is killed after some steps, and a thread that then does the exporter's
+/// work.
 fn start_mortal(
     world: &World,
     opens: &Arc<Opens>,
@@ -118,7 +120,7 @@ fn start_mortal(
     [dies, notices]
 }
 
-/// Every wait of the maker ends if the only other process dies, and no submitted signal is lost.
+/// Every wait of the creator ends if the only other process dies, and no submitted signal is lost.
 #[test]
 fn the_only_other_process_dies() {
     check(600, || {
@@ -142,7 +144,7 @@ fn the_only_other_process_dies() {
     });
 }
 
-/// A process signals and dies with the event open: the maker still notices the signal.
+/// A process signals and dies with the event open. The creator still notices the signal.
 #[test]
 fn the_other_process_signals_and_dies() {
     check(300, || {
@@ -161,8 +163,8 @@ fn the_other_process_signals_and_dies() {
     });
 }
 
-/// While a second process has the event open, the first one's death ends no wait. A process that closes
-/// the event before it ends leaves no trace.
+/// While a second process has the event open, the first process's death ends no wait. A process
+/// that closes the event before it ends leaves no trace.
 #[test]
 fn another_process_has_it_open() {
     check(300, || {

@@ -8,7 +8,7 @@ use crate::world::{Process, World};
 use shuttle::thread::yield_now;
 use std::time::Duration;
 
-/// Waits for a signal on a device of `process`: does what its queue does, and then the device.
+/// Waits for a signal on a device of `process`, first like its queue and then like the device.
 fn wait_on_device(process: &Process, number: u64) {
     match process.slot().prepare_device_wait(number) {
         DeviceWait::Finished => {}
@@ -24,8 +24,8 @@ fn wait_on_device(process: &Process, number: u64) {
     assert_ne!(process.poll(number), Outcome::Pending, "released early");
 }
 
-/// Streams of two processes and signals of their hosts, more than there are words, with waits of
-/// hosts and devices for all of them.
+/// Streams of two processes and signals of their hosts, more than there are words. Hosts and
+/// devices wait for all of them.
 pub(crate) fn mixed(start: u64) {
     platform::allow_timeouts();
     let world = World::starting_at(start);
@@ -57,8 +57,8 @@ fn signal_and_wait() {
     check(1000, || mixed(0));
 }
 
-/// Immediate signallers write the words for a device, whatever it waits for. They wake a sleeper
-/// besides: no sleep times out here.
+/// Immediate signallers write the words for a device, whatever it waits for. They also wake a
+/// sleeper, because no sleep times out here.
 pub(crate) fn signals_at_once(start: u64) {
     let world = World::starting_at(start);
     let first = world.number(1);
@@ -120,7 +120,8 @@ fn wait_for_values() {
     });
 }
 
-/// An immediate signaller is killed at any step, for example between `issued` and the words.
+/// An immediate signaller is killed at any step, for example between writing `issued` and the
+/// words.
 #[test]
 fn wait_for_the_dead() {
     check(2000, || {
@@ -149,7 +150,7 @@ fn wait_for_the_dead() {
     });
 }
 
-/// The exporter ends and no other process signals: the submitter of a device wait takes the number
+/// The exporter ends and no other process signals. The submitter of a device wait takes the number
 /// itself and fails it.
 #[test]
 fn the_submitter_fails_untaken_numbers() {
@@ -183,7 +184,7 @@ fn the_submitter_fails_untaken_numbers() {
     });
 }
 
-/// A device is not told to wait for a number that it might take for a past one.
+/// A device is not told to wait for a number that it could take for a past one.
 #[test]
 fn not_too_far() {
     check(10, || {
@@ -204,7 +205,8 @@ fn not_too_far() {
     });
 }
 
-/// A waiter that sleeps already when a device signals for the first time is woken to sleep in steps.
+/// If a waiter already sleeps when a device signals for the first time, it is woken to sleep in
+/// steps.
 #[test]
 fn wake_nobody() {
     check(1000, || {
@@ -231,7 +233,7 @@ fn wake_nobody() {
     });
 }
 
-/// Waiters wake up at most an eighth of their waiting time late, and not too often.
+/// A waiter wakes up late by at most 1/8 of its waiting time, and not too often.
 #[test]
 fn steps() {
     check(100, || {

@@ -1,5 +1,5 @@
-//! Devices write the upper halves of words while hosts count sleepers in the lower halves of the same
-//! words, complete later signals on them, and fail those of the dead.
+//! Devices write the upper halves of words. At the same time, hosts count sleepers in the lower
+//! halves, complete later signals, and fail signals of dead processes.
 
 use crate::check::check;
 use crate::event_protocol::WaitError;
@@ -9,11 +9,12 @@ use crate::world::{Process, World};
 use shuttle::thread::{JoinHandle, spawn};
 use std::time::Duration;
 
-/// Longest sleep of a waiter of an event that devices signal: see `LONGEST_STEP` in the protocol.
+/// Longest sleep of a waiter of an event that devices signal, like `LONGEST_STEP` in the protocol.
 const LONGEST_STEP: Duration = Duration::from_millis(1);
 
-/// Starts a device that writes so many signals, submitted now. `dies`: their process has been killed
-/// before the device has written all of them. `records`: their queue finds them done, and records that.
+/// Starts a device that writes this many signals, which are submitted now. With `dies`, their
+/// process has been killed before the device has written all of them. With `records`, their queue
+/// finds them done and records that.
 fn device(process: Process, signals: u64, dies: bool, records: bool) -> JoinHandle<()> {
     let mut stream = Stream::of(process);
     for _ in 0..signals {
@@ -31,17 +32,17 @@ fn device(process: Process, signals: u64, dies: bool, records: bool) -> JoinHand
     })
 }
 
-/// Counts a sleeper by a load and a store of the whole word, which is wrong: a device may write the
-/// upper half in between.
+/// Counts a sleeper by a load and a store of the whole word. This is wrong, because a device may
+/// write the upper half in between.
 fn count_carelessly(process: &Process, number: u64) {
     let word = process.slot().word_of(number);
     let value = word.load(Ordering::SeqCst);
     word.store(value + 1, Ordering::SeqCst);
 }
 
-/// Two words of an event, each with signals of devices and of a host by turns: *n* of a device, then
-/// *n + 7* of a host. Only sleeps in steps time out, as for an event that devices signal; the longer
-/// ones, of those that slept before the mark was set, must be woken.
+/// Two words of an event, each with alternating signals of devices and of a host: *n* of a device,
+/// then *n + 7* of a host. Only sleeps in steps time out, as for an event that devices signal.
+/// Waiters that slept before the mark was set have longer sleeps and must be woken.
 fn shared_words(dies: bool, careless: bool) {
     platform::allow_timeouts_up_to(LONGEST_STEP);
     let world = World::new();
@@ -55,7 +56,7 @@ fn shared_words(dies: bool, careless: bool) {
                         count_carelessly(process, number);
                     }
                     let result = process.wait(number);
-                    // Those of the dead process may have failed.
+                    // Signals of the dead process may have failed.
                     let may_fail = dies && number <= 2;
                     assert!(may_fail || result == Ok(()), "{number}: {result:?}");
                     assert_ne!(result, Err(WaitError::Abandoned));
@@ -85,8 +86,8 @@ fn with_sleepers_completions_and_survivors() {
     check(3000, || shared_words(true, false));
 }
 
-/// So the scenario finds a host that undoes what a device has written, as long as the device's queue
-/// has not recorded it; afterwards survivors put it right.
+/// The scenario detects a host that undoes a device's write before the device's queue has recorded
+/// the signal. Afterwards survivors repair the word.
 #[test]
 #[should_panic = "exceeded max_steps"]
 fn with_sleepers_that_are_counted_carelessly() {

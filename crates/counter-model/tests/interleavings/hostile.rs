@@ -1,8 +1,8 @@
-//! A process writes anything into the slot of one event, at any step. Waiters, late signals and
-//! survivors of another event of the same process go on, and the event's own waiters end at their
-//! deadline.
+//! A hostile process writes anything into the slot of one event, at any step. Waiters, late signals
+//! and survivors of another event of the same process continue, and the hostile event's own waiters
+//! end at their deadline.
 //!
-//! Where nothing is said of timeouts no sleep times out, so that a waiter who is not woken is found.
+//! Unless a scenario allows timeouts, no sleep times out, so a waiter that is not woken is found.
 
 use crate::check::check;
 use crate::event_protocol::{
@@ -16,8 +16,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// An event that a hostile process writes to, and who is dead among its owners: those with an odd
-/// number, as the hostile process may have it.
+/// An event that a hostile process writes to. Its owners with an odd number are treated as dead,
+/// because the hostile process may claim so.
 pub(crate) struct Hostile {
     pub(crate) slot: Arc<Slot>,
     asked: AtomicU32,
@@ -50,14 +50,14 @@ impl Hostile {
         }
     }
 
-    /// Starts the process that writes to it.
+    /// Starts the process that writes to the event.
     pub(crate) fn start_writing(self: &Arc<Self>, writes: u64) -> JoinHandle<()> {
         let hostile = Arc::clone(self);
         spawn(move || (0..writes).for_each(|_| hostile.write()))
     }
 
     fn write(&self) {
-        // The words and `issued` more often than the rest.
+        // The words and `issued` are written more often than all other fields.
         let field = match one_in(2) {
             true => [0, 3, 4, 5][pick(4) as usize],
             false => pick(Slot::FIELDS as u64) as usize,
@@ -68,9 +68,10 @@ impl Hostile {
             1 => u64::MAX,
             2 => random(),
             3 => value ^ 1 << pick(64),
-            // Numbers of `issued`, `runs` and `failed_to`, complete or not, of any owner.
+            // This forges values of `issued`, `runs` and `failed_to`, complete or not, with any
+            // owner.
             4 => pick(20) << 14 | pick(1 << 14),
-            // Numbers of words, failed or not, with some sleepers.
+            // This forges values of words, failed or not, with some sleepers.
             5 => pick(20) << 32 | pick(2) << 31 | pick(3),
             6 => value.wrapping_add(pick(3) << 32),
             _ => pick(30),
@@ -78,7 +79,7 @@ impl Hostile {
     }
 }
 
-/// Signals once, immediately or by submission, as an honest process.
+/// Signals once like an honest process, immediately or by submission.
 fn signal_somehow(process: &Process) {
     let tickets = match one_in(2) {
         true => vec![process.submit()],
@@ -87,8 +88,8 @@ fn signal_somehow(process: &Process) {
     process.complete_all(tickets);
 }
 
-/// A waiter waits for an honest event and a hostile one. `at_once`: in one wait, as `wait_any` does
-/// it; otherwise in turn, which is wrong.
+/// A waiter waits for an honest event and a hostile one. With `at_once` it uses one `wait_any`.
+/// Otherwise it waits for one after the other, which is wrong.
 fn waits_for_both(at_once: bool) {
     let (honest, hostile) = (World::new(), Hostile::new());
     let writer = hostile.start_writing(pick(12));
@@ -99,7 +100,7 @@ fn waits_for_both(at_once: bool) {
             let own = process.target(1);
             let mut targets = vec![hostile.target(1 + pick(9)), own];
             if !at_once {
-                // Whatever comes of it.
+                // The result does not matter.
                 let Target {
                     number, liveness, ..
                 } = targets.remove(0);
@@ -128,7 +129,7 @@ fn beside_an_honest_one_in_a_wait() {
     check(3000, || waits_for_both(true));
 }
 
-/// So the scenario finds waiters that a hostile event holds up.
+/// The scenario detects waiters that a hostile event delays.
 #[test]
 #[should_panic = "deadlock"]
 fn beside_an_honest_one_in_a_wait_in_turn() {
@@ -136,9 +137,9 @@ fn beside_an_honest_one_in_a_wait_in_turn() {
 }
 
 /// A process has a late signal of an honest event and one of a hostile event, and one job for both,
-/// as in `ipc/event/late_completion.rs`. A hostile event can claim that the signal before has finished
-/// while its word says otherwise. `leaves_alone`: the job then leaves it alone for a while, here for
-/// good; otherwise it asks again at once, which is wrong.
+/// as in `ipc/event/late_completion.rs`. A hostile event can claim that the earlier signal has
+/// finished while its word says otherwise. With `leaves_alone`, the job then ignores the event for
+/// a while (here permanently). Otherwise it checks the event again at once, which is wrong.
 fn late_signals_of_both(leaves_alone: bool) {
     let (honest, hostile) = (World::new(), Hostile::new());
     let first = honest.process(2).submit();
@@ -154,7 +155,7 @@ fn late_signals_of_both(leaves_alone: bool) {
     let holder = {
         let has_slept = Arc::clone(&has_slept);
         honest.start(2, move |process| {
-            // As a process that needs the processor that a job which never sleeps takes.
+            // This process needs the processor, which a job that never sleeps occupies.
             while !leaves_alone && !has_slept.load(Relaxed) && platform::sleepers() == 0 {
                 yield_now();
             }
@@ -182,16 +183,16 @@ fn beside_late_signals_of_an_honest_one() {
     check(3000, || late_signals_of_both(true));
 }
 
-/// So the scenario finds a job that a hostile event keeps from sleeping.
+/// The scenario detects a job that a hostile event keeps from sleeping.
 #[test]
 #[should_panic = "exceeded max_steps"]
 fn beside_late_signals_of_an_honest_one_with_a_job_that_asks_again() {
     check(3000, || late_signals_of_both(false));
 }
 
-/// A survivor fails the orphans of all events of an arena, the hostile one's first, while the
-/// hostile process writes. Waiters of the honest event learn of the death; their sleeps never time
-/// out.
+/// A survivor fails the orphans of all events of an arena, those of the hostile event first, while
+/// the hostile process writes. Waiters of the honest event learn of the death. Their sleeps never
+/// time out.
 fn survivors_of_both() {
     let (honest, hostile) = (World::new(), Hostile::new());
     let first = honest.process(2).submit();
@@ -213,8 +214,8 @@ fn beside_an_honest_one_whose_signaller_died() {
     check(2000, survivors_of_both);
 }
 
-/// Who shares the hostile event gets answers without meaning, and gets them: waits end by their
-/// deadline, and no call goes on for ever.
+/// A process that shares the hostile event gets meaningless results, but gets them. Waits end by
+/// their deadline, and no call takes forever.
 #[test]
 fn for_those_who_share_it() {
     check(3000, || {

@@ -1,11 +1,11 @@
-//! A record of what really happened, kept beside the protocol and compared with its answers.
+//! A record of what really happened. It is kept next to the protocol and compared with its results.
 
 use crate::event_protocol::{FailureReason, Outcome, Owner, Slot, Ticket, WaitError};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-/// The protocol's number of completion words: signals that far apart share one.
+/// The protocol's number of completion words. Signals that are this far apart share a word.
 const RING: u64 = 7;
 /// One more than the greatest owner that a scenario may use.
 const OWNERS: usize = 8;
@@ -13,7 +13,8 @@ const OWNERS: usize = 8;
 /// The history of one ticket.
 #[derive(Clone, Copy)]
 struct Submission {
-    /// The first number of its word that the ticket completes: less than its own after a jump.
+    /// The first number of its word that the ticket completes, which is less than its own after a
+    /// jump.
     first: u64,
     owner: Owner,
     /// Whether its submitter has begun to complete it.
@@ -24,24 +25,24 @@ struct Submission {
     completed: bool,
 }
 
-/// One call that may signal immediately.
+/// A call that may signal immediately.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Attempt {
-    /// The call has not returned, maybe because its caller was killed.
+    /// The call has not returned, possibly because its caller was killed.
     Unknown,
     /// The call returned tickets or an error.
     NotImmediate,
-    /// The call completed this number and, if it jumped, those before it.
+    /// The call completed this number and, if it jumped, the numbers before it.
     Immediate { number: u64, jumped: bool },
 }
 
-/// An answer of the protocol about a number without a known ticket, to be checked at the end.
+/// A result of the protocol for a number without a known ticket, which is checked at the end.
 struct EarlyAnswer {
     number: u64,
     failed: bool,
-    /// Number of attempts that had begun before the answer.
+    /// Number of attempts that had begun before the result.
     begun: usize,
-    /// The latest number at the time of the answer.
+    /// The latest number at the time of the result.
     latest: u64,
 }
 
@@ -52,13 +53,13 @@ struct History {
     early_answers: Vec<EarlyAnswer>,
 }
 
-/// The actions of all processes of a scenario. Its lock is never held over a step of the model.
+/// The actions of all processes of a scenario. Its lock is never held during a step of the model.
 #[derive(Default)]
 pub(crate) struct Ledger {
     history: Mutex<History>,
     dead: [AtomicBool; OWNERS],
-    /// Changed by each question whether a process lives: that is a system call in the library, so
-    /// it is a step of the model.
+    /// Changed by each liveness query. A query is a system call in the library, so it is a step of
+    /// the model.
     asked: shuttle::sync::atomic::AtomicU32,
 }
 
@@ -67,7 +68,7 @@ impl Ledger {
         self.history.lock().unwrap()
     }
 
-    /// Records the begin of a call that may signal immediately, and returns its index.
+    /// Records the start of a call that may signal immediately, and returns its index.
     pub(crate) fn attempting(&self) -> usize {
         let attempts = &mut self.history().attempts;
         attempts.push(Attempt::Unknown);
@@ -125,7 +126,7 @@ impl Ledger {
         self.dead[usize::from(owner.get())].load(Ordering::Relaxed)
     }
 
-    /// Returns whether a process has ended, as a step of the model: the protocol asks this.
+    /// Returns whether a process has ended, as a step of the model. The protocol makes this query.
     pub(crate) fn ask_whether_dead(&self, owner: Owner) -> bool {
         self.asked.fetch_add(1, Ordering::Relaxed);
         self.is_dead(owner)
@@ -146,7 +147,7 @@ impl Ledger {
             || history.attempts.iter().any(immediate)
     }
 
-    /// Compares the result of a wait for `number` with what happened.
+    /// Compares the result of a wait for `number` with what really happened.
     pub(crate) fn check(&self, number: u64, said: Result<(), WaitError>, slot: &Slot) {
         let latest = slot.issued();
         let mut history = self.history();
@@ -192,8 +193,8 @@ impl Ledger {
         }
     }
 
-    /// Compares a polled state of `number` with what happened. `completed`: what
-    /// [`Ledger::is_completed`] returned before the poll.
+    /// Compares a polled state of `number` with what really happened. `completed` is the result of
+    /// [`Ledger::is_completed`] before the poll.
     pub(crate) fn check_poll(&self, number: u64, outcome: Outcome, completed: bool, slot: &Slot) {
         match outcome {
             Outcome::Pending => assert!(!completed, "{number} was completed, and is pending"),
@@ -202,8 +203,8 @@ impl Ledger {
         }
     }
 
-    /// Checks every signal after `start`. Called once all processes have ended and a survivor has
-    /// failed the orphans.
+    /// Checks every signal after `start`. Must be called after all processes have ended and a
+    /// survivor has failed the orphans.
     pub(crate) fn check_all(&self, start: u64, slot: &Slot) {
         let first = (start + 1).max(slot.issued().saturating_sub(100));
         for number in first..=slot.issued() {
@@ -229,8 +230,8 @@ impl History {
             .filter(|submission| submission.first <= number)
     }
 
-    /// Returns whether the failure of `number` may have been forgotten: a slot holds one range of
-    /// failures for each word, so a success and then a failure replace it.
+    /// Returns whether the failure of `number` may have been forgotten. A slot holds one range of
+    /// failures for each word, so a success and a later failure replace it.
     fn may_be_forgotten(&self, number: u64, latest: u64) -> bool {
         let later = |after: u64| (after + RING..=latest).step_by(RING as usize);
         let succeeded = |n| {
@@ -244,14 +245,14 @@ impl History {
         later(number).any(|n| succeeded(n) && later(n).any(failed))
     }
 
-    /// Checks an early answer, now that all processes have ended and everything is known.
+    /// Checks an early result, after all processes have ended and everything is known.
     fn check_early_answer(&self, answer: &EarlyAnswer, any_process_died: bool) {
         let number = answer.number;
         assert!(
             self.submission_of(number).is_none(),
             "{number} was said to be finished before its submitter began to complete it"
         );
-        // A jump to `n` completes `number` if no known ticket lies between the two.
+        // A jump to `n` completes `number` if no known ticket lies between them.
         let next_ticket = self.tickets.range(number..).next().map(|(n, _)| *n);
         let covers = |attempt: &Attempt| match *attempt {
             Attempt::Immediate { number: n, jumped } => {

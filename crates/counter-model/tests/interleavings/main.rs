@@ -26,7 +26,7 @@ mod event_protocol;
 #[path = "../../../crosshandle/src/ipc/open_count.rs"]
 mod open_count;
 
-/// Whether waiters spin before they sleep. Spinning adds steps and no transitions; the program
+/// Whether waiters spin before they sleep. Spinning adds steps but no transitions, and the program
 /// `spinning` covers it.
 pub(crate) const MAY_SPIN: bool = false;
 

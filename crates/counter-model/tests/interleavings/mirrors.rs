@@ -1,4 +1,5 @@
-//! A native mirror is waited for in place of the right signal only, and never while it is signalled.
+//! A native mirror is waited for only in place of the right signal, and never while it is
+//! signalled.
 
 use crate::check::check;
 use crate::event_protocol::Slot;
@@ -7,8 +8,8 @@ use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// An event and its native mirror: two words that the driver changes one after the other, without
-/// regard to concurrent readers.
+/// An event and its native mirror. The mirror is two words that the driver changes one after the
+/// other, regardless of concurrent readers.
 struct World {
     slot: Slot,
     words: [AtomicU64; 2],
@@ -41,8 +42,8 @@ impl World {
     }
 }
 
-/// A waiter for a revoked signal learns of the revocation, whenever that comes. A waiter for the
-/// next signal does not see one, unless two queues revoke at once.
+/// A waiter for a revoked signal notices the revocation, whenever it happens. A waiter for the next
+/// signal notices none, unless two queues revoke at the same time.
 #[test]
 fn revocations_are_noticed() {
     for revokers in 1..=2 {
@@ -58,7 +59,7 @@ fn revocations_are_noticed() {
                     if queue < revokers {
                         slot.revoke_mirror();
                     }
-                    // Maybe before the other queue has finished its revocation.
+                    // This may happen before the other queue has finished its revocation.
                     if !slot.has_mirror_signal(1) && slot.begin_mirror_signal() {
                         slot.end_mirror_signal(2);
                     }

@@ -1,11 +1,11 @@
-//! No waiter is released early: a wait succeeds only once the signal's submitter completes it.
+//! No waiter is released early. A wait succeeds only after the signal's submitter completes it.
 
 use crate::check::check;
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
 
-/// Submits signals, singly and in jumps, more than there are words, and completes them in any
-/// order that the words allow.
+/// Submits more signals than there are words, singly and in jumps. Completes them in any order that
+/// the words allow.
 fn submit_and_complete(process: &Process) {
     let mut tickets = Vec::new();
     for _ in 0..3 {
@@ -27,7 +27,7 @@ fn submit_and_complete(process: &Process) {
     process.complete_all(tickets);
 }
 
-/// Waits for the latest signal, and polls some of those before.
+/// Waits for the latest signal, and polls some earlier signals.
 fn wait_and_look(process: &Process) {
     for _ in 0..3 {
         let issued = process.slot().issued();
@@ -57,7 +57,7 @@ fn from_zero() {
     check(1500, || ring_reuse(0));
 }
 
-/// Waits for values that are not submitted yet, with a deadline and without.
+/// Waits for values that are not submitted yet, with and without a deadline.
 pub(crate) fn future_values(start: u64) {
     let world = World::starting_at(start);
     let last = world.number(10);
@@ -91,7 +91,7 @@ fn values_of_the_future() {
     check(1500, || future_values(0));
 }
 
-/// A failed signal has failed for every process, and its neighbours on the word have not.
+/// A failed signal is reported as failed to every process, and its neighbours on the word are not.
 pub(crate) fn failures(start: u64) {
     let world = World::starting_at(start);
     let word = world.number(1) % 7;
@@ -101,7 +101,7 @@ pub(crate) fn failures(start: u64) {
                 let value = process.slot().issued() + 8;
                 let first = process.submit();
                 for ticket in [first].into_iter().chain(process.signal_up_to(value)) {
-                    // Failures of one word are enough.
+                    // It is enough to fail signals of one word.
                     if ticket.number % 7 == word && one_in(2) {
                         process.fail(ticket);
                     } else {
@@ -136,7 +136,7 @@ fn failures_stay_with_their_signals() {
     check(1000, || failures(0));
 }
 
-/// A signal fails while the one before it on its word completes.
+/// A signal fails while the signal before it on its word completes.
 #[test]
 fn failing_behind_another() {
     check(1500, || {

@@ -1,4 +1,4 @@
-//! A slot is not reused while any process has it open: open counts and generations.
+//! A slot is not reused while any process has it open, as open counts and generations ensure.
 
 use crate::check::check;
 use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
@@ -9,23 +9,24 @@ use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering};
 
 /// Number of importing processes.
 const IMPORTERS: usize = 3;
-/// The number of a kind of object, which each generation has in its lowest two bits.
+/// The number of a kind of object, which the lowest two bits of each generation hold.
 const KIND: u64 = 3;
-/// The difference between the generations of one object and the next.
+/// The difference between the generations of two successive objects.
 const STEP: u64 = 4;
 
-/// One record, as the exporter and its importers share it.
+/// A record that the exporter and its importers share.
 struct Record {
     generation: AtomicU64,
     /// The open count in each importer's ledger.
     counts: [AtomicU32; IMPORTERS],
-    /// The true content of the record's slot: the generation that it was last prepared for.
+    /// The true content of the record's slot, which is the generation that it was last prepared
+    /// for.
     content: Plain,
-    /// Generations below this one are retired or being retired.
+    /// Generations below this value are retired or being retired.
     retiring: Plain,
-    /// A handle to the second object; 0: none yet.
+    /// A handle of the second object, or 0 before it exists.
     sent: Plain,
-    /// Importers whose connection hung up, so that their ledgers are gone.
+    /// Importers whose connection hung up, so that their ledgers are discarded.
     gone: [AtomicBool; IMPORTERS],
 }
 
@@ -92,7 +93,7 @@ fn of_open_records() {
                 let life = || {
                     for _ in 0..2 {
                         record.open(importer, first);
-                        // A handle to the second object, once there is one.
+                        // A handle of the second object, once it exists.
                         let sent = record.sent.load(Ordering::Relaxed);
                         if sent != 0 {
                             record.open(importer, sent);

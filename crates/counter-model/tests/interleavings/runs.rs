@@ -1,12 +1,12 @@
-//! The owners of unfinished signals: the runs that submitters record for survivors.
+//! The owners of unfinished signals: submitters record runs for survivors.
 
 use crate::check::check;
 use crate::event_protocol::IssueError;
 use crate::platform::{self, pick};
 use crate::world::World;
 
-/// Two runs compete for one record: they end with numbers 1 and 17, and some submitter is slow to
-/// record the first. Any owner may die, and only a dead owner's signals may be failed.
+/// Two runs, which end with numbers 1 and 17, compete for one record, and some submitter is slow to
+/// record the first run. Any owner may die, and only a dead owner's signals may be failed.
 pub(crate) fn records_of_one_place(start: u64) {
     let world = World::starting_at(start);
     let jump = world.number(17);
@@ -37,8 +37,8 @@ fn no_record_is_lost() {
     check(1500, || records_of_one_place(0));
 }
 
-/// A slow submitter records a run that ends with number 1 and is killed then, while the next one
-/// records in the same place a run that ends with number 17.
+/// A slow submitter records a run that ends with number 1, and is then killed. Meanwhile the next
+/// submitter records a run that ends with number 17 in the same place.
 #[test]
 fn a_slow_writer() {
     check(6000, || {
@@ -61,7 +61,7 @@ fn a_slow_writer() {
     });
 }
 
-/// Three owners in turn make more changes of owner than a slot can hold.
+/// Three owners alternate and make more changes of owner than a slot can hold.
 #[test]
 fn many_changes_of_owner() {
     check(500, || {

@@ -1,5 +1,5 @@
-//! A queue and its device: the queue takes numbers, and the device writes and compares upper
-//! halves and does nothing else.
+//! A queue and its device. The queue takes numbers, and the device only writes and compares upper
+//! halves.
 
 use crate::event_protocol::Ticket;
 use crate::world::Process;
@@ -11,7 +11,8 @@ pub(crate) fn reached(process: &Process, number: u32, word: u64) -> bool {
     upper.wrapping_sub(number) as i32 >= 0
 }
 
-/// Waits as a device does. Its process lives, and helps it once any other process has died.
+/// Waits like a device. Its process is alive, and helps the device after any other process has
+/// died.
 pub(crate) fn device_wait(process: &Process, number: u64) {
     while !reached(process, number as u32, number) {
         if process.world.ledger.any_process_died() {
@@ -23,7 +24,7 @@ pub(crate) fn device_wait(process: &Process, number: u64) {
     }
 }
 
-/// A stream: the signals that its queue has submitted, and how many of them are done.
+/// A stream, with the signals that its queue has submitted and the number of finished ones.
 pub(crate) struct Stream {
     pub(crate) process: Process,
     pub(crate) tickets: Vec<(Ticket, bool)>,
@@ -39,7 +40,7 @@ impl Stream {
         }
     }
 
-    /// Submits a signal behind the others.
+    /// Submits a signal after all earlier ones.
     pub(crate) fn submit(&mut self) {
         self.process.slot().mark_device_signals();
         let ticket = self.process.submit();
@@ -62,7 +63,7 @@ impl Stream {
             ledger.completing(*ticket);
             let word = slot.word_of(ticket.number);
             word.write_upper(ticket.number as u32);
-            // A number written after its process's death may have been failed before.
+            // A number that is written after its process's death may have been failed before.
             if !ledger.is_dead(self.process.owner) {
                 ledger.completed(*ticket);
             }
@@ -70,7 +71,7 @@ impl Stream {
         }
     }
 
-    /// Records the finished signals, as the queue does once it finds them done. The queue of a dead
+    /// Records the finished signals, as the queue does when it finds them done. The queue of a dead
     /// process records nothing.
     pub(crate) fn record_finished(&self) {
         if !self.process.world.ledger.is_dead(self.process.owner) {
@@ -81,7 +82,7 @@ impl Stream {
     }
 }
 
-/// Starts a device of `process` on a stream with so many signals.
+/// Starts a device of `process` on a stream with this many signals.
 pub(crate) fn stream(process: &Process, signals: u64) -> JoinHandle<()> {
     let mut stream = Stream::of(process.world.process(process.owner.get()));
     for _ in 0..signals {

@@ -1,4 +1,4 @@
-//! No wake-up is lost: no sleep times out here, so a waiter that is not woken sleeps for ever and
+//! No wake-up is lost. No sleep times out here, so a waiter that is not woken sleeps forever, and
 //! the checker reports a deadlock.
 
 use crate::check::check;
@@ -31,7 +31,7 @@ fn several_waiters_and_signallers() {
         };
         let waiter = |owner| {
             world.start(owner, |process| {
-                // Signals that may not be submitted yet, not always in order.
+                // The signals may not be submitted yet, and are not always in order.
                 let last = 1 + pick(4);
                 process.wait(last).unwrap();
                 process.wait(1 + pick(4)).unwrap();
@@ -43,7 +43,7 @@ fn several_waiters_and_signallers() {
     });
 }
 
-/// All signals are immediate: only `WATCHED` tells their signallers of sleepers.
+/// All signals are immediate, so only `WATCHED` shows their signallers the sleepers.
 #[test]
 fn signals_at_once() {
     check(2000, || {
@@ -67,14 +67,14 @@ fn signals_at_once() {
     });
 }
 
-/// Waiters sleep on one word for different signals: a wake-up for the first is not one for the
-/// second.
+/// Waiters sleep on one word for different signals. A wake-up for the first signal does not release
+/// waiters for the second.
 #[test]
 fn one_word_twice() {
     check(1500, || {
         let world = World::new();
         let signaller = world.start(1, |process| {
-            // Immediately, behind an unfinished signal, or some of each.
+            // The signals are immediate, behind an unfinished signal, or some of each.
             let early = one_in(2).then(|| process.submit());
             let jump = process.signal_up_to(8);
             process.complete_all(early.into_iter().chain(jump).collect());
@@ -126,7 +126,8 @@ fn any_of_several() {
     });
 }
 
-/// Waiters whose deadline has passed are no longer counted: a signal makes no wake call for them.
+/// Waiters whose deadline has passed are no longer counted, so a signal makes no wake call for
+/// them.
 #[test]
 fn giving_up() {
     check(500, || {
@@ -184,7 +185,7 @@ fn interrupts() {
                 }
                 None => {
                     assert_eq!(interrupt.load(Ordering::Acquire) >> 32, 1);
-                    // Nothing was taken from the signal: the next wait still finds it.
+                    // The interrupt consumed no signal, so the next wait still finds it.
                     if signals {
                         assert_eq!(wait(1), Some((0, Ok(()))));
                     }

@@ -9,7 +9,7 @@ use crate::platform::{self, Instant};
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use std::sync::Arc;
 
-/// An event, and the ledger of what happened to it.
+/// An event, and the ledger of its history.
 #[derive(Clone)]
 pub(crate) struct World {
     pub(crate) slot: Arc<Slot>,
@@ -18,7 +18,7 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Returns a fresh event.
+    /// Returns a new event.
     pub(crate) fn new() -> Self {
         Self::starting_at(0)
     }
@@ -27,7 +27,7 @@ impl World {
     pub(crate) fn starting_at(start: u64) -> Self {
         let slot = Slot::new();
         while slot.issued() < start {
-            // In the longest possible jumps, so that the words lag far behind.
+            // The event advances in the longest possible jumps, so that the words lag far behind.
             match slot.signal_up_to(Owner::EXPORTER, start) {
                 Ok(Signalled::Complete(number)) => assert_eq!(number, start),
                 Err(IssueError::TooFarAhead(limit)) => {
@@ -44,7 +44,7 @@ impl World {
         }
     }
 
-    /// Returns the process with number `owner`; 1 is the exporter.
+    /// Returns the process with number `owner`. Number 1 is the exporter.
     pub(crate) fn process(&self, owner: u16) -> Process {
         Process {
             world: self.clone(),
@@ -62,7 +62,7 @@ impl World {
         spawn(move || life(&process))
     }
 
-    /// Starts a thread for a process that is killed after `steps` steps, or ends before.
+    /// Starts a thread for a process that is killed after `steps` steps, unless it ends before.
     pub(crate) fn start_mortal(
         &self,
         owner: u16,
@@ -83,13 +83,13 @@ impl World {
         }
         self.slot.fail_orphans(&*self.ledger);
         self.ledger.check_all(self.start, &self.slot);
-        // And once more when a later signal is the latest.
+        // They are checked again when a later signal is the latest.
         let left = self.process(7).signal();
         assert!(left.is_empty(), "nothing is unfinished");
         self.ledger.check_all(self.start, &self.slot);
     }
 
-    /// Returns the number `distance` after the one that the event started at.
+    /// Returns the number at this distance after the event's first number.
     pub(crate) fn number(&self, distance: u64) -> u64 {
         self.start + distance
     }
@@ -101,12 +101,12 @@ impl Liveness for Ledger {
     }
 
     fn is_known_abandoned(&self) -> bool {
-        // The notice of a death may come late.
+        // The notification of a death may come late.
         platform::one_in(2) && Ledger::is_dead(self, Owner::EXPORTER)
     }
 }
 
-/// One process. Its actions are recorded in the ledger and checked against it.
+/// A process. Its actions are recorded in the ledger and checked against it.
 pub(crate) struct Process {
     pub(crate) world: World,
     pub(crate) owner: Owner,
@@ -121,7 +121,7 @@ impl Process {
         &self.world.ledger
     }
 
-    /// Takes the next number for a signal to be completed later.
+    /// Takes the next number for a signal that completes later.
     pub(crate) fn submit(&self) -> Ticket {
         self.try_submit().unwrap()
     }
@@ -133,10 +133,10 @@ impl Process {
         Ok(ticket)
     }
 
-    /// Signals, immediately if possible, and returns the tickets to complete otherwise.
+    /// Signals, immediately if possible, and otherwise returns the tickets to complete.
     pub(crate) fn signal(&self) -> Vec<Ticket> {
         let attempt = self.ledger().attempting();
-        // As a process that signals often: with a guess of the latest number, which may be wrong.
+        // Like a process that signals often, it guesses the latest number, which may be wrong.
         let latest = self.slot().issued();
         let result = match self.slot().try_signal_after(latest) {
             Some(number) => Ok(Signalled::Complete(number)),
@@ -210,7 +210,7 @@ impl Process {
         }
     }
 
-    /// Completes a signal. `false`: an earlier one of its word is unfinished.
+    /// Completes a signal. Returns `false` if an earlier signal of its word is unfinished.
     pub(crate) fn try_complete(&self, ticket: Ticket) -> bool {
         self.ledger().completing(ticket);
         match self.slot().complete(ticket) {
@@ -223,7 +223,7 @@ impl Process {
         }
     }
 
-    /// Fails a signal. `false`: an earlier one of its word is unfinished.
+    /// Fails a signal. Returns `false` if an earlier signal of its word is unfinished.
     pub(crate) fn try_fail(&self, ticket: Ticket) -> bool {
         self.ledger().failing(ticket);
         match self.slot().fail(ticket, FailureReason::CommandFailed) {
@@ -233,14 +233,14 @@ impl Process {
         }
     }
 
-    /// Completes a signal, after waiting for earlier ones of its word.
+    /// Completes a signal, after waiting for earlier signals of its word.
     pub(crate) fn complete(&self, ticket: Ticket) {
         while !self.try_complete(ticket) {
             self.pause();
         }
     }
 
-    /// Fails a signal, after waiting for earlier ones of its word.
+    /// Fails a signal, after waiting for earlier signals of its word.
     pub(crate) fn fail(&self, ticket: Ticket) {
         while !self.try_fail(ticket) {
             self.pause();
@@ -267,7 +267,7 @@ impl Process {
         yield_now();
     }
 
-    /// Waits for a signal, submitted or not.
+    /// Waits for a signal, which may not be submitted yet.
     pub(crate) fn wait(&self, number: u64) -> Result<(), WaitError> {
         self.wait_until(number, None)
     }

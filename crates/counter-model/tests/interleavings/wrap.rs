@@ -1,5 +1,5 @@
-//! Scenarios around large numbers: where the 32-bit sequences of the words wrap or change their
-//! sign, and where lagging words catch up so that they do not mislead.
+//! Scenarios with large numbers. The 32-bit sequences of the words wrap or change their sign, and
+//! lagging words must catch up so that they compare correctly.
 
 use crate::check::check;
 use crate::event_protocol::IssueError;
@@ -7,7 +7,7 @@ use crate::platform::pick;
 use crate::world::World;
 use crate::{dead_devices, death, devices, release, runs};
 
-/// Returns a number shortly before such a place.
+/// Returns a number shortly before such a point.
 fn start() -> u64 {
     [1 << 30, 1 << 31, 1 << 32, 3 << 31][pick(4) as usize] - 1 - pick(18)
 }
@@ -52,7 +52,7 @@ fn dead_devices() {
     check(700, || dead_devices::go_on(start()));
 }
 
-/// Values are far apart and all unfinished: each wait is for its own signal.
+/// Values are far apart and all unfinished. Each wait must be for its own signal.
 #[test]
 fn far_apart() {
     check(500, || {

@@ -1,10 +1,10 @@
 //! Loom's atomic words, wrapped so that loom explores every order.
 //!
-//! To know which orders of operations to try, loom (0.7) remembers the latest access to each
-//! word, and for loads only the latest store. A load and then a compare-and-swap of one thread
-//! therefore hide that another thread's load came before both: the order in which that load comes
-//! last is never tried. So every operation here starts with a read-modify-write of a second word,
-//! `turn`, on which no access hides another. That operation is relaxed and orders nothing.
+//! Loom (0.7) decides which orders of operations to try by the latest access to each word, and for
+//! loads only by the latest store. A load followed by a compare-and-swap of one thread therefore
+//! hides an earlier load of another thread. Loom never tries the order in which that load comes
+//! last. So every operation here starts with a read-modify-write of a second word, `turn`, on which
+//! no access hides another. That operation is relaxed and orders nothing.
 
 use loom::sync::atomic as model;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,7 @@ macro_rules! atomic {
                 }
             }
 
-            /// Takes a turn, then returns the word.
+            /// Performs an operation on `turn`, and then returns the word.
             fn turn(&self) -> &model::$name {
                 self.turn.fetch_add(0, Ordering::Relaxed);
                 &self.word

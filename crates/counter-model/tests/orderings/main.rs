@@ -1,9 +1,9 @@
 //! The event protocol under every execution that its memory orderings allow (loom).
 //!
-//! Scenarios are small, since loom tries everything: two or three processes, a signal or two.
-//! Loom treats sequentially consistent operations as acquire-release ones, which is weaker. What
-//! depends on more is left to the program `interleavings`: waking a sleeper that finds `WATCHED`
-//! set already, and the reuse of slots.
+//! Scenarios are small, because loom tries everything: two or three processes, and one or two
+//! signals. Loom treats sequentially consistent operations as acquire-release ones, which is
+//! weaker. The program `interleavings` covers what depends on more. That is waking a sleeper that
+//! finds `WATCHED` already set, and the reuse of slots.
 
 mod atomics;
 mod platform;
@@ -22,16 +22,16 @@ use platform::{AtomicU32, Ordering};
 
 const EXPORTER: Owner = Owner::EXPORTER;
 
-/// An event, and data that one process writes before a signal and others read after it. Loom
-/// fails a scenario in which a read does not happen after the write.
+/// An event, and data that one process writes before a signal and others read after it. Loom fails
+/// a scenario in which a read does not happen after the write.
 struct World {
     slot: Slot,
     data: UnsafeCell<u32>,
     dead: AtomicU32,
 }
 
-// SAFETY: only the protocol under test synchronises accesses to the data, and loom checks every
-// one of them.
+// SAFETY: only the protocol under test synchronises accesses to the data, and loom checks every one
+// of them.
 unsafe impl Sync for World {}
 // SAFETY: no field is tied to the thread that made it.
 unsafe impl Send for World {}
@@ -73,7 +73,7 @@ impl Liveness for World {
     }
 }
 
-/// Runs `scenario` in every execution with at most so many preemptions.
+/// Runs `scenario` in every execution with at most this many preemptions.
 fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -81,7 +81,7 @@ fn check(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     builder.check(scenario);
 }
 
-/// A record of whether some execution reached the point that its scenario is about.
+/// Records whether some execution reached the point that its scenario is about.
 #[derive(Clone, Default)]
 struct Reached(std::sync::Arc<std::sync::atomic::AtomicBool>);
 
@@ -100,7 +100,7 @@ fn start(world: &Arc<World>, life: impl FnOnce(&World) + 'static) -> loom::threa
     loom::thread::spawn(move || life(&world))
 }
 
-/// Data written before a completion is visible after the wait, whether the waiter slept or not.
+/// Data written before a completion is visible after the wait, whether or not the waiter slept.
 #[test]
 fn completing_and_waiting() {
     check(3, || {
@@ -147,8 +147,8 @@ fn signalling_at_once() {
     });
 }
 
-/// Writes a ticket's number as a device does: the upper half of the word alone, released after
-/// everything that the device wrote before.
+/// Writes a ticket's number like a device: only the upper half of the word, with release ordering
+/// after all earlier writes of the device.
 fn device_write(world: &World, ticket: Ticket) {
     let step = u64::from((ticket.number as u32).wrapping_sub(ticket.previous));
     let word = world.slot.word_of(ticket.number);
@@ -179,7 +179,7 @@ fn signalling_by_a_device() {
     reached.check();
 }
 
-/// A device that waits finds its word written, and sees data written before the signal.
+/// A waiting device finds its word written, and sees data written before the signal.
 #[test]
 fn waiting_by_a_device() {
     let reached = Reached::default();
@@ -208,7 +208,8 @@ fn waiting_by_a_device() {
     reached.check();
 }
 
-/// Data is visible after a poll that finds a signal complete, or the latest no longer pending.
+/// Data is visible after a poll that finds a signal complete, or the latest signal no longer
+/// pending.
 #[test]
 fn looking() {
     let looks: [fn(&World) -> bool; 2] = [
@@ -259,7 +260,8 @@ fn waiting_for_a_drivers_event() {
     reached.check();
 }
 
-/// An immediate signaller has seen all earlier signals, and passes on what their signallers wrote.
+/// An immediate signaller has seen all earlier signals, and makes their signallers' writes visible
+/// too.
 #[test]
 fn moving_on() {
     let reached = Reached::default();
@@ -313,7 +315,7 @@ fn one_word() {
     reached.check();
 }
 
-/// A failure is never reported as a success, also after later signals.
+/// A failure is never reported as a success, even after later signals.
 #[test]
 fn failing() {
     check(2, || {
@@ -331,14 +333,15 @@ fn failing() {
     });
 }
 
-/// A success between two failures on its word stays a success while the second is recorded.
+/// A success between two failures on its word stays a success while the second failure is recorded.
 #[test]
 fn failing_around_a_success() {
     check(3, || {
         let world = World::new();
         let reason = FailureReason::CommandFailed;
         let first = world.slot.issue(EXPORTER).unwrap();
-        // Numbers 8, 15 and 22 are its successors; the others keep the words in use.
+        // Numbers 8, 15 and 22 follow number 1 on its word. The other numbers keep the words in
+        // use.
         let jump = |value| match world.slot.signal_up_to(EXPORTER, value) {
             Ok(Signalled::Submitted(tickets)) => *tickets.last().unwrap(),
             _ => panic!("number 1 is unfinished, or 2"),
@@ -355,7 +358,7 @@ fn failing_around_a_success() {
     });
 }
 
-/// Two survivors fail orphans at once, while a third process submits a signal.
+/// Two survivors fail orphans at the same time, while a third process submits a signal.
 #[test]
 fn failing_orphans() {
     check(1, || {

@@ -1,4 +1,4 @@
-//! The platform that the protocol runs on under loom: atomic words, a futex, and no clock.
+//! The platform on which the protocol runs under loom: atomic words, a futex, and no clock.
 
 use loom::sync::{Condvar, Mutex};
 use std::ops::Add;
@@ -9,10 +9,10 @@ pub(crate) use crate::atomics::{AtomicU32, AtomicU64};
 pub(crate) use loom::hint::spin_loop as spin_hint;
 pub(crate) use std::sync::atomic::Ordering;
 
-/// Whether waiters spin before they sleep. Spinning would only repeat what one poll does.
+/// Whether waiters spin before they sleep. Spinning would only repeat a poll.
 pub(crate) const MAY_SPIN: bool = false;
 
-/// The only moment: no sleep ever times out here.
+/// The only moment, because no sleep ever times out here.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Instant;
 
@@ -41,7 +41,7 @@ pub(crate) fn current_cpu() -> u32 {
     0
 }
 
-/// What a sleeper waits for, for tools that show it.
+/// The signal that a sleeper waits for, for reports.
 #[allow(dead_code, reason = "no tool looks here")]
 pub(crate) struct Awaited {
     pub(crate) word: usize,
@@ -49,11 +49,11 @@ pub(crate) struct Awaited {
     pub(crate) number: u64,
 }
 
-/// Enters nothing: sleepers are known to the futex alone, and nobody wakes them for other reasons.
+/// Does nothing. Only the futex knows the sleepers, and they are not woken for other reasons.
 pub(crate) fn enter(_: impl IntoIterator<Item = Awaited>) {}
 
-/// The sleepers and their words. Comparing and falling asleep are one step with respect to waking,
-/// as in the kernel, which holds a lock over both.
+/// The sleepers and their words. Comparing and falling asleep are one step with respect to waking.
+/// The kernel holds a lock over both.
 struct Kernel {
     sleepers: Mutex<Sleepers>,
     woken: Condvar,
@@ -61,9 +61,9 @@ struct Kernel {
 
 #[derive(Default)]
 struct Sleepers {
-    /// Number of sleepers so far, also of those that were woken.
+    /// Number of sleepers so far, including those that were woken.
     total: usize,
-    /// Each sleeper's number, with the words that it sleeps on.
+    /// The number of each sleeper, with the words that it sleeps on.
     asleep: Vec<(usize, Vec<usize>)>,
 }
 

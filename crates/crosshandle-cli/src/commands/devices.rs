@@ -13,19 +13,19 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A device as JSON shows it.
+/// A device, in the form of the JSON output.
 #[derive(Serialize)]
 struct DeviceReport {
-    /// Name that `--device` takes.
+    /// Name for `--device`.
     device: String,
     name: String,
     vendor: String,
     driver_version: String,
     uuid: String,
-    /// Memory of the device in bytes.
+    /// Size of the device's memory in bytes.
     total_memory: u64,
     compute_units: u32,
-    /// Size of the smallest piece of physical memory, in bytes.
+    /// Minimum size of physical memory, in bytes.
     granularity: usize,
     shares: Shares,
 }
@@ -36,7 +36,7 @@ struct Shares {
     memory: bool,
     physical_memory: bool,
     events: bool,
-    /// Exporters can limit importers to reading.
+    /// Exporters can restrict importers to reading.
     read_only: bool,
 }
 

@@ -8,7 +8,7 @@ use crosshandle::report::{dead_sockets, remove_dead};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Only say what would be removed
+    /// Only print what would be removed
     #[arg(long)]
     dry_run: bool,
 }
@@ -28,7 +28,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
             remove_dead(directory)
         };
         let dead = match dead {
-            // The usual directories are only candidates; one that the user names is meant.
+            // A default directory that cannot be used is skipped. An error in a directory that the
+            // user names is reported.
             Err(error @ Error::Unsupported(_)) if directories.len() > 1 => {
                 settings.log(error);
                 continue;
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
     }
     if count == 0 {
-        settings.log("the dead have left nothing behind");
+        settings.log("dead processes have left nothing behind");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The subcommands, a file each.
+//! The subcommands, one file each.
 
 mod demo;
 mod devices;
@@ -25,10 +25,10 @@ pub(crate) enum Command {
     Demo(demo::Args),
     /// List the devices
     Devices(devices::Args),
-    /// Check this machine: what works, and what to do about the rest
+    /// Check this machine: what works, and how to fix the rest
     #[command(after_help = doctor::AFTER_HELP)]
     Doctor(doctor::Args),
-    /// Put a file's bytes into device memory, print its handle, and hold it
+    /// Copy a file into device memory, print its handle, and hold the memory until interrupted
     #[command(after_help = EXIT_STATUS_HELP)]
     Share(share::Args),
     /// Write the bytes of shared memory to a file or to standard output
@@ -37,37 +37,37 @@ pub(crate) enum Command {
     /// Create, signal and wait on shared events
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Event(event::Command),
-    /// Reach what processes of other hosts share
+    /// Use memory and events of other hosts
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Link(link::Command),
-    /// List who shares what on this machine, who has it open, and who waits for whom
+    /// List shared objects, the processes that share or use them, and the waits between processes
     #[command(after_help = ps::AFTER_HELP)]
     Ps(ps::Args),
-    /// Watch who shares what, how much is copied and signalled, and which waits are stuck
+    /// Watch shared objects, the rates of copies and signals, and stuck waits
     #[command(after_help = top::AFTER_HELP)]
     Top(top::Args),
-    /// Keep what programs hand over when they have ended, with a successor that outlives this process
+    /// Keep memory that programs hand over, even after they end, with a successor as a backup
     #[command(after_help = holder::HOLD_AFTER_HELP)]
     Hold(holder::HoldArgs),
     /// Load a model's safetensors into device memory, and hand it over to the holder
     #[command(after_help = EXIT_STATUS_HELP)]
     Load(holder::LoadArgs),
-    /// Take the hash of a held model's contents again, and compare
+    /// Hash the contents of a held model again, and compare the hash
     #[command(after_help = EXIT_STATUS_HELP)]
     Verify(holder::VerifyArgs),
-    /// Copy a model from another host's holder to this host's, and check its hash on the way
+    /// Copy a model from another host's holder to the holder of this host, and check its hash
     #[command(after_help = EXIT_STATUS_HELP)]
     Pull(link::PullArgs),
-    /// List the names of what a holder keeps
+    /// List the names that a holder keeps
     #[command(after_help = EXIT_STATUS_HELP)]
     Ls(holder::ListArgs),
-    /// Have a holder let go of names; who has their memory open keeps it
+    /// Remove names from a holder. Processes that have the memory open keep it
     #[command(after_help = EXIT_STATUS_HELP)]
     Rm(holder::RemoveArgs),
     /// Protect a name from being removed or replaced
     #[command(after_help = EXIT_STATUS_HELP)]
     Pin(holder::PinArgs),
-    /// End the epoch of a held name's writer, once that has provably ended
+    /// End the epoch of a held name's writer, if the writer has provably ended
     #[command(after_help = holder::FENCE_AFTER_HELP)]
     Fence(holder::FenceArgs),
     /// Remove the sockets of processes that were killed
@@ -75,7 +75,7 @@ pub(crate) enum Command {
     Gc(gc::Args),
     /// Explain a handle in words, without opening it
     Inspect(texts::inspect::Args),
-    /// Print the completions of a shell
+    /// Print the completion script for a shell
     Completions(texts::completions::Args),
     /// Print the manual page, or write the pages of all commands into a directory
     Man(texts::man::Args),
@@ -114,7 +114,7 @@ impl Command {
     }
 }
 
-/// A command that this program gives itself when it starts a child process.
+/// A command that this program passes to itself when it starts a child process.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum ChildCommand {
     /// The second process

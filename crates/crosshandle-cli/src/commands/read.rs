@@ -18,13 +18,14 @@ use std::path::PathBuf;
 pub(crate) struct Args {
     /// Handle of memory or physical memory, or `-` for the first line of standard input
     handle: String,
-    /// The file to write to; an old one is replaced once all is written [default: standard output]
+    /// The file to write. An existing file is replaced when all bytes are written [default:
+    /// standard output]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The first byte to read
     #[arg(long, default_value = "0", value_name = "N", value_parser = parse_bytes)]
     offset: u64,
-    /// How many bytes to read [default: up to the end]
+    /// Number of bytes to read [default: up to the end]
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     length: Option<u64>,
 }
@@ -44,7 +45,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
-    // Opened for reading alone, which the kernel enforces where the backend can.
+    // Opened read-only, which the kernel enforces if the backend can.
     let memory = context.open_memory_read_only(handle)?;
     let range = args.range(memory.len())?;
     if let Some(path) = &args.output {
@@ -80,7 +81,7 @@ fn read_physical_memory(
 }
 
 impl Args {
-    /// Returns the range that the user asks for, of memory of `len` bytes.
+    /// Returns the requested range in memory of `len` bytes.
     fn range(&self, len: usize) -> Result<Range<usize>> {
         let available = len as u64;
         let outside = |end: &str| {
@@ -98,7 +99,7 @@ impl Args {
                 self.offset
             )));
         }
-        // Both are at most `len`.
+        // Both values are at most `len`.
         Ok(self.offset as usize..(self.offset + length) as usize)
     }
 
@@ -123,7 +124,7 @@ impl Args {
     }
 }
 
-/// Copies a range of bytes part by part. `explain` makes a failure of an error of the output.
+/// Copies a range of bytes part by part. `explain` converts an error of the output to a failure.
 fn copy(
     range: Range<usize>,
     mut read: impl FnMut(usize, &mut [u8]) -> Result<()>,

@@ -15,22 +15,22 @@ use std::path::{Path, PathBuf};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The file whose bytes to share
+    /// The file to share
     file: PathBuf,
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
-    /// Let those who open it read only
+    /// Allow openers only to read
     #[arg(long)]
     read_only: bool,
-    /// Hand the memory over to a holder under this name, print its handle, and end
+    /// Hand the memory over to a holder under this name, print its handle, and exit
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
 }
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let device = Device::find(&args.device)?;
-    // The file is alone in its segment, so that an importer reaches nothing else.
+    // The file gets its own segment, so that an importer can access nothing else.
     let options = settings.context_options().pooling(false);
     let context = Context::with_options(&device, options)?;
     let memory =
@@ -49,13 +49,14 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     // The memory, the context and the exporter's socket are dropped here.
 }
 
-/// Prints a handle alone on the first line, and waits for SIGINT or SIGTERM.
+/// Prints a handle on a line of its own, and waits for SIGINT or SIGTERM.
 pub(super) fn hold(
     settings: &Settings,
     handle: &dyn std::fmt::Display,
     description: &str,
 ) -> Result<()> {
-    // Caught before the handle is printed: the reader of the handle may send the signal at once.
+    // Signals are caught before the handle is printed, because the reader of the handle may send
+    // one at once.
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
     output::line(handle)?;
     settings.log(format_args!(
@@ -63,34 +64,35 @@ pub(super) fn hold(
     ));
     let signal = signals.forever().next();
     if let Some(signal) = signal {
-        settings.log(format_args!("letting go after signal {signal}"));
+        settings.log(format_args!("ending after signal {signal}"));
     }
     Ok(())
 }
 
 /// Copies a file into new device memory, part by part.
 fn load(context: &Context, path: &Path) -> Result<Memory> {
-    // A FIFO would have its reader wait for a writer.
+    // Opening a FIFO would otherwise wait for a writer.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
         .open(path)
         .context("opening it")?;
-    let metadata = file.metadata().context("asking for its size")?;
+    let metadata = file.metadata().context("reading its size")?;
     if !metadata.is_file() {
         return Err(Failure::error(
-            "it is no regular file, so its size is not known; save its contents in one first",
+            "it is not a regular file, so its size is unknown; save its contents in a file first",
         ));
     }
     if metadata.len() == 0 {
         return Err(Failure::error(
-            "the file is empty, and no memory is shared that has no bytes",
+            "the file is empty, and memory without bytes cannot be shared",
         ));
     }
     let len = usize::try_from(metadata.len())
         .map_err(|_| Failure::error("it is larger than what a process can address"))?;
     let allocating = Progress::steps("allocating");
-    // The file fills it anyway, and too large a file is better refused than the end of this process.
+    // The file fills the memory anyway. A file that is too large is then refused, instead of ending
+    // this process later.
     let memory = context.allocate_with(AllocationOptions::new(len).populate(true))?;
     drop(allocating);
     let progress = Progress::bytes(metadata.len(), "loading");

@@ -1,4 +1,4 @@
-//! Standard input: a handle's text, and tokens.
+//! Standard input: the text of a handle, and tokens.
 
 pub(crate) mod token;
 
@@ -6,8 +6,8 @@ use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::tuning::HANDLE_LINE_MAX_BYTES;
 use std::io::{self, BufRead};
 
-/// Returns the text of the HANDLE argument: `given` itself, or the first line of standard input
-/// if `given` is `-`.
+/// Returns the text of the HANDLE argument. If `given` is `-`, the text is the first line of
+/// standard input.
 pub(crate) fn handle_text(given: &str) -> Result<String> {
     if given != "-" {
         return Ok(given.to_owned());

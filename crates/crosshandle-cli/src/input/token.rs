@@ -1,4 +1,4 @@
-//! Tokens: words that a holder asks for before it lets a program use a name.
+//! Tokens: secret words that a holder requires before a program may use a name.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::output::log::{self, Level};
@@ -6,26 +6,26 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
-/// The variable with the token that a command shows, unless an option has one.
+/// The environment variable with the token of a command, which options override.
 pub(crate) const VARIABLE: &str = "CROSSHANDLE_TOKEN";
 
-/// Bytes of the longest line that is read for a token.
+/// Maximum number of bytes of a line that is read for a token.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// The token that a command shows the holder.
+/// The token that a command presents to the holder.
 #[derive(clap::Args, Debug, Default)]
 pub(crate) struct ShownToken {
-    /// The token itself, which other users can read in the list of processes: rather use --token-file
+    /// The token itself. Other users can read it in the list of processes, so prefer --token-file
     #[arg(long, value_name = "TOKEN", conflicts_with = "token_file")]
     token: Option<String>,
-    /// A file whose first line is the token of names that need one, or `-` for standard input [default:
-    /// $CROSSHANDLE_TOKEN]
+    /// A file whose first line is the token for names that need one, or `-` for standard input
+    /// [default: $CROSSHANDLE_TOKEN]
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
 }
 
 impl ShownToken {
-    /// Returns the token, if there is one.
+    /// Returns the token, if one is given.
     pub(crate) fn get(&self) -> Result<Option<String>> {
         if let Some(token) = given("--token", self.token.as_deref(), self.token_file.as_deref())? {
             return Ok(Some(token));
@@ -39,7 +39,7 @@ impl ShownToken {
     }
 }
 
-/// Returns the token that an option has, or the file of the option with `-file` after its name.
+/// Returns the token from an option, or from the file of the option with the suffix `-file`.
 pub(crate) fn given(
     option: &str,
     token: Option<&str>,
@@ -49,7 +49,7 @@ pub(crate) fn given(
         log::say(
             Level::Warn,
             format_args!(
-                "warning: other users can read what {option} says in the list of processes; use {option}-file"
+                "warning: other users can read the value of {option} in the list of processes; use {option}-file"
             ),
         );
         return Ok(Some(token.to_owned()));
@@ -58,12 +58,12 @@ pub(crate) fn given(
         .transpose()
 }
 
-/// Reads a token: the first line of a file, or the next line of standard input.
+/// Reads a token from the first line of a file, or the next line of standard input.
 fn read(path: &Path) -> Result<String> {
     let mut line = String::new();
     let doing = "reading a token";
     match path == Path::new("-") {
-        // Several options may take a line each.
+        // Several options may each take a line.
         true => io::stdin().lock().take(MAX_LINE_BYTES).read_line(&mut line),
         false => BufReader::new(File::open(path).context(doing)?.take(MAX_LINE_BYTES))
             .read_line(&mut line),

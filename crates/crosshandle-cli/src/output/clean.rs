@@ -1,11 +1,12 @@
-//! Text that others wrote, made fit for a terminal and for JSON: names, labels, events, programs, the words of other
-//! hosts. All that this command prints passes through here.
+//! Makes foreign text safe for terminals and for JSON, such as names, labels, programs and messages
+//! of other hosts. Everything that this command prints passes through here.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Returns whether a terminal or a viewer obeys a character in place of showing it: control characters, marks of
-/// writing direction, and characters that have no width or begin a line.
+/// Returns `true` if a terminal or a viewer interprets a character instead of showing it. These are
+/// control characters, marks of writing direction, and characters that have no width or start a
+/// line.
 pub(crate) fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(
@@ -22,7 +23,7 @@ pub(crate) fn is_obeyed(c: char) -> bool {
         )
 }
 
-/// Returns a line as it can be shown: each character that would be obeyed is replaced.
+/// Returns a line in which each character that would be interpreted is replaced.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     match text.contains(is_obeyed) {
         false => Cow::Borrowed(text),
@@ -30,9 +31,10 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns JSON with the same value in which each character that would be obeyed is escaped.
+/// Returns JSON with the same value, in which each character that would be interpreted is escaped.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
-    // Outside of strings JSON has no such character but line feeds, and in strings those are escaped.
+    // Outside of strings JSON contains no such character except line feeds. In strings they are
+    // escaped.
     let is_left = |c: char| c != '\n' && is_obeyed(c);
     if !text.contains(is_left) {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! Lines on standard error: what is going on, what to be careful about, and why a command fails.
+//! Lines on standard error: progress, warnings, and the reason why a command fails.
 
 use crate::output::clean;
 use clap::ValueEnum;
@@ -8,18 +8,18 @@ use std::io::{self, Write};
 use std::sync::OnceLock;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How lines on standard error look.
+/// Format of the lines on standard error.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Format {
-    /// A line of words
+    /// Plain text
     #[default]
     Text,
-    /// An object with `time` (seconds since 1970), `level`, `process` and `message`
+    /// A JSON object with `time` (seconds since 1970), `level`, `process` and `message`
     Json,
 }
 
 impl Format {
-    /// Returns the name by which an argument asks for it.
+    /// Returns the format's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Text => "text",
@@ -46,12 +46,12 @@ struct Line<'a> {
 
 static FORMAT: OnceLock<Format> = OnceLock::new();
 
-/// Sets how all lines of this process look. The first call counts.
+/// Sets the format of all lines of this process. Only the first call has an effect.
 pub(crate) fn set_format(format: Format) {
     let _ = FORMAT.set(format);
 }
 
-/// Prints a line. If standard error is closed, nothing can be done about that.
+/// Prints a line. Does nothing if standard error is closed.
 pub(crate) fn say(level: Level, message: impl Display) {
     let message = message.to_string();
     let line = match FORMAT.get().copied().unwrap_or_default() {
@@ -68,6 +68,6 @@ pub(crate) fn say(level: Level, message: impl Display) {
             format!("{}\n", clean::json(&line))
         }
     };
-    // In one piece: other processes write to the same file.
+    // Written in one piece, because other processes write to the same file.
     let _ = io::stderr().write_all(line.as_bytes());
 }

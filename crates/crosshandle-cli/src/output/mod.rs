@@ -9,12 +9,13 @@ use serde::Serialize;
 use std::fmt::Display;
 use std::io::{self, Write};
 
-/// Prints a line, without what a terminal would obey, and flushes it, so that the reader of a pipe sees it at once.
+/// Prints a line without characters that a terminal would interpret. Flushes it, so that the reader
+/// of a pipe sees it at once.
 pub(crate) fn line(line: impl Display) -> Result<()> {
     print(&clean::line(&line.to_string()))
 }
 
-/// Prints lines of this program's own, each as [`line`] does.
+/// Prints several lines, each as [`line`] does.
 pub(crate) fn lines(lines: impl Display) -> Result<()> {
     lines.to_string().split('\n').try_for_each(line)
 }
@@ -33,14 +34,14 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     print(&clean::json(&text))
 }
 
-/// Returns an empty table that has columns and no frame.
+/// Returns an empty table with columns and without a frame.
 pub(crate) fn table() -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table
 }
 
-/// Adds a row to a table. No cell has a line feed, which would begin a row of its own.
+/// Adds a row to a table. Line feeds in cells are replaced, because they would start a new row.
 pub(crate) fn add_row(table: &mut Table, cells: impl IntoIterator<Item = impl AsRef<str>>) {
     let cells = cells.into_iter();
     table.add_row(cells.map(|cell| clean::line(cell.as_ref()).into_owned()));

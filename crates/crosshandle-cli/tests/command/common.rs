@@ -14,13 +14,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// Time that anything may take that a test waits for.
+/// Maximum time for anything that a test waits for.
 ///
-/// Commands take milliseconds. Half could fail a test on a busy machine; double delays the report
-/// of a hang.
+/// Commands take milliseconds. With much less, a test could fail on a busy machine. With more, a
+/// hang is reported later.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A directory for a test's files and sockets, removed when dropped.
+/// A directory for the files and sockets of a test, which is removed when dropped.
 pub(crate) struct Sandbox {
     directory: PathBuf,
     sockets: PathBuf,
@@ -30,7 +30,7 @@ impl Sandbox {
     pub(crate) fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        // A short path, since the kernel limits the path of a socket.
+        // The path is short, because the kernel limits the path of a socket.
         let directory = std::env::temp_dir().join(format!("xh-{}-{number}", std::process::id()));
         fs::create_dir_all(directory.join("s")).expect("a directory for the test");
         let sockets = directory.join("s");
@@ -40,7 +40,7 @@ impl Sandbox {
         sandbox
     }
 
-    /// Returns one whose commands use the sockets of another directory.
+    /// Returns a sandbox whose commands use the sockets of another directory.
     pub(crate) fn with_sockets(sockets: &Path) -> Self {
         let mut sandbox = Self::new();
         sandbox.sockets = sockets.to_owned();
@@ -55,7 +55,7 @@ impl Sandbox {
         self.sockets.clone()
     }
 
-    /// Returns the names of all entries of the socket directory.
+    /// Returns the names of all entries in the socket directory.
     pub(crate) fn listed_sockets(&self) -> Vec<String> {
         fs::read_dir(self.sockets())
             .expect("the socket directory")
@@ -144,7 +144,7 @@ impl Running {
         kill_process(self.pid(), signal).expect("the process runs");
     }
 
-    /// Waits until the process ends by itself.
+    /// Waits until the process ends.
     pub(crate) fn finish(mut self) -> Finished {
         wait_for_end(self.pid());
         let status = self.child.wait().expect("it has ended");
@@ -163,7 +163,7 @@ impl Drop for Running {
     }
 }
 
-/// Waits until a process has ended. The process must not have been reaped before.
+/// Waits until a process has ended. The process must not have been reaped.
 pub(crate) fn wait_for_end(pid: Pid) {
     let process = pidfd_open(pid, PidfdFlags::empty()).expect("the process");
     let deadline = Instant::now() + STEP_TIMEOUT;
@@ -200,12 +200,12 @@ impl Finished {
         serde_json::from_slice(&self.stdout).expect("JSON")
     }
 
-    /// Returns the exit code, unless a signal ended the process.
+    /// Returns the exit code, or `None` if a signal ended the process.
     pub(crate) fn code(&self) -> Option<i32> {
         self.status.code()
     }
 
-    /// Checks the exit code, and that the last line on standard error gives the reason of a failure.
+    /// Checks the exit code. After a failure, the last line on standard error must give the reason.
     #[track_caller]
     pub(crate) fn expect(self, code: i32) -> Self {
         assert_eq!(
@@ -224,7 +224,7 @@ impl Finished {
     }
 }
 
-/// The output of a process, readable while the process runs.
+/// The output of a process, which can be read while the process runs.
 pub(crate) struct Stream {
     chunks: Receiver<Vec<u8>>,
     received: Vec<u8>,
@@ -237,7 +237,7 @@ impl Stream {
             let mut buffer = vec![0; 64 << 10];
             while let Ok(count @ 1..) = source.read(&mut buffer) {
                 if sender.send(buffer[..count].to_vec()).is_err() {
-                    // The stream was dropped; the pipe closes with this thread.
+                    // The stream was dropped. The pipe closes with this thread.
                     return;
                 }
             }
@@ -261,7 +261,7 @@ impl Stream {
         }
     }
 
-    /// Waits until the process closes its output. Returns all that was not read before.
+    /// Waits until the process closes its output. Returns everything that was not read before.
     pub(crate) fn rest(&mut self) -> Vec<u8> {
         let deadline = Instant::now() + STEP_TIMEOUT;
         while self.more(deadline) {}
@@ -281,14 +281,14 @@ impl Stream {
     }
 }
 
-/// Returns bytes that don't repeat soon.
+/// Returns bytes that do not repeat soon.
 pub(crate) fn contents(len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|index| (index.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8)
         .collect()
 }
 
-/// Returns a path as an argument of a command.
+/// Converts a path to an argument of a command.
 pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("our paths are text")
 }

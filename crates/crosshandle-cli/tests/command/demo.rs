@@ -1,4 +1,4 @@
-//! The demo: both processes verify, and either ends soon after the other was killed, at any point.
+//! The demo: both processes verify the data. If one is killed at any point, its partner ends soon.
 
 use crate::common::{Running, Sandbox, wait_for_end};
 use rustix::process::{
@@ -14,7 +14,8 @@ const POINTS: [&str; 6] = [
     "done",
 ];
 
-/// Arguments of a quick demo. With its long timeout, only a noticed death can end a process early.
+/// Arguments of a quick demo. Its timeout is long, so a process can end early only if it notices a
+/// death.
 const QUICK: [&str; 7] = [
     "demo",
     "--size",
@@ -45,7 +46,8 @@ fn its_json_has_the_same() {
     let report = demo.json();
     assert_eq!(report["verified"], true);
     assert_eq!(report["exchange"]["size"], 64 << 10);
-    // Half by each side in each round, and once all by one side.
+    // Each side verifies half of the bytes in each round, and one side finally verifies all of
+    // them.
     assert_eq!(report["exchange"]["bytes_verified"], 3 * (64 << 10));
     let trip = &report["nanoseconds"]["round_trip"];
     assert!(trip["p50"].as_f64() > Some(0.0), "{report}");
@@ -108,8 +110,8 @@ fn a_process_that_stands_still_is_not_waited_for_for_ever() {
     }
 }
 
-/// Starts a demo and waits until one process stands still. Returns the first process, and the id of
-/// the second.
+/// Starts a demo and waits until one process stops. Returns the first process and the ID of the
+/// second.
 fn stopped(sandbox: &Sandbox, at: &str, arguments: &[&str]) -> (Running, Pid) {
     let mut command = sandbox.command(arguments);
     command.env("CROSSHANDLE_DEMO_STOP", at);

@@ -1,4 +1,4 @@
-//! The holder, and the commands that ask it.
+//! The holder, and the commands that send it requests.
 
 use crate::common::{Running, STEP_TIMEOUT, Sandbox, contents, text};
 use rustix::net::{
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
-/// A holder and its successor, ended with the test.
+/// A holder and its successor, which end with the test.
 pub(crate) struct Pair<'a> {
     sandbox: &'a Sandbox,
     _first: Running,
@@ -26,7 +26,7 @@ impl<'a> Pair<'a> {
         pair
     }
 
-    /// Takes a holder that was started.
+    /// Uses a holder that is already running.
     pub(crate) fn of(sandbox: &'a Sandbox, first: Running) -> Self {
         Self {
             sandbox,
@@ -34,7 +34,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Waits until a successor has everything. Returns the process ids of both.
+    /// Waits until the successor is complete. Returns the process IDs of both.
     pub(crate) fn await_safe(&self) -> (u32, u32) {
         let begin = Instant::now();
         loop {
@@ -92,7 +92,7 @@ fn a_model_comes_back_from_a_reader_that_keeps_it() {
     sandbox.run(["load", text(&file), "--name", "n"]).expect(0);
     let mut reader = sandbox
         .command(["verify", "m", "--stay", "--keep"])
-        // It stays until this is closed.
+        // The reader runs until its standard input is closed.
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
@@ -102,7 +102,7 @@ fn a_model_comes_back_from_a_reader_that_keeps_it() {
         .read_line(&mut verified)
         .expect("it is verified");
     let (holder, successor) = pair.await_safe();
-    // So that it cannot start another one.
+    // Stopped, so that it cannot start another successor.
     let pid = Pid::from_raw(holder.try_into().expect("a process")).expect("a process");
     kill_process(pid, Signal::STOP).expect("it lives");
     kill(successor);
@@ -206,7 +206,7 @@ fn shared_bytes_are_handed_over_by_name() {
     sandbox.run(["hold"]).expect(1);
     sandbox.run(["hold", "--stop"]).expect(0);
     sandbox.run(["read", &handle]).expect(4);
-    // The killed process left the name of its own socket.
+    // The killed process has left its socket behind.
     sandbox.run(["gc"]).expect(0);
     let left = sandbox.listed_sockets();
     assert_eq!(left, ["holder.lock"], "nothing else is left");
@@ -234,7 +234,7 @@ fn a_service_manager_is_told_who_holds() {
     kill(holder);
     assert_eq!(hear(), format!("MAINPID={successor}\nREADY=1"));
     let (_, next) = pair.await_safe();
-    // Told to end, it does so at once and does not remember that for later.
+    // A successor that is told to end does so at once, and not only after it has taken over.
     let next_pid = Pid::from_raw(next.try_into().expect("a process")).expect("a process");
     kill_process(next_pid, Signal::TERM).expect("it lives");
     let begin = Instant::now();
@@ -258,7 +258,7 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
     )
     .expect("bound");
     listen(&listener, 16).expect("listening");
-    // The protocol names descriptor 3 and the process that it is for.
+    // The protocol uses descriptor 3, and the ID of the process that gets it.
     let script = "exec 3<&0 0</dev/null; LISTEN_FDS=1 LISTEN_PID=$$ exec \"$0\" hold";
     let mut child = std::process::Command::new("sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_crosshandle")])
@@ -266,7 +266,7 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
         .stdin(listener)
         .spawn()
         .expect("a holder");
-    // Asked before it is there: the socket is.
+    // The request is sent before the holder runs, because its socket already exists.
     let listed = sandbox.run(["ls"]).expect(0);
     assert_eq!(listed.text(), "");
     let file = sandbox.file("bytes", &contents(5000));
@@ -280,7 +280,8 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
     assert!(path.exists(), "it is the service manager's");
 }
 
-/// A model is copied from one host's holder to another's, and nothing but what its hashes say.
+/// A model is copied from one host's holder to another's. Only a model with the expected hashes is
+/// accepted.
 #[test]
 fn a_model_is_pulled_from_another_host() {
     let (owner, user) = (Sandbox::new(), Sandbox::new());
@@ -299,7 +300,7 @@ fn a_model_is_pulled_from_another_host() {
         let pulls = [&["pull", "m", "--from", address], &token[..], more].concat();
         user.run(pulls)
     };
-    // Names are given away by who was told to.
+    // Only a listener with `--names` serves names.
     let (_closed, address) = listen(&[]);
     let refused = pull(&address, &[]).expect(1);
     assert!(refused.stderr.contains("refuses"), "{}", refused.stderr);
@@ -330,7 +331,8 @@ fn a_model_is_pulled_from_another_host() {
     assert!(missing.stderr.contains("refuses"), "{}", missing.stderr);
 }
 
-/// A linked host's manifest claims what it likes: pulling it fails with a reason, and publishes nothing.
+/// The manifest of a hostile host may claim anything. Pulling its model fails with a reason, and
+/// publishes nothing.
 #[test]
 fn a_hostile_model_is_not_pulled() {
     let (owner, user) = (Sandbox::new(), Sandbox::new());
@@ -379,7 +381,7 @@ fn a_hostile_model_is_not_pulled() {
         }
     }
     let why = attack("long", 4096, [0, 256, 256], (256 << 20) + 1);
-    assert!(why.contains("none is longer"), "{why}");
+    assert!(why.contains("but the maximum is"), "{why}");
     let listed = user.run(["ls", "--json"]).expect(0).json();
     assert_eq!(listed, serde_json::json!([]));
 }
@@ -398,7 +400,7 @@ fn tokens_come_from_files_standard_input_and_a_variable() {
     let load = [&["load", text(&file), "--name", "m"], &files[..]].concat();
     let load = [&load[..], &["--admin-token-file", &admin]].concat();
     sandbox.run(load).expect(0);
-    // The right one is asked for, whichever way it comes.
+    // The correct token is required, from any source.
     sandbox.run(["verify", "m"]).expect(1);
     let warned = sandbox
         .run(["verify", "m", "--token", "read-word"])
@@ -418,7 +420,7 @@ fn tokens_come_from_files_standard_input_and_a_variable() {
     };
     with(&["verify", "m"], "read-word", "").expect(0);
     with(&["verify", "m"], "wrong", "").expect(1);
-    // What an option says counts, not the variable.
+    // An option overrides the variable.
     with(&["verify", "m", "--token-file", &read], "wrong", "").expect(0);
     let from_input = ["verify", "m", "--stay", "--token-file", "-"];
     with(&from_input, "", "read-word\nagain\n").expect(0);
@@ -428,7 +430,7 @@ fn tokens_come_from_files_standard_input_and_a_variable() {
         (&["pin", "m"], &admin, 0),
         (&["pin", "m", "--undo"], &admin, 0),
         (&["fence", "m"], &read, 1),
-        // A machine that starts many processes takes a while for the proof.
+        // On a machine that starts many processes, proving the end of a writer takes a while.
         (&["fence", "m", "--wait", "30s"], &admin, 0),
         (&["rm", "m"], &write, 1),
         (&["rm", "m"], &admin, 0),
@@ -450,13 +452,13 @@ fn a_fence_ends_an_epoch() {
     assert_eq!(listed[0]["epoch"], 0);
     for epoch in 1..=2 {
         let fenced = sandbox.run(["fence", "region"]).expect(0);
-        let expected = format!("region epoch {epoch}: nobody writes\n");
+        let expected = format!("region epoch {epoch}: no process writes\n");
         assert_eq!(fenced.text(), expected);
-        // The successor goes on counting.
+        // The successor continues the count of epochs.
         kill(pair.await_safe().0);
     }
     pair.await_safe();
-    // A program that has claimed it and lives.
+    // A running program has claimed the name.
     let holder = crosshandle::holder::Holder::new().socket_dir(sandbox.sockets());
     let lease = holder
         .claim("region", &crosshandle::holder::ClaimOptions::new())
@@ -472,7 +474,7 @@ fn a_fence_ends_an_epoch() {
     let state = format!("epoch 3 of {}", std::process::id());
     assert!(listed.text().contains(&state), "{}", listed.text());
     let forced = sandbox.run(["fence", "region", "--force"]).expect(0);
-    let expected = "region epoch 4: forced: the writer before may write still\n";
+    let expected = "region epoch 4: forced: the previous writer may still write\n";
     assert_eq!(forced.text(), expected);
     lease.end().expect_err("it has another writer by now");
     sandbox.run(["fence", "absent"]).expect(1);
@@ -490,7 +492,7 @@ fn a_closed_terminal_ends_no_holder() {
         _first: first,
     };
     let (holder, successor) = pair.await_safe();
-    // Not `getsid`: it returns 0 for a session of another process namespace, which rustix refuses.
+    // Not `getsid`: it returns 0 for a session of another PID namespace, which rustix rejects.
     let session = |pid: u32| -> u32 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
         let (_, fields) = stat.rsplit_once(") ").expect("a command's name");
@@ -519,7 +521,7 @@ fn a_detached_holder_outlives_its_command() {
     let detached = sandbox.run(["hold", "--detach"]).expect(0);
     let words: Vec<_> = detached.text().split(' ').collect();
     let pid: u32 = words[1].parse().expect("a process");
-    // Another one in its place says why not.
+    // A second holder in the same directory reports why it cannot run.
     let second = sandbox.run(["hold", "--detach"]).expect(1);
     let begin = Instant::now();
     let mut checked = sandbox.run(["hold", "--check"]);

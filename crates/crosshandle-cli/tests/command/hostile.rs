@@ -1,4 +1,5 @@
-//! Texts that others wrote: no command gives a terminal, or a reader of its JSON, what those would obey.
+//! Hostile texts of other programs. No command may print characters that a terminal or a JSON
+//! viewer would interpret.
 
 use crate::common::{Finished, Sandbox, text};
 use crate::holder::Pair;
@@ -9,7 +10,8 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Instant;
 
-/// Escapes of both kinds, marks of direction, a line of its own, and what has no width.
+/// Escape sequences of both kinds, marks of direction, a carriage return, and characters without
+/// width.
 const HOSTILE: &str =
     "t\u{1b}[31m\u{9b}2J\u{202e}x\u{2066}\u{200f}\rcrosshandle: all is well\u{feff}";
 
@@ -18,7 +20,7 @@ fn is_obeyed(c: char) -> bool {
     (c.is_control() && c != '\n') || is_mark
 }
 
-/// Returns the output, which has something of the hostile text in it.
+/// Checks the output and returns it.
 fn check(what: &str, finished: Finished) -> String {
     let shown = format!("{}{}", finished.text(), finished.stderr);
     assert!(
@@ -38,7 +40,7 @@ fn file(sandbox: &Sandbox, name: &str, header: &serde_json::Value, data: usize) 
     text(&sandbox.file(name, &bytes)).to_owned()
 }
 
-/// Hands memory over that looks like a model, with a manifest of our choice.
+/// Hands over memory that looks like a model, with the given manifest.
 fn hand_over(context: &Context, holder: &Holder, name: &str, manifest: &[u8]) -> Vec<Memory> {
     let parts = [vec![0; 4096], manifest.to_vec(), vec![0; 4128]];
     let memory = parts.map(|bytes| {
@@ -58,7 +60,8 @@ fn hand_over(context: &Context, holder: &Holder, name: &str, manifest: &[u8]) ->
 fn no_command_prints_what_a_terminal_obeys() {
     let sandbox = Sandbox::new();
     let _pair = Pair::start(&sandbox);
-    // A program, a context, memory and an event with hostile names, and a holder's label.
+    // A program, a context, memory and an event with hostile names, and a holder with a hostile
+    // label.
     fs::write("/proc/self/comm", "t\u{1b}[31m\u{202e}x").expect("a name of this process");
     let options = ContextOptions::new()
         .socket_dir(sandbox.sockets())
@@ -141,7 +144,7 @@ fn no_command_prints_what_a_terminal_obeys() {
         let shown = check(&command.join(" "), sandbox.run(*command));
         hostile += usize::from(shown.contains("all is well") || shown.contains("\u{fffd}"));
     }
-    // Most of them have shown something of it.
+    // Most commands have printed some of the hostile text.
     assert!(hostile >= 12, "{hostile}");
     let listed = sandbox.run(["ls", "--json"]).expect(0).json();
     assert!(

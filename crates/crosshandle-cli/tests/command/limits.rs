@@ -1,4 +1,4 @@
-//! Limits of the system: the command says which one is in the way, and loses nothing.
+//! Limits of the system: the command names the limit, and loses no data.
 
 use crate::common::{Running, Sandbox, contents, text};
 use std::fs;
@@ -6,7 +6,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a command in a shell that does something else first.
+/// Runs a command in a shell, after another shell command.
 fn after(sandbox: &Sandbox, first: &str, arguments: &[&str]) -> Running {
     let command = sandbox.command(arguments);
     let mut shell = Command::new("bash");
@@ -36,7 +36,7 @@ fn the_doctor_survives_low_limits() {
         assert_eq!(low.expect("the row")["level"], "note", "{report}");
         for check in checks.iter().filter(|check| check["level"] == "problem") {
             let found = check["found"].as_str().expect("text");
-            // The limit is the second process's, too, and that one says more.
+            // The limit also applies to the second process, whose message has more details.
             let names_limit = found.contains("ulimit") || found.contains("second process");
             assert!(names_limit, "{limit}: {found}");
         }
@@ -68,7 +68,7 @@ fn a_file_too_large_to_share_is_refused() {
         );
     }
     let file = sandbox.path("large");
-    // Sparse: it takes no space.
+    // The file is sparse, so it takes no space.
     let large = fs::File::create(&file).expect("a file");
     large.set_len(200 << 20).expect("a size");
     let join = format!("echo 0 > {}/cgroup.procs", group.display());
@@ -81,7 +81,7 @@ fn a_file_too_large_to_share_is_refused() {
     assert!(doctor.expect(0).text().contains("control group"));
 }
 
-/// Checks that an old file is as it was, and alone.
+/// Checks that the old file is unchanged, and is the only file in its directory.
 #[track_caller]
 fn assert_untouched(directory: &Path, old: &[u8]) {
     assert_eq!(fs::read(directory.join("old")).expect("still there"), old);
@@ -105,10 +105,10 @@ fn a_file_is_replaced_only_when_it_is_complete() {
     assert!(refused.stderr.contains("ulimit -f"), "{}", refused.stderr);
     assert_untouched(&directory, b"old");
 
-    // Standard output may be a file, too.
+    // Standard output may also be a file.
     let to_file = format!("ulimit -f 100 && exec > {}", text(&sandbox.path("stdout")));
     let refused = after(&sandbox, &to_file, &read[..2]).finish().expect(1);
-    // The events of a context are a file, too, and may be the first that is too large.
+    // The events of a context are in a file too, which may be the first one that is too large.
     let (file, memory) = ("too large", "ulimit -f");
     let names_limit = refused.stderr.contains(file) || refused.stderr.contains(memory);
     assert!(names_limit, "{}", refused.stderr);
@@ -118,7 +118,7 @@ fn a_file_is_replaced_only_when_it_is_complete() {
     let mode = fs::metadata(&old).expect("there").permissions().mode();
     assert_eq!(mode & 0o7777, 0o640);
 
-    // What a link leads to is replaced, and the link stays.
+    // The target of a link is replaced, and the link stays.
     let link = sandbox.path("link");
     symlink(&old, &link).expect("a link");
     fs::write(&old, "old").expect("a file");
@@ -126,7 +126,7 @@ fn a_file_is_replaced_only_when_it_is_complete() {
     assert!(link.is_symlink());
     assert_untouched(&directory, &all);
 
-    // A device is written as it is.
+    // A device is written directly.
     sandbox.run(["read", &handle, "-o", "/dev/null"]).expect(0);
     let refused = sandbox.run(["read", &handle, "-o", "/dev/full"]).expect(1);
     assert!(
@@ -228,7 +228,7 @@ fn a_process_without_proc_is_on_the_same_host() {
         command.env("CROSSHANDLE_SOCKET_DIR", sandbox.sockets());
         Running::start(command)
     };
-    // Either side may not know the host.
+    // Each side may lack the host's identity.
     let mut holder = start(&["event", "new"]);
     let event = holder.stdout.line();
     sandbox.run(["event", "signal", &event]).expect(0);

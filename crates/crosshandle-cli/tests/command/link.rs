@@ -1,4 +1,4 @@
-//! `link`: two socket directories stand for two hosts.
+//! `link`, with two socket directories in place of two hosts.
 
 use crate::common::{Sandbox, contents, text};
 use std::fs;
@@ -14,13 +14,13 @@ fn memory_and_events_are_reached_from_another_host() {
     let file = owner.file("data", &all);
     let (_holder, memory) = owner.hold(["share", text(&file)]);
     let (_creator, event) = owner.hold(["event", "new"]);
-    // Its exporter is not to be found here.
+    // The memory's exporter cannot be found in this socket directory.
     user.run(["read", &memory]).expect(4);
     let (_listener, address) =
         owner.hold(["link", "listen", "127.0.0.1:0", "--token", text(&token)]);
     let token = ["--token", text(&token)];
 
-    // By its name in a file, after an address at which nobody listens.
+    // Connect by a name in a file, whose first address has no listener.
     let hosts = user.file("hosts", format!("store 127.0.0.1:1 {address}\n").as_bytes());
     let named = ["--token", token[1], "--hosts", text(&hosts)];
     let read = [&["link", "read", "store", &memory], &named[..]].concat();
@@ -40,7 +40,7 @@ fn memory_and_events_are_reached_from_another_host() {
     let waits = ["link", "wait", &address, &event, "3", "--timeout", "100ms"];
     user.run([&waits, &token[..]].concat()).expect(3);
 
-    // One process has a link; others use it, and have no token.
+    // One process has a link. Other processes use it without a token.
     let shares = [&["link", "share", &address, "--as", "store"], &token[..]].concat();
     let (sharer, name) = user.hold(shares.clone());
     assert_eq!(name, "@store");
@@ -52,7 +52,7 @@ fn memory_and_events_are_reached_from_another_host() {
     waiter.finish().expect(0);
     drop(sharer);
     user.run(signal).expect(1);
-    // Without a token there is no link of one's own.
+    // A process cannot make a link of its own without a token.
     user.run(["link", "signal", &address, &event]).expect(1);
 }
 
@@ -108,6 +108,6 @@ fn certificates_link_instead_of_a_token() {
     assert!(read(&identity("user", "owner.example")).expect(0).stdout == contents(10));
     read(&identity("user", "another.example")).expect(1);
     read(&identity("other", "owner.example")).expect(1);
-    // Half of it is no usage.
+    // An incomplete set of options is wrong usage.
     read(&own[..2]).expect(2);
 }

@@ -1,4 +1,4 @@
-//! Commands for one process: devices, doctor, inspect, usage, generated files.
+//! Commands that need only one process: devices, doctor, inspect, wrong usage, generated files.
 
 use crate::common::{Sandbox, text};
 use std::fs;
@@ -72,7 +72,7 @@ fn handles_are_explained_without_being_opened() {
 fn garbage_is_refused() {
     let sandbox = Sandbox::new();
     let (_holder, handle) = sandbox.hold(["event", "new"]);
-    // Flips one character in the middle, and cuts one off.
+    // Changes one character in the middle, or cuts one off.
     let mut damaged = handle.clone().into_bytes();
     let middle = damaged.len() / 2;
     damaged[middle] = if damaged[middle] == b'A' { b'B' } else { b'A' };
@@ -85,7 +85,7 @@ fn garbage_is_refused() {
     ] {
         for command in [&["inspect"][..], &["read"], &["event", "wait"]] {
             let refused = sandbox.run([command, &[garbage]].concat()).expect(1);
-            // Reading checks the handle's kind before the rest, so its reason may be another one.
+            // `read` checks the handle's kind first, so it may report another reason.
             if command != ["read"] {
                 assert!(refused.stderr.contains(reason), "{}", refused.stderr);
             }
@@ -125,7 +125,7 @@ fn completions_and_manual_pages_are_generated() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = sandbox.run(["completions", shell]).expect(0);
         assert!(script.text().contains("doctor"), "{shell}");
-        // Only the hidden command may not appear; `--peer-device` is an option of `demo`.
+        // The hidden command must not appear. `--peer-device` is an option of `demo`.
         let rest = script.text().replace("peer-device", "");
         assert!(!rest.contains("peer"), "{shell}");
     }

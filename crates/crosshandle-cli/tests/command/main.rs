@@ -1,4 +1,4 @@
-//! Tests that run the real command as its users do, a file for each group of subcommands.
+//! Tests that run the real command as users do, one file for each group of subcommands.
 
 mod common;
 mod demo;

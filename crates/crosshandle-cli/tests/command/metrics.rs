@@ -1,4 +1,4 @@
-//! What a holder says at its port: metrics, health, and the page for people.
+//! The metrics port of a holder: metrics, health, and the page for people.
 
 use crate::common::{Running, STEP_TIMEOUT, Sandbox, text};
 use crate::holder::{Pair, kill};
@@ -11,7 +11,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Asks for a path, and returns the head and the body of the answer; `None` if there is no connection.
+/// Requests a path. Returns the head and the body of the reply, or `None` if there is no
+/// connection.
 fn get(address: &str, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     stream
@@ -24,7 +25,7 @@ fn get(address: &str, path: &str) -> Option<(String, String)> {
     Some((head.to_owned(), body.to_owned()))
 }
 
-/// Asks until an answer is as wanted.
+/// Repeats a request until its reply is as wanted.
 fn await_answer(address: &str, path: &str, is_wanted: impl Fn(&str, &str) -> bool) -> String {
     let begin = Instant::now();
     loop {
@@ -39,7 +40,7 @@ fn await_answer(address: &str, path: &str, is_wanted: impl Fn(&str, &str) -> boo
     }
 }
 
-/// Starts a holder with a port. Returns the address, too.
+/// Starts a holder with a metrics port. Also returns the address.
 fn start(sandbox: &Sandbox) -> (Pair<'_>, String) {
     let mut first = sandbox.start(["hold", "--metrics", "127.0.0.1:0"]);
     let address = loop {
@@ -136,7 +137,7 @@ fn a_port_has_metrics_health_and_a_page_also_after_a_takeover() {
     let (head, _) = get(&address, "/other").expect("an answer");
     assert!(head.starts_with("HTTP/1.1 404 "), "{head}");
 
-    // A reader that dies is told of: this one has a name open, and is killed.
+    // The death of a reader is reported. This reader has a name open, and is killed.
     let file = sandbox.file("m.safetensors", &crate::holder::small_model());
     sandbox.run(["load", text(&file), "--name", "m"]).expect(0);
     let mut command = sandbox.command(["verify", "m", "--stay"]);
@@ -156,7 +157,7 @@ fn a_port_has_metrics_health_and_a_page_also_after_a_takeover() {
 fn strangers_at_the_port_hold_up_nobody() {
     let sandbox = Sandbox::new();
     let (_pair, address) = start(&sandbox);
-    // Silent connections, endless heads, and what is no HTTP.
+    // Silent connections, an endless head, and data that is not HTTP.
     let silent: Vec<_> = (0..15)
         .map(|_| TcpStream::connect(&address).expect("a connection"))
         .collect();
@@ -170,7 +171,7 @@ fn strangers_at_the_port_hold_up_nobody() {
         }
     }
     drop(endless);
-    // They are closed after two seconds.
+    // The server closes silent connections after two seconds.
     let begin = Instant::now();
     await_answer(&address, "/livez", |head, _| {
         head.starts_with("HTTP/1.1 200 ")
@@ -188,7 +189,7 @@ fn strangers_at_the_port_hold_up_nobody() {
         stream.write_all(request.as_bytes()).expect("sent");
         stream.shutdown(std::net::Shutdown::Write).expect("its end");
         let mut answer = String::new();
-        // It may be closed without an answer.
+        // The server may close the connection without a reply.
         let _ = stream.read_to_string(&mut answer);
         assert!(
             answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
@@ -201,7 +202,7 @@ fn strangers_at_the_port_hold_up_nobody() {
     sandbox.run(["hold", "--metrics", &address]).expect(1);
 }
 
-/// Returns the browser, if there is one.
+/// Returns the name of an installed browser, or `None`.
 fn browser() -> Option<&'static str> {
     let names = [
         "chromium",
@@ -215,7 +216,7 @@ fn browser() -> Option<&'static str> {
     })
 }
 
-/// Runs the browser, and returns what it prints.
+/// Runs the browser, and returns its standard output.
 fn run_browser(browser: &str, directory: &Path, arguments: &[&str]) -> Vec<u8> {
     let done = Command::new("timeout")
         .args([
@@ -262,7 +263,7 @@ fn a_browser_shows_the_page_light_and_dark() {
         "no text became a script: {document}"
     );
     assert!(!document.contains("<img"), "{document}");
-    // Both themes are images of their own.
+    // The two themes give different images.
     let shot = |theme: &[&str], name: &str| {
         let path = directory.join(name);
         let output = format!("--screenshot={}", path.display());

@@ -1,7 +1,8 @@
-//! Sharing between containers: they need one directory in common, no more.
+//! Sharing between containers, which need only one directory in common.
 //!
-//! Each container has a read-only root of its own with nothing but the command and its libraries, and
-//! the socket directory as its only volume. The suite (topic `namespaces`) tries each namespace alone.
+//! Each container has its own read-only root, which contains only the command and its libraries.
+//! The socket directory is its only volume. The conformance suite (topic `namespaces`) tests each
+//! namespace separately.
 
 use crate::common::{Finished, Running, Sandbox, contents, text};
 use rustix::process::{Pid, Signal, kill_process};
@@ -10,18 +11,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Variables that name other programs than those in `PATH`.
+/// Environment variables with the paths of programs that are not in `PATH`.
 const BWRAP: &str = "BWRAP";
 const PODMAN: &str = "PODMAN";
 
-/// A way to run the command apart from this process.
+/// A way to isolate the command from this process.
 trait Container {
     /// Returns the command line up to the program's own arguments. The program runs in the root of
-    /// `image`. If it doesn't end with the process that this starts, its number will be in `pid_file`.
+    /// `image`. If killing the started process does not end the program, the program's process ID
+    /// is written to `pid_file`.
     fn command(&self, image: &Path, sockets: &Path, pid_file: &Path) -> Command;
 }
 
-/// A process in a PID namespace, with the machine's files.
+/// A new PID namespace, with the machine's files.
 struct PidNamespace;
 
 impl Container for PidNamespace {
@@ -36,7 +38,7 @@ impl Container for PidNamespace {
     }
 }
 
-/// All namespaces, no network, no privileges.
+/// All namespaces, without a network and without privileges.
 struct Bubblewrap;
 
 impl Container for Bubblewrap {
@@ -53,8 +55,8 @@ impl Container for Bubblewrap {
     }
 }
 
-/// Podman's defaults: its namespaces, control groups, capabilities and filter of system calls. On
-/// top of that, what a careful operator adds.
+/// Podman's default namespaces, control groups, capabilities and system call filter, with the
+/// additional restrictions of a careful operator.
 struct Podman;
 
 impl Container for Podman {
@@ -75,7 +77,7 @@ impl Container for Podman {
 
 /// A process, in a container or outside, that is killed when dropped.
 struct Placed {
-    /// None: it has finished.
+    /// `None` when the process has finished.
     running: Option<Running>,
     pid_file: PathBuf,
 }
@@ -135,7 +137,7 @@ fn memory_and_events_cross_podman_containers() {
 
 type Start<'a> = &'a dyn Fn(&[&str]) -> Placed;
 
-/// Shares from outside to inside, the other way round, and between two containers.
+/// Shares from outside to inside, from inside to outside, and between two containers.
 fn share_with(container: &dyn Container) {
     let sandbox = Sandbox::new();
     let image = sandbox.path("image");

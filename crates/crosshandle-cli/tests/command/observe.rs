@@ -1,4 +1,4 @@
-//! Commands that look at other processes: ps, top, gc.
+//! Commands that observe other processes: ps, top, gc.
 
 use crate::common::{Running, STEP_TIMEOUT, Sandbox, wait_for_end};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -21,12 +21,12 @@ use std::time::Instant;
 /// Reports of four processes, three of which are stuck behind each other.
 const REPORTS: &str = include_str!("../../src/commands/ps/fixture.json");
 
-/// Bytes of a reply of the broker.
+/// Size in bytes of a broker's reply.
 const REPLY_BYTES: usize = 160;
-/// What a reply is that comes with a report.
+/// Kind of a reply that carries a report.
 const SENT: u8 = 2;
 
-/// Exporters that answer with prepared reports, until they are dropped.
+/// Exporters that reply with prepared reports until they are dropped.
 struct FakeExporters {
     stop: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -81,7 +81,7 @@ fn answer_all(listeners: &[(OwnedFd, String)], stop: &OwnedFd) {
         }
         for ((listener, report), _) in listeners.iter().zip(ready).filter(|(_, ready)| *ready) {
             let stream = net::accept_with(listener, SocketFlags::CLOEXEC).expect("accepted");
-            // One that only tries whether somebody listens says nothing.
+            // A process that only checks for a listener sends nothing.
             let mut request = [0; 256];
             let asked = net::recv(&stream, &mut request, RecvFlags::empty());
             if asked.is_ok_and(|(len, _)| len > 0) {
@@ -119,11 +119,11 @@ fn answer(stream: &OwnedFd, request: &[u8], report: &str) {
     sent.expect("sent");
 }
 
-/// What a user of `top` has before them.
+/// The terminal of a user of `top`.
 struct TerminalRun {
     child: Child,
     master: OwnedFd,
-    /// Kept open, so that the terminal's modes can be asked for.
+    /// Kept open, so that the terminal's modes can be queried.
     terminal: OwnedFd,
     output: String,
 }
@@ -160,7 +160,7 @@ impl TerminalRun {
         }
     }
 
-    /// Waits until the command has written this text, after what was awaited before.
+    /// Waits until the command has written this text, after the text of the previous call.
     fn await_text(&mut self, text: &str) {
         let deadline = Instant::now() + STEP_TIMEOUT;
         loop {
@@ -198,14 +198,14 @@ impl TerminalRun {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for the end, and checks that the terminal is as it was.
+    /// Waits for the end of the command, and checks that the terminal was restored.
     fn finish(mut self) {
         wait_for_end(self.pid());
         let status = self.child.wait().expect("it has ended");
         self.read();
         assert_eq!(status.code(), Some(0), "{:?}", self.output);
         assert!(!self.is_raw());
-        // Back from the screen of its own, with a cursor.
+        // The main screen is active again, with a visible cursor.
         assert!(self.output.contains("\x1b[?1049l"), "{:?}", self.output);
         assert!(self.output.contains("\x1b[?25h"), "{:?}", self.output);
     }
@@ -280,7 +280,7 @@ fn nothing_is_listed_where_nothing_is_shared() {
     sandbox.run(["gc", "--socket-dir", file]).expect(1);
 }
 
-/// Starts a process that shares, and stops it.
+/// Starts a process that shares an event, and stops it.
 fn hold_stopped(sandbox: &Sandbox) -> Running {
     let (holder, _) = sandbox.hold(["event", "new"]);
     holder.signal(Signal::STOP);
@@ -306,7 +306,7 @@ fn a_stopped_process_is_named_and_delays_nobody_else() {
     let silent = json.json()[4].clone();
     assert_eq!(silent["pid"], pid);
     assert_eq!(silent["state"], "stopped");
-    // Somebody else's silence is not this process's.
+    // A silent process that was not selected is no failure.
     sandbox
         .run(["ps", "--pid", "400", "--timeout", "300ms"])
         .expect(0);
@@ -368,7 +368,7 @@ fn top_obeys_keys_and_restores_the_terminal() {
     assert!(top.is_raw());
     top.press("2");
     top.await_text("frames");
-    // Only what has changed is drawn.
+    // Only changes are drawn.
     top.press("/mod");
     top.await_text("d▏");
     top.press("\r");

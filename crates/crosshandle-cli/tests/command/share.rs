@@ -147,7 +147,10 @@ fn what_cannot_be_shared_is_refused_clearly() {
     let file = sandbox.file("data", b"bytes");
     for (arguments, reason) in [
         (vec!["share", text(&empty)], "is empty"),
-        (vec!["share", text(&sandbox.sockets())], "no regular file"),
+        (
+            vec!["share", text(&sandbox.sockets())],
+            "not a regular file",
+        ),
         (vec!["share", "/nowhere/at/all"], "No such file"),
         (vec!["share", text(&file), "--device", "host:7"], "host:7"),
         (vec!["share", text(&file), "--device", "abacus"], "abacus"),

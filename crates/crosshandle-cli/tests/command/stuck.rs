@@ -1,5 +1,5 @@
-//! Processes that wait for each other: `ps` and `top` name the one that holds the others up, and
-//! when that one is killed, so does the waiter's error.
+//! Processes that wait for each other. `ps` and `top` name the process that blocks the others. If
+//! that process is killed, the error of the waiter names it too.
 
 #[allow(dead_code, unreachable_pub, reason = "each program uses a part of it")]
 #[path = "../../../crosshandle/tests/common/mod.rs"]
@@ -12,20 +12,20 @@ use serde_json::Value;
 use std::thread;
 use std::time::Instant;
 
-/// The name of this program, as far as reports have it.
+/// Returns the name of this program, as reports show it.
 fn program() -> String {
     let path = std::env::current_exe().expect("this program");
     let name = path.file_name().expect("a name").to_string_lossy();
     name[..name.len().min(16)].to_owned()
 }
 
-/// Opens the event that the parent names.
+/// Opens the event whose handle the parent sends.
 fn opened(context: &Context, parent: &mut Parent) -> Event {
     let handle = parent.hear().expect("a handle").parse().expect("a handle");
     context.open_event(&handle).expect("opened")
 }
 
-/// Submits a signal of `event` that comes after one of `gate`.
+/// Submits a signal of `event` that follows a signal of `gate`.
 fn submit(context: &Context, event: &Event, gate: &Event) {
     let queue = context.create_queue().expect("a queue");
     let command = Command::barrier().after_value(gate, 1).signal(event);
@@ -58,7 +58,7 @@ fn export() {
     parent.wait();
 }
 
-/// Submits a signal that it never finishes.
+/// Submits a signal that never finishes.
 fn hold_up() {
     let context = peers::context(crosshandle::ContextOptions::new());
     let mut parent = Parent::new();
@@ -69,7 +69,7 @@ fn hold_up() {
     parent.wait();
 }
 
-/// Waits for the first event, with a signal of the second one to come after it.
+/// Waits for the first event. A signal of the second event is submitted to follow it.
 fn wait() {
     let context = peers::context(crosshandle::ContextOptions::new());
     let mut parent = Parent::new();
@@ -83,7 +83,7 @@ fn wait() {
     };
     parent.say(format!("{:?} {}", death.pid, death.program));
     parent.say(format!("{} {}", death.number, death.event));
-    // The exporter may have been the last one to notice.
+    // The exporter may be the last process to notice the death.
     let deadline = Instant::now() + DEADLINE;
     let ended = loop {
         let Some(Err(Error::PeerDied(death))) = step.status().latest else {
@@ -100,7 +100,7 @@ fn wait() {
     parent.wait();
 }
 
-/// Asks until the answer has all that is wanted.
+/// Repeats `ps` until its output is complete.
 fn ask_until(sandbox: &Sandbox, is_complete: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + STEP_TIMEOUT;
     loop {
@@ -112,7 +112,7 @@ fn ask_until(sandbox: &Sandbox, is_complete: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
-/// Returns the context that has this name.
+/// Returns the context named "model".
 fn model(json: &Value) -> &Value {
     let mut reports = json.as_array().expect("an array").iter();
     let contexts = reports.find_map(|report| {
@@ -160,7 +160,7 @@ fn the_process_that_holds_up_others_is_named() {
                 .as_array()
                 .map_or(0, Vec::len)
         };
-        // The waiter's queue waits too.
+        // The waiter's queue also waits.
         count("step") == 2 && count("ready") == 1
     });
     let model = model(&json);
@@ -226,7 +226,7 @@ fn the_process_that_holds_up_others_is_named() {
     assert_eq!(waiter.hear(), format!("Some({culprit_id}) {program}"));
     assert_eq!(waiter.hear(), "1 \"step\"");
     assert_eq!(waiter.hear(), "just now");
-    // The failure goes on to the end of the chain.
+    // The failure spreads to the end of the chain.
     exporter.say("end");
     assert_eq!(exporter.hear(), "failed");
     let json = ask_until(&sandbox, |json| {

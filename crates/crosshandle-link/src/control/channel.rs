@@ -1,4 +1,4 @@
-//! A TLS connection over a socket that never blocks: what is to be sent, and frames of what has come.
+//! A TLS connection over a nonblocking socket: queues output, and splits input into frames.
 
 use super::message::Message;
 use crosshandle::handle::Bounded;
@@ -7,31 +7,34 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Bytes that are taken from the socket before the messages in them are handled.
+/// Maximum number of bytes that are read from the socket before the messages in them are handled.
 const MAX_INPUT: usize = 1 << 20;
 
-/// Bytes that wait for the socket at most, but for one frame: the others wait where they are kept.
+/// Maximum number of bytes that wait for the socket, plus one frame. Further frames stay in the
+/// outbox.
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// An authenticated connection.
 pub(crate) struct Channel {
     socket: TcpStream,
     tls: Connection,
-    /// What is to be sent, from `sent` on.
+    /// Bytes to send, starting at `sent`.
     output: Vec<u8>,
     sent: usize,
-    /// What follows the last confirmation in the output, as long as that waits there.
+    /// Number of bytes behind the last confirmation in `output`, while that confirmation waits
+    /// there.
     behind_ack: Option<usize>,
-    /// What has come, from `taken` on.
+    /// Received bytes, starting at `taken`.
     input: Vec<u8>,
     taken: usize,
-    /// Nothing more comes or goes; what has come may still be taken.
+    /// No more bytes are sent or received. Bytes that were received can still be taken.
     is_over: bool,
 }
 
 impl Channel {
-    /// Makes a channel of a connection that has shaken hands. What came behind the greeting is in its TLS, and
-    /// no descriptor tells of it: [`fill`](Self::fill) must be called before the socket is waited for.
+    /// Makes a channel of a connection after its handshake. Bytes that arrived with the greeting
+    /// are already in the TLS state, and the socket does not become readable for them. So call
+    /// [`fill`](Self::fill) before waiting for the socket.
     pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -48,7 +51,7 @@ impl Channel {
         })
     }
 
-    /// Adds a frame to what is to be sent.
+    /// Adds a frame to the output.
     pub(crate) fn queue(&mut self, frame: &[u8]) {
         if self.is_over {
             return;
@@ -59,8 +62,8 @@ impl Channel {
         }
     }
 
-    /// Adds a confirmation, unless the last one still waits to be sent: a side that takes nothing has one at
-    /// most. Returns whether it did.
+    /// Adds a confirmation, unless the last one still waits to be sent. So at most one waits when
+    /// the peer takes nothing. Returns `true` if the confirmation was added.
     pub(crate) fn queue_ack(&mut self, frame: &[u8]) -> bool {
         if self.is_over || self.behind_ack.is_some() {
             return false;
@@ -75,7 +78,7 @@ impl Channel {
         self.behind_ack = self.behind_ack.filter(|behind| left > *behind);
     }
 
-    /// Sends what the socket takes. Returns whether something is left. An error ends the channel.
+    /// Sends what the socket takes. Returns `true` if something is left. An error ends the channel.
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
         if self.is_over {
             return Ok(false);
@@ -91,7 +94,8 @@ impl Channel {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
                 self.note_taken();
             }
-            // What was sent goes as soon as it is most of the queue, which may never be empty.
+            // Sent bytes are removed when they are at least half of the output, which may never
+            // become empty.
             if 2 * self.sent >= self.output.len() {
                 self.output.drain(..std::mem::take(&mut self.sent));
             }
@@ -108,18 +112,18 @@ impl Channel {
         }
     }
 
-    /// Returns whether more is to be [queued](Self::queue) at the moment.
+    /// Returns `true` if more frames may be [queued](Self::queue) now.
     pub(crate) fn has_room(&self) -> bool {
         !self.is_over && self.output.len() - self.sent < MAX_OUTPUT
     }
 
-    /// Returns whether something waits for the socket.
+    /// Returns `true` if output waits for the socket.
     pub(crate) fn wants_write(&self) -> bool {
         !self.is_over && (self.tls.wants_write() || self.sent < self.output.len())
     }
 
-    /// Takes what has come, whether or not the socket tells of it. Returns whether anything has. The channel
-    /// [is over](Self::is_over) if the other side has hung up, or after an error.
+    /// Receives all bytes that have arrived. Returns `true` if there were any. The channel [is
+    /// over](Self::is_over) if the peer has hung up, or after an error.
     pub(crate) fn fill(&mut self) -> bool {
         self.input.drain(..std::mem::take(&mut self.taken));
         let before = self.input.len();
@@ -155,12 +159,12 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns whether nothing more comes or goes. What has come can still be taken.
+    /// Returns `true` if no more bytes are sent or received. Received bytes can still be taken.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Takes the next frame out of what has come, without its length.
+    /// Takes the next received frame, without its length.
     pub(crate) fn next_frame(&mut self) -> Result<Option<Vec<u8>>, &'static str> {
         let rest = &self.input[self.taken..];
         let Some(len) = Message::frame_len(rest)? else {

@@ -1,5 +1,5 @@
-//! The beginning of a connection: TLS, then the greetings. Blocks, until a deadline whatever the other side
-//! sends.
+//! The start of a connection: TLS, then the greetings. The calls block, but always return at the
+//! deadline, whatever the peer sends.
 
 use super::channel::Channel;
 use super::identity::Tls;
@@ -12,7 +12,8 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A socket whose reads and writes together end at a deadline.
+/// A socket whose reads and writes all end at a deadline. A signal interrupts neither, although the
+/// kernel does not restart calls on a socket with a timeout.
 struct Limited<'a> {
     socket: &'a TcpStream,
     deadline: Deadline,
@@ -29,15 +30,25 @@ impl Limited<'_> {
 
 impl Read for Limited<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
-        self.socket.set_read_timeout(self.left()?)?;
-        self.socket.read(into)
+        loop {
+            self.socket.set_read_timeout(self.left()?)?;
+            match self.socket.read(into) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
     }
 }
 
 impl Write for Limited<'_> {
     fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
-        self.socket.set_write_timeout(self.left()?)?;
-        self.socket.write(from)
+        loop {
+            self.socket.set_write_timeout(self.left()?)?;
+            match self.socket.write(from) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -45,7 +56,7 @@ impl Write for Limited<'_> {
     }
 }
 
-/// A connection whose other side has shown who it is and has greeted.
+/// A connection whose other side has authenticated itself and has greeted.
 pub(crate) struct Greeted {
     socket: TcpStream,
     tls: Connection,
@@ -54,7 +65,7 @@ pub(crate) struct Greeted {
     pub(crate) hello: Hello,
 }
 
-/// Connects as the side that dials: greets first and returns the answer.
+/// Connects as the dialling side. Greets first and returns the peer's greeting.
 pub(crate) fn dial(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -65,8 +76,8 @@ pub(crate) fn dial(
     dial_and_say(socket, peer, tls, hello, &[], deadline)
 }
 
-/// Connects as the side that dials, and sends `frames` in one piece with the greeting, before the answer has
-/// come.
+/// Connects as the dialling side. Sends `frames` together with the greeting, before the peer has
+/// greeted.
 pub(crate) fn dial_and_say(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -89,7 +100,8 @@ pub(crate) fn dial_and_say(
     Ok(greeted)
 }
 
-/// Connects as the side that listens: the other side's greeting is here, and the caller answers it.
+/// Connects as the listening side. The result has the peer's greeting, and the caller must send its
+/// own.
 pub(crate) fn accept(
     socket: TcpStream,
     peer: &Arc<str>,
@@ -118,7 +130,7 @@ pub(crate) fn accept(
         Ok(hello) => greeted.hello = hello,
         Err(why) => {
             if let NoHello::Version(_) = why {
-                // So that the other side can say so as well.
+                // Allows the peer to report the version as well.
                 let refusal = refusal::VERSION;
                 let _ = greeted.send(&Hello {
                     refusal,
@@ -183,7 +195,7 @@ impl Greeted {
             Ok((0, 0)) => Err(ErrorKind::UnexpectedEof.into()),
             Ok(_) => Ok(()),
             Err(error) => match error.kind() {
-                // A socket with a time limit.
+                // The error of a socket with a timeout.
                 ErrorKind::WouldBlock => Err(ErrorKind::TimedOut.into()),
                 _ => Err(error),
             },
@@ -197,7 +209,7 @@ impl Greeted {
 
 const CUT_OFF: &str = "it ended the handshake";
 
-/// Returns the error of a handshake that broke off.
+/// Returns the error of a handshake that was cut off.
 fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof
@@ -208,8 +220,8 @@ fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     }
 }
 
-/// Returns whether the other side ended a handshake without a word, as it does with strangers, and with others
-/// too when it has too many.
+/// Returns `true` if the peer ended a handshake without a greeting. It does so with strangers, and
+/// with other hosts when it has too many handshakes.
 pub(crate) fn was_cut_off(error: &Error) -> bool {
     matches!(error, Error::NotAdmitted { why, .. } if why.starts_with(CUT_OFF))
 }

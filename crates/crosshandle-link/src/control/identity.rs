@@ -1,4 +1,4 @@
-//! Who may link: both sides prove it in TLS 1.3, by a token that they share or by certificates.
+//! How both sides prove in TLS 1.3 that they may link: with a shared token or with certificates.
 
 use crate::error::{Error, Result};
 use data_encoding::BASE32_NOPAD;
@@ -28,18 +28,18 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A secret of 32 random bytes that the two sides of a link share. Its text is `xhlink-` and 52
-/// characters. `Debug` never shows it.
+/// A secret of 32 random bytes that the two sides of a link share. Its text is `xhlink-` followed
+/// by 52 characters. `Debug` never shows it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token([u8; 32]);
 
 const TOKEN_PREFIX: &str = "xhlink-";
 
 impl Token {
-    /// Makes a new token.
+    /// Generates a new token.
     ///
     /// # Errors
-    /// [`Error::Os`] if the system gives no random bytes.
+    /// [`Error::Os`] if the system provides no random bytes.
     pub fn generate() -> Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| {
@@ -48,16 +48,17 @@ impl Token {
         Ok(Self(bytes))
     }
 
-    /// Returns the token's text, which whoever reads it can link with.
+    /// Returns the token as text. Anyone who reads the text can link.
     pub fn to_text(&self) -> String {
         let text = BASE32_NOPAD.encode(&self.0).to_ascii_lowercase();
         format!("{TOKEN_PREFIX}{text}")
     }
 
-    /// Reads a token from a file, which others than its owner must not be able to read.
+    /// Reads a token from a file, which only its owner may be able to read.
     ///
     /// # Errors
-    /// [`Error::Os`] if it cannot be read; [`Error::Identity`] if it holds no token, or others can read it.
+    /// [`Error::Os`] if the file cannot be read, [`Error::Identity`] if it contains no token or
+    /// other users can read it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = path.as_ref();
@@ -77,7 +78,8 @@ impl Token {
         text.trim().parse()
     }
 
-    /// Returns the key pair that both sides derive from the token. Whoever can sign with it has the token.
+    /// Returns the key pair that both sides derive from the token. A valid signature with it proves
+    /// knowledge of the token.
     fn key(&self) -> Result<Arc<CertifiedKey>> {
         use ring::hkdf::{HKDF_SHA256, Salt};
         use ring::signature::{Ed25519KeyPair, KeyPair};
@@ -89,7 +91,7 @@ impl Token {
             .and_then(|output| output.fill(&mut seed))
             .map_err(|_| cannot("cannot be derived"))?;
         let pair = Ed25519KeyPair::from_seed_unchecked(&seed).map_err(|_| cannot("is refused"))?;
-        // RFC 8410: the fixed beginnings of an Ed25519 private key and of a public one.
+        // RFC 8410: the fixed prefixes of an Ed25519 private key and of a public key.
         let mut private = vec![
             0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22,
             0x04, 0x20,
@@ -118,7 +120,7 @@ impl FromStr for Token {
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             Error::Identity(
-                "this is no token of a link: it has \"xhlink-\" and 52 characters; make one with \
+                "this is not a link token: a token has \"xhlink-\" and 52 characters; make one with \
                  Token::generate or `crosshandle link token FILE`"
                     .into(),
             )
@@ -137,35 +139,36 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Certificates in PEM files. Each side trusts whatever its authority has signed, so the authority should
-/// sign for nobody but the hosts that may link.
+/// Certificates in PEM files. Each side trusts every certificate that its authority has signed. The
+/// authority should therefore sign only for hosts that may link.
 #[derive(Clone, Debug)]
 pub struct Certificates {
-    /// The certificates of the authority that has signed the other side's.
+    /// The certificates of the authority that signed the peer's certificate.
     pub authority: PathBuf,
-    /// This side's certificate, and those between it and the authority.
+    /// This side's certificate, followed by any intermediate certificates up to the authority.
     pub certificate: PathBuf,
     /// The private key of this side's certificate.
     pub key: PathBuf,
-    /// The name that the listening side's certificate must be for. The connecting side checks it.
+    /// The name that the listening side's certificate must have. The connecting side checks it.
     pub peer_name: String,
 }
 
-/// How the two sides of a link prove who they are. There is no default, and none that trusts strangers.
+/// How the two sides of a link authenticate each other. There is no default, and no choice that
+/// trusts strangers.
 #[derive(Clone, Debug)]
 pub enum Identity {
-    /// Both know a token.
+    /// Both sides know the same token.
     Token(Token),
-    /// Both have certificates.
+    /// Both sides have certificates.
     Certificates(Certificates),
 }
 
-/// TLS as the two roles use it.
+/// TLS configurations for both roles.
 #[derive(Clone)]
 pub(crate) struct Tls {
     pub(crate) client: Arc<ClientConfig>,
     pub(crate) server: Arc<ServerConfig>,
-    /// The name that the client asks the server for.
+    /// The server name that the client expects.
     pub(crate) name: ServerName<'static>,
 }
 
@@ -193,7 +196,8 @@ impl Identity {
             Self::Certificates(files) => with_certificates(&provider, files)?,
         };
         let (mut client, mut server) = (client, server);
-        // A broken connection is replaced by one that proves as much as the first.
+        // Without session resumption, each replacement of a broken connection is fully
+        // authenticated.
         client.resumption = Resumption::disabled();
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
@@ -206,7 +210,7 @@ impl Identity {
 }
 
 fn refused(error: &dyn fmt::Display) -> Error {
-    Error::Identity(format!("what the link is to prove itself with cannot be used: {error}").into())
+    Error::Identity(format!("the identity of the link cannot be used: {error}").into())
 }
 
 fn client(
@@ -266,7 +270,7 @@ fn with_certificates(
     Ok((client, server, files.peer_name.clone()))
 }
 
-/// Accepts one public key, as itself instead of in a certificate (RFC 7250).
+/// Accepts exactly one public key, which is sent without a certificate (RFC 7250).
 #[derive(Debug)]
 struct PinnedKey {
     key: Vec<u8>,
@@ -394,7 +398,10 @@ mod tests {
     fn short_and_foolish_tokens_are_refused() {
         for text in ["", "secret", "xhlink-", "xhlink-abc", "xhlink-0000"] {
             let error = text.parse::<Token>().unwrap_err();
-            assert!(error.to_string().contains("no token"), "{text}: {error}");
+            assert!(
+                error.to_string().contains("not a link token"),
+                "{text}: {error}"
+            );
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Control: an authenticated connection that carries everything but the bytes of memory.
+//! The control connection, which is authenticated and carries everything except the bytes of
+//! memory.
 
 pub(crate) mod channel;
 pub(crate) mod handshake;

@@ -1,15 +1,16 @@
-//! Who may shake hands. Strangers that come in numbers end each other's handshakes, and those of hosts that
-//! have linked before only when these come in numbers too.
+//! Limits the number of simultaneous handshakes. Many strangers end only each other's handshakes.
+//! Handshakes of hosts that have linked before are ended only if those hosts are too many
+//! themselves.
 
 use crate::tuning::{MAX_HANDSHAKES, MAX_HANDSHAKES_EACH, MAX_KNOWN};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
 
-/// The connections that are shaking hands, the oldest first.
+/// The connections that are in their handshake, oldest first.
 pub(super) struct Doorway<T> {
     inside: VecDeque<Entrant<T>>,
     next: u64,
-    /// Addresses from which somebody has shown that he may link, in the order in which they did, and the same
+    /// Addresses of hosts that have authenticated themselves, oldest first, and the same addresses
     /// as a set.
     known: VecDeque<IpAddr>,
     is_known: HashSet<IpAddr>,
@@ -33,8 +34,8 @@ impl<T> Default for Doorway<T> {
 }
 
 impl<T> Doorway<T> {
-    /// Notes a connection that begins to shake hands. Returns its number, and a connection that has to end for
-    /// it.
+    /// Adds a connection that starts its handshake. Returns its number, and a connection that must
+    /// be ended to make room.
     pub(super) fn enter(&mut self, from: IpAddr, connection: T) -> (u64, Option<T>) {
         let from = network(from);
         let number = self.next;
@@ -48,7 +49,7 @@ impl<T> Doorway<T> {
         (number, ended)
     }
 
-    /// Returns whose connection has to end.
+    /// Returns the address that has to lose a connection.
     fn crowd(&self, newest: IpAddr) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for entrant in &self.inside {
@@ -60,8 +61,8 @@ impl<T> Doorway<T> {
         if self.inside.len() <= MAX_HANDSHAKES {
             return None;
         }
-        // Strangers before hosts that have linked, then who has the most; of several the one that has been
-        // here longest.
+        // Strangers come before known hosts, then addresses with more connections. Among equals,
+        // the one with the oldest connection loses.
         let rank = |from: &IpAddr| (!self.is_known.contains(from), counts[from]);
         let mut worst = self.inside.front()?.from;
         for entrant in &self.inside {
@@ -80,12 +81,12 @@ impl<T> Doorway<T> {
         self.inside.remove(place).map(|entrant| entrant.connection)
     }
 
-    /// Notes that a handshake is over.
+    /// Removes a connection whose handshake is over.
     pub(super) fn leave(&mut self, number: u64) {
         self.inside.retain(|entrant| entrant.number != number);
     }
 
-    /// Notes that somebody has shown who he is.
+    /// Notes that a host with this address has authenticated itself.
     pub(super) fn admit(&mut self, from: IpAddr) {
         let from = network(from);
         if self.is_known.insert(from) {
@@ -99,7 +100,7 @@ impl<T> Doorway<T> {
     }
 }
 
-/// Returns what one stranger has: an IPv4 address, or a network of IPv6.
+/// Returns what is counted as one stranger: an IPv4 address, or an IPv6 network of 64 bits.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -142,7 +143,7 @@ mod tests {
             assert_ne!(ended, Some("known"));
         }
         assert_eq!(doorway.inside.len(), MAX_HANDSHAKES);
-        // A stranger that has one is kept before those that have two.
+        // A stranger with one connection is kept before those with two.
         let mut doorway = Doorway::default();
         doorway.enter(address(7), "alone");
         for number in 0..10_000 {

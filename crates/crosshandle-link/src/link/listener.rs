@@ -1,5 +1,5 @@
-//! The side that listens: shakes hands with whoever connects, makes links of those who may, and brings
-//! sessions and their new connections together.
+//! The listening side: makes links with the hosts that may link, and assigns new connections to
+//! their sessions.
 
 use super::doorway::Doorway;
 use super::session::Session;
@@ -22,8 +22,8 @@ use std::time::Duration;
 
 /// Listens for other hosts that want to link.
 ///
-/// Dropping it ends the listening: links that were accepted go on, but their lost connections cannot be
-/// replaced any more.
+/// Dropping the listener ends the listening. Accepted links stay alive, but their lost connections
+/// can no longer be replaced.
 pub struct Listener {
     shared: Arc<Shared>,
     address: SocketAddr,
@@ -47,12 +47,13 @@ struct State {
 }
 
 impl Listener {
-    /// Listens at an address: `host:port`, or port 0 for any.
+    /// Listens at `host:port`. Port 0 chooses a free port.
     ///
-    /// `context` opens what the other sides ask for, and has the mirrors of their events.
+    /// `context` opens what peers ask for, and has the mirrors of their events.
     ///
     /// # Errors
-    /// [`Error::Os`] if the address cannot be listened at; [`Error::Identity`]; [`Error::NoUcx`].
+    /// [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`],
+    /// [`Error::NoUcx`].
     pub fn bind(
         address: impl ToSocketAddrs,
         context: &Context,
@@ -60,7 +61,7 @@ impl Listener {
     ) -> Result<Self> {
         options.check()?;
         let tls = tls(options)?;
-        // Whoever listens without what memory is to move by would refuse all who come.
+        // Without a working data path the listener would refuse every host, so fail now.
         drop(data_path(options)?);
         let socket = TcpListener::bind(address).map_err(Error::os("listening for links"))?;
         let address = socket
@@ -79,12 +80,12 @@ impl Listener {
         Ok(Self { shared, address })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address at which the listener listens.
     pub fn local_address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Waits for the next host that links, for at most `timeout`.
+    /// Waits for the next host that links, at most for `timeout`.
     ///
     /// # Errors
     /// [`Error::TimedOut`].
@@ -108,7 +109,8 @@ impl Drop for Listener {
         self.shared.is_closed.store(true, Ordering::Release);
         let unaccepted = std::mem::take(&mut self.shared.state().unaccepted);
         drop(unaccepted);
-        // Ends the thread's accept. A listener at all addresses answers at this host's own.
+        // Connecting ends the thread's `accept`. A listener at all addresses can be reached at the
+        // loopback address.
         let mut address = self.address;
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -141,13 +143,15 @@ impl Shared {
             }
             match accepted {
                 Ok((socket, peer)) => self.begin_handshake(socket, peer),
-                // Out of descriptors, as a rule: others will be closed.
+                // Usually the process is out of descriptors. Retry when others may have been
+                // closed.
                 Err(_) => std::thread::sleep(crate::tuning::REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Shakes hands on a thread of its own, if there is room for one more who has not shown who he is.
+    /// Runs the handshake on its own thread. If there are too many handshakes, one of them is
+    /// ended.
     fn begin_handshake(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let Ok(copy) = socket.try_clone() else { return };
         let (number, ended) = self.state().doorway.enter(peer.ip(), copy);
@@ -161,7 +165,7 @@ impl Shared {
             let greeted = handshake::accept(socket, &name, &shared.tls, deadline);
             shared.state().doorway.leave(number);
             if let Ok(greeted) = greeted {
-                // Who was refused knows why.
+                // A refused host has been sent the reason.
                 let _ = shared.greet(name, peer.ip(), greeted);
             }
         });
@@ -170,7 +174,7 @@ impl Shared {
         }
     }
 
-    /// Answers a greeting.
+    /// Replies to a greeting.
     fn greet(&self, peer: Arc<str>, address: IpAddr, mut greeted: Greeted) -> Result<()> {
         self.state().doorway.admit(address);
         let theirs = greeted.hello;

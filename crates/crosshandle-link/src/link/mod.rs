@@ -38,16 +38,16 @@ use std::time::{Duration, Instant};
 
 /// A link to another host: opens handles that were made there.
 ///
-/// Cheap to clone; any thread may use it. The link ends when the last clone and all that was opened over it
-/// are dropped, when [`close`](Self::close) is called, when the other side does either, or when nothing was
-/// heard from the other side for the keep-alive. A connection that is lost for a shorter time is replaced,
-/// and nobody notices but by the delay.
+/// A link is cheap to clone, and any thread may use it. It ends when the last clone and all objects
+/// that were opened over it are dropped, or when [`close`](Self::close) is called, on either side.
+/// It also ends when nothing was heard from the peer for the keep-alive. If a connection is lost
+/// for a shorter time, the link replaces it, and programs notice only a delay.
 #[derive(Clone)]
 pub struct Link {
     inner: Arc<Inner>,
 }
 
-/// Ends the link when the last object of it is dropped.
+/// Ends the link when the last object of the link is dropped.
 pub(crate) struct Inner {
     pub(crate) session: Arc<Session>,
 }
@@ -55,19 +55,19 @@ pub(crate) struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.session
-            .end(self.session.ended("nothing of it is in use"), true);
+            .end(self.session.ended("nothing uses it any more"), true);
     }
 }
 
 impl Link {
     /// Connects to a host that [listens](crate::Listener).
     ///
-    /// `context` opens what the other side asks for, and has the mirrors of the other side's events. Waits
-    /// until memory can move, for at most a few seconds.
+    /// `context` opens what the peer asks for, and has the mirrors of the peer's events. The call
+    /// returns when memory can move, which takes at most a few seconds.
     ///
     /// # Errors
     /// [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
-    /// [`Error::Os`] if nobody listens there.
+    /// [`Error::Os`] if no process listens at the address.
     pub fn connect(
         address: impl ToSocketAddrs + fmt::Display,
         context: &Context,
@@ -78,7 +78,7 @@ impl Link {
         let peer: Arc<str> = address.to_string().into();
         let addresses: Vec<_> = address
             .to_socket_addrs()
-            .map_err(Error::os("looking the other host up"))?
+            .map_err(Error::os("looking up the host name"))?
             .collect();
         let tls = options.identity.to_tls()?;
         let data = data_path(options)?;
@@ -91,7 +91,7 @@ impl Link {
             refusal: 0,
             attempt: 0,
         };
-        let mut last = Error::invalid("the other host's name stands for no address");
+        let mut last = Error::invalid("the host name has no address");
         for address in &addresses {
             let begun = Instant::now();
             let greeted = match greet(*address, &peer, &tls, &hello, deadline) {
@@ -132,26 +132,27 @@ impl Link {
         &self.inner
     }
 
-    /// Returns the other side's address, as it was dialled or as it connected.
+    /// Returns the peer's address, as it was dialled or as the peer connected.
     pub fn peer(&self) -> &str {
         &self.session().peer
     }
 
-    /// Returns the [identity](crosshandle::host_identity) of the other side's running kernel, as it says.
+    /// Returns the [identity](crosshandle::host_identity) that the peer claims for its running
+    /// kernel.
     pub fn peer_host(&self) -> u64 {
         self.session().host
     }
 
-    /// Opens memory of the other host. The other side opens the handle there and refuses what it would
-    /// refuse any process.
+    /// Opens memory of the remote host. The peer opens the handle there, with the same checks as
+    /// for any process.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the other side's error, [`Error::Ended`].
+    /// [`Error::Refused`] with the peer's error, [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
         RemoteMemory::open(self, handle, false)
     }
 
-    /// Opens memory of the other host for reading only.
+    /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -159,7 +160,7 @@ impl Link {
         RemoteMemory::open(self, handle, true)
     }
 
-    /// Opens an event of the other host.
+    /// Opens an event of the remote host.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -167,20 +168,20 @@ impl Link {
         RemoteEvent::open(self, handle)
     }
 
-    /// Looks up what has a name at the other host's holder, and opens its parts for reading. The other side must
-    /// [let names be asked for](LinkOptions::names).
+    /// Looks up a named object of the remote host's holder, and opens its parts for reading. The
+    /// peer must [allow lookups of names](LinkOptions::names).
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory); [`Error::Refused`] if nothing has the name.
+    /// As [`open_memory`](Self::open_memory). [`Error::Refused`] if the name does not exist.
     pub fn open_name(&self, name: &str) -> Result<RemoteName> {
         if name.len() > MAX_TEXT {
-            return Err(Error::invalid("no name is so long"));
+            return Err(Error::invalid("the name is longer than any name"));
         }
         let question = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
         let Answer::Name { version, parts } = question.wait()? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;
         let open = |part: &NamedPart<'_>| {
@@ -198,26 +199,26 @@ impl Link {
         })
     }
 
-    /// Returns how many times the connections by which UCX moves memory have failed and been made anew, which
-    /// nobody notices but by the delay. 0 without UCX.
+    /// Returns how often the connections over which UCX moves memory have failed and been replaced.
+    /// Programs notice only a delay. 0 without UCX.
     pub fn replaced_endpoints(&self) -> u32 {
         let data = self.session().data.as_ref();
         data.map_or(0, |data| data.replacements())
     }
 
-    /// Returns the names of the transports by which UCX moves memory over this link, such as `tcp` and `cuda_ipc`:
-    /// none without UCX, and none while its connection is made anew.
+    /// Returns the names of the transports over which UCX moves memory on this link, such as `tcp`
+    /// and `cuda_ipc`. The list is empty without UCX, and while UCX's connection is being replaced.
     pub fn transports(&self) -> Vec<String> {
         let data = self.session().data.as_ref();
         data.map_or_else(Vec::new, |data| data.transports())
     }
 
-    /// Returns the error with which the link has ended; `None` while it has not.
+    /// Returns the error with which the link ended, or `None` while it is alive.
     pub fn ended(&self) -> Option<Error> {
         self.session().state().check_alive().err()
     }
 
-    /// Ends the link: whatever waits for the other side, on both sides, fails.
+    /// Ends the link. Everything that waits for the peer fails, on both sides.
     pub fn close(&self) {
         let session = self.session();
         session.end(session.ended("this side closed it"), true);
@@ -240,7 +241,7 @@ pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
     }
 }
 
-/// Begins a session on a connection whose two sides have greeted.
+/// Begins a session on a connection on which both sides have greeted.
 pub(crate) fn begin(
     peer: Arc<str>,
     context: &Context,
@@ -274,8 +275,8 @@ pub(crate) fn begin(
     Ok(session)
 }
 
-/// Connects and greets. A listener that has too many handshakes ends some without a word: those are tried
-/// again.
+/// Connects and greets. A listener with too many handshakes cuts some off without a reply, and this
+/// function retries those.
 fn greet(
     address: SocketAddr,
     peer: &Arc<str>,
@@ -297,12 +298,12 @@ fn greet(
     }
 }
 
-/// Sends a message of an object that is being dropped.
+/// Tells the peer that an object was dropped.
 pub(crate) fn close_object(session: &Session, id: u32) {
     let _ = session.say(&Message::Close { id });
 }
 
-/// Returns the TLS of a link's options.
+/// Returns the TLS settings of a link's options.
 pub(crate) fn tls(options: &LinkOptions) -> Result<Tls> {
     options.identity.to_tls()
 }

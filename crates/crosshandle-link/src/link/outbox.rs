@@ -1,22 +1,23 @@
-//! What was sent and is kept until the other side has confirmed it, so that a new connection goes on where
+//! Sent messages, kept until the peer has confirmed them, so that a new connection continues where
 //! the last one broke off.
 
 use crate::control::message::Message;
 use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
 use std::collections::VecDeque;
 
-/// Why a frame was sent, which says what bounds their number.
+/// Why a frame was sent, which decides how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The other side asked: one that asks for more than it takes is cut off.
+    /// The peer asked for it. The link ends if the peer asks for more than it takes.
     Owed,
-    /// A signal: when there are many, later ones are told of together.
+    /// A report of a signal. When there are many, later signals share one report.
     Told,
-    /// This side asks: who asks waits for room.
+    /// A request of this side. Further requests wait for room.
     Asked,
-    /// A new data endpoint, which the other side can bring about: one that does so and confirms nothing is cut off.
+    /// A new data endpoint, which the peer can provoke. The link ends if it provokes many and
+    /// confirms none.
     Address,
-    /// As rare as the objects that are opened.
+    /// Anything else. These are as rare as opened objects.
     Other,
 }
 
@@ -25,13 +26,13 @@ struct Unconfirmed {
     cause: Cause,
 }
 
-/// The frames that the other side has not confirmed, in their order.
+/// The frames that the peer has not confirmed, in order.
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Unconfirmed>,
-    /// How many of them this connection has been given.
+    /// Number of these frames that were given to the current connection.
     given: usize,
-    /// Frames that have been confirmed, before the first one.
+    /// Number of frames before the first one here, all confirmed.
     confirmed: u64,
     owed_bytes: usize,
     asked_bytes: usize,
@@ -40,7 +41,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Keeps a message that is sent.
+    /// Keeps a sent message.
     pub(super) fn keep(&mut self, message: &Message<'_>, frame: Vec<u8>) {
         let cause = match message {
             Message::Reached { .. } | Message::Failed { .. } | Message::Abandoned { .. } => {
@@ -73,7 +74,7 @@ impl Outbox {
         }
     }
 
-    /// Lets go of what the other side has received.
+    /// Drops the frames that the peer has received.
     pub(super) fn forget(&mut self, received: u64) -> Result<(), &'static str> {
         let sent = self.confirmed + self.frames.len() as u64;
         if received < self.confirmed || received > sent {
@@ -91,19 +92,19 @@ impl Outbox {
         Ok(())
     }
 
-    /// Returns the next frame that this connection has not been given, which counts as given then.
+    /// Takes the next frame that was not given to the current connection, and marks it as given.
     pub(super) fn give(&mut self) -> Option<&[u8]> {
         let next = self.frames.get(self.given)?;
         self.given += 1;
         Some(&next.frame)
     }
 
-    /// Returns whether there are frames that this connection has not been given.
+    /// Returns `true` if there are frames that were not given to the current connection.
     pub(super) fn has_more(&self) -> bool {
         self.given < self.frames.len()
     }
 
-    /// Begins anew, for a new connection.
+    /// Starts again with the first frame, for a new connection.
     pub(super) fn begin_again(&mut self) {
         self.given = 0;
     }
@@ -112,22 +113,22 @@ impl Outbox {
         *self = Self::default();
     }
 
-    /// Returns whether the other side asks for more than it takes.
+    /// Returns `true` if the peer asks for more than it takes.
     pub(super) fn owes_too_much(&self) -> bool {
         self.owed_bytes > MAX_OWED
     }
 
-    /// Returns whether there are more new endpoints than the other side may leave unconfirmed.
+    /// Returns `true` if the peer leaves too many new endpoints unconfirmed.
     pub(super) fn has_too_many_addresses(&self) -> bool {
         self.addresses > MAX_ADDRESSES
     }
 
-    /// Returns whether this side may ask no more before something is confirmed.
+    /// Returns `true` if this side must wait for confirmations before it sends another request.
     pub(super) fn has_asked_enough(&self) -> bool {
         self.asked_bytes > MAX_ASKED
     }
 
-    /// Returns whether signals are to wait before the other side is told of them.
+    /// Returns `true` if reports of further signals must wait.
     pub(super) fn has_told_enough(&self) -> bool {
         self.told > MAX_TOLD
     }
@@ -137,7 +138,7 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// Keeps a message, which the connection takes at once.
+    /// Keeps a message and gives it to the connection.
     fn keep(outbox: &mut Outbox, message: &Message<'_>) {
         outbox.keep(message, message.encode());
         assert_eq!(outbox.give(), Some(&*message.encode()));
@@ -162,7 +163,7 @@ mod tests {
             assert_eq!(given, frames);
         }
         outbox.begin_again();
-        // What is confirmed counts as given no more.
+        // Confirmed frames are not given again.
         outbox.give().unwrap();
         outbox.forget(3).unwrap();
         assert_eq!(outbox.give(), Some(&*frames[1]));

@@ -1,22 +1,22 @@
-//! What has become of the signals of an event that the other side is told of.
+//! The results of an event's signals, which are reported to the peer.
 
 use crate::control::message::MAX_FAILURES;
 use crate::tuning::MAX_LOOKED_AT;
 use crosshandle::{Error, Event};
 
-/// Signals that have finished.
+/// Results of finished signals.
 pub(super) struct Past {
-    /// Those that failed: the first of each row, how many they are, and why.
+    /// Rows of failed signals: the first number, the count, and the reason.
     pub(super) failures: Vec<(u64, u32, String)>,
-    /// Up to which signal this tells.
+    /// The last signal that this report covers.
     pub(super) reached: u64,
-    /// No signal comes after that one.
+    /// No signals come after `reached`.
     pub(super) is_abandoned: bool,
 }
 
 impl Past {
-    /// Looks at the signals from `from` to `completed`, which have finished. It tells of fewer where more rows of
-    /// them have failed than one message tells of.
+    /// Examines the finished signals from `from` to `completed`. It stops earlier if more rows of
+    /// them have failed than one message can report.
     pub(super) fn of(event: &Event, from: u64, completed: u64) -> Self {
         let abandoned_from = abandoned_from(event, from, completed);
         let last = abandoned_from.map_or(completed, |first| first - 1);
@@ -25,7 +25,8 @@ impl Past {
             reached: last,
             is_abandoned: abandoned_from.is_some(),
         };
-        // Not looked at one by one, they have failed if both ends have.
+        // The signals before `looked_from` are not examined one by one. They are treated as failed
+        // if both ends have failed.
         let looked_from = from.max(last.saturating_sub(MAX_LOOKED_AT) + 1);
         if looked_from > from
             && let Some(why) = failure(event, from)
@@ -62,19 +63,20 @@ impl Past {
     }
 }
 
-/// Returns why a signal that has finished has failed, if it has.
+/// Returns why a finished signal failed, or `None` if it succeeded.
 fn failure(event: &Event, number: u64) -> Option<Error> {
     event.try_wait_value(number).err()
 }
 
-/// Returns from which signal on an event was given up: this finishes more signals at once than a process that
-/// dies has under way.
+/// Returns the first signal of those that failed because the event was abandoned. Abandoning
+/// finishes more signals at once than a process that dies has in flight.
 fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
     let is_dead = |number| matches!(failure(event, number), Some(Error::PeerDied(_)));
     if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(completed) {
         return None;
     }
-    // All from the result on to the end, though another process may have died with signals before it.
+    // Every signal from the result to the end has failed, though another process may have died with
+    // earlier signals.
     let (mut alive, mut dead) = (from - 1, completed);
     while dead - alive > 1 {
         let middle = alive + (dead - alive) / 2;

@@ -1,4 +1,4 @@
-//! Questions to the other side, and their answers.
+//! Requests to the peer, and their replies.
 
 use crate::error::{Error, Result};
 use crate::event::Mirror;
@@ -7,7 +7,7 @@ use crate::wait::wait_until;
 use crosshandle::Deadline;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// An answer.
+/// A reply.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Memory {
@@ -20,12 +20,12 @@ pub(crate) enum Answer {
     Event {
         id: u32,
         completed: u64,
-        /// As the message has them.
+        /// In the format of the message.
         failures: Vec<u8>,
     },
     Name {
         version: u64,
-        /// As the message has them.
+        /// In the format of the message.
         parts: Vec<u8>,
     },
     Done(u64),
@@ -33,7 +33,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns the owner's number of what it has opened.
+    /// Returns the owner's number of the object that the owner has opened.
     pub(crate) fn opened(&self) -> Option<u32> {
         match self {
             Self::Memory { id, .. } | Self::Event { id, .. } => Some(*id),
@@ -42,29 +42,31 @@ impl Answer {
     }
 }
 
-/// What has become of a question.
+/// The state of a request.
 #[derive(Default)]
 enum Place {
     #[default]
     Waits,
     Answered(Result<Answer>),
-    /// Nobody waits any more.
+    /// No thread waits any more.
     GivenUp,
 }
 
-/// A question that waits for its answer.
+/// A request that waits for its reply.
 #[derive(Default)]
 pub(crate) struct Question {
     place: Mutex<Place>,
     answered: Condvar,
-    /// Of a question that opens an event: the mirror, so that it is known before the event goes on.
+    /// The mirror, in a request that opens an event. It is registered before the event's first
+    /// signal is reported.
     pub(super) mirror: Option<Arc<Mirror>>,
-    /// Bytes that the answer brings.
+    /// Number of bytes that the reply will bring.
     pub(super) reads: usize,
 }
 
 impl Question {
-    /// Makes a question that opens an event with this mirror, if any, and whose answer brings so many bytes.
+    /// Makes a request. `mirror` is set if it opens an event. `reads` is the number of bytes that
+    /// the reply will bring.
     pub(super) fn new(mirror: Option<Arc<Mirror>>, reads: usize) -> Arc<Self> {
         Arc::new(Self {
             mirror,
@@ -73,7 +75,7 @@ impl Question {
         })
     }
 
-    /// Gives the answer to whoever waits. Returns false if nobody does any more.
+    /// Hands the reply to the waiting threads. Returns `false` if none waits any more.
     pub(super) fn answer(&self, answer: Result<Answer>) -> bool {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match *place {
@@ -85,7 +87,7 @@ impl Question {
         true
     }
 
-    /// Waits for the answer, which comes at the latest when the link ends.
+    /// Waits for the reply, which comes at the latest when the link ends.
     pub(crate) fn wait(&self) -> Result<Answer> {
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +96,7 @@ impl Question {
         }
         match std::mem::replace(&mut *place, Place::GivenUp) {
             Place::Answered(answer) => answer,
-            _ => Err(Error::TimedOut("waiting for the other side's answer")),
+            _ => Err(Error::TimedOut("waiting for the peer's reply")),
         }
     }
 }

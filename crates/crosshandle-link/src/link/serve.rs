@@ -1,4 +1,4 @@
-//! The owner's half: what it opens for the other side, and what it does with that.
+//! The owner's half of a link: opens objects for the peer and accesses them on its behalf.
 
 use super::data::DataPath;
 use super::past::Past;
@@ -13,22 +13,22 @@ use crosshandle::{Access, Event, Memory, SharedBytes};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
 
-/// An object that is open for the other side.
+/// An object that is open for the peer.
 pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
         registration: Option<Registration>,
-        /// The host cannot access it: what comes in messages is copied by a queue.
+        /// The host cannot access the memory, so a queue copies the bytes of messages.
         is_on_device: bool,
     },
     Event {
         event: Event,
-        /// The signal that is awaited.
+        /// Number of the signal that is awaited.
         next: u64,
     },
 }
 
-/// What is to be opened for the other side.
+/// An object to be opened for the peer.
 pub(crate) struct OpenRequest {
     request: u64,
     wanted: Wanted,
@@ -39,8 +39,8 @@ enum Wanted {
     Name(String),
 }
 
-/// Opens handles for the other side until the link ends: what takes an answer of a third process holds up
-/// nothing but other opens.
+/// Opens handles for the peer until the link ends. It runs on its own thread, so an open that waits
+/// for a third process delays only other opens.
 pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>) {
     while let Ok(request) = requests.recv() {
         let Some(session) = session.upgrade() else {
@@ -83,10 +83,10 @@ impl Session {
         }
     }
 
-    /// Answers with the handles of what has a name.
+    /// Replies with the handles of a named object.
     fn open_name(&self, request: u64, name: &str) -> Result<()> {
         let holder = self.names.as_ref().ok_or_else(|| {
-            Error::invalid("names are not given away over this link: see LinkOptions::names")
+            Error::invalid("this link does not serve names: see LinkOptions::names")
         })?;
         let held = holder.open(name)?;
         let parts = held.parts.iter().filter_map(|part| {
@@ -113,8 +113,8 @@ impl Session {
             None => None,
             Some(data) => {
                 let is_writable = memory.access() == Access::ReadWrite;
-                // SAFETY: `Served` keeps the memory, and `stop_serving` takes the registration back before
-                // it lets the memory go.
+                // SAFETY: `Served` keeps the memory. `stop_serving` ends the registration before it
+                // drops the memory.
                 let registration =
                     unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
                 Some(check_key(data, registration)?)
@@ -140,9 +140,10 @@ impl Session {
         .map(drop)
     }
 
-    /// Has UCX move memory that the host cannot access, or the staging buffer.
+    /// Serves memory that the host cannot access. UCX moves either the memory itself or the staging
+    /// buffer.
     fn serve_device_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
-        // Also for what comes in messages.
+        // Bytes in messages need the stager too.
         let stager = self.stager()?;
         let len = memory.len() as u64;
         if let Some(registration) = self.register_device_memory(&memory) {
@@ -178,14 +179,15 @@ impl Session {
         .map(drop)
     }
 
-    /// Returns UCX's registration of memory that the host cannot access; `None`: it is to be staged.
+    /// Returns UCX's registration of memory that the host cannot access, or `None` if the memory
+    /// must be staged.
     fn register_device_memory(&self, memory: &Memory) -> Option<Registration> {
         let data = self.data.as_ref()?;
         if !data.moves_memory_of(&self.context) {
             return None;
         }
         let is_writable = memory.access() == Access::ReadWrite;
-        // SAFETY: as in `serve_memory`. It is memory of the context's device, which is CUDA's.
+        // SAFETY: as in `serve_memory`. The memory is of the context's device, which is CUDA's.
         let made = unsafe { data.register_cuda(memory.as_ptr(), memory.len(), is_writable) };
         check_key(data, made.ok()?).ok()
     }
@@ -208,24 +210,24 @@ impl Session {
             completed: past.reached,
             failures: &failures,
         })?;
-        // The question is answered: what fails from here on is said of the event.
+        // The request has its reply now, so later failures are reported for the event.
         self.await_next(&event, id, next, past.is_abandoned);
         if !self.state().served.contains_key(&id) {
-            // The other side has closed it already.
+            // The peer has closed the event already.
             self.notifier.remove(id.into());
         }
         Ok(())
     }
 
-    /// Awaits the next signal of an event that is open for the other side, or says that none comes.
+    /// Awaits the next signal of an event that is open for the peer, or reports that none comes.
     fn await_next(&self, event: &Event, id: u32, next: u64, is_abandoned: bool) {
-        // Where nobody would be told any more, who waits there must not wait for ever.
+        // If signals can no longer be reported, waiters at the peer must not wait forever.
         if is_abandoned || self.notifier.add(event, next, id.into()).is_err() {
             let _ = self.say(&Message::Abandoned { id });
         }
     }
 
-    /// Notes an object and sends its number to the other side.
+    /// Registers an object and sends its number to the peer.
     fn serve<'a>(&self, served: Served, message: impl FnOnce(u32) -> Message<'a>) -> Result<u32> {
         let mut state = self.state();
         if let Err(error) = state.check_alive().and_then(|()| state.check_room()) {
@@ -234,7 +236,7 @@ impl Session {
             return Err(error);
         }
         let id = state.next_served;
-        // Wraps after four thousand million opens; numbers that are in use are skipped.
+        // The numbers wrap around after about four billion opens. Numbers in use are skipped.
         state.next_served = id.checked_add(1).unwrap_or(1);
         while state.served.contains_key(&state.next_served) {
             state.next_served = state.next_served.checked_add(1).unwrap_or(1);
@@ -247,7 +249,7 @@ impl Session {
         Ok(id)
     }
 
-    /// Closes what was open for the other side.
+    /// Closes an object that was open for the peer.
     pub(crate) fn stop_serving(&self, id: u32, served: Served) {
         match served {
             Served::Memory {
@@ -266,7 +268,7 @@ impl Session {
         }
     }
 
-    /// Has a handle opened. The answer comes later.
+    /// Starts to open a handle. The reply is sent later.
     pub(crate) fn begin_open(
         &self,
         request: u64,
@@ -277,7 +279,7 @@ impl Session {
         self.begin_to(request, Wanted::Handle { read_only, handle })
     }
 
-    /// Has a name looked up. The answer comes later.
+    /// Starts to look up a name. The reply is sent later.
     pub(crate) fn begin_open_name(&self, request: u64, name: &str) -> Result<(), &'static str> {
         self.begin_to(request, Wanted::Name(name.to_owned()))
     }
@@ -290,7 +292,7 @@ impl Session {
             }
             state.opening += 1;
         }
-        // The channel has room for all that are counted.
+        // The channel has room for all requests that `opening` counts.
         self.opening
             .try_send(OpenRequest { request, wanted })
             .map_err(|_| "too many opens")
@@ -303,14 +305,14 @@ impl Session {
         Ok(())
     }
 
-    /// Signals an event for the other side.
+    /// Signals an event for the peer.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
         let event = self.served_event(id)?;
         self.answer(request, event.signal().map_err(Error::from));
         Ok(())
     }
 
-    /// Writes memory and then signals an event for the other side.
+    /// Writes memory and then signals an event for the peer.
     pub(crate) fn write_and_signal_served(
         &self,
         request: u64,
@@ -350,7 +352,7 @@ impl Session {
         }
     }
 
-    /// Returns memory that is open for the other side, and whether the host cannot access it.
+    /// Returns memory that is open for the peer, and `true` if the host cannot access it.
     fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
             Some(Served::Memory {
@@ -362,7 +364,7 @@ impl Session {
         }
     }
 
-    /// Reads memory for the other side.
+    /// Reads memory for the peer.
     pub(crate) fn read_served(
         &self,
         request: u64,
@@ -400,7 +402,7 @@ impl Session {
         }
     }
 
-    /// Writes memory for the other side.
+    /// Writes memory for the peer.
     pub(crate) fn write_served(
         &self,
         request: u64,
@@ -426,7 +428,7 @@ impl Session {
         Ok(())
     }
 
-    /// Copies between memory and the staging buffer for the other side.
+    /// Copies between memory and the staging buffer for the peer.
     pub(crate) fn stage_served(
         &self,
         request: u64,
@@ -449,7 +451,7 @@ impl Session {
         }
     }
 
-    /// Tells the other side of the signals that have finished.
+    /// Reports finished signals to the peer.
     pub(crate) fn tell_signals(&self) {
         while !self.has_told_enough() {
             let Some(notification) = self.notifier.next() else {
@@ -465,7 +467,7 @@ impl Session {
                 let _ = self.say(&Message::Abandoned { id });
                 continue;
             }
-            // Signals that have finished meanwhile are told of at once.
+            // Further signals that have finished in the meantime are reported at once.
             let past = Past::of(&event, awaited, event.completed().max(awaited));
             for (first, count, why) in &past.failures {
                 let _ = self.say(&Message::Failed {
@@ -486,7 +488,7 @@ impl Session {
         }
     }
 
-    /// Returns an event that is open for the other side, and the signal of it that is awaited.
+    /// Returns an event that is open for the peer, and the number of its signal that is awaited.
     fn awaited(&self, id: u32) -> Option<(Event, u64)> {
         match self.state().served.get(&id) {
             Some(Served::Event { event, next }) => Some((event.clone(), *next)),
@@ -512,7 +514,7 @@ fn to_bytes(memory: &Memory, offset: u64) -> Result<(usize, SharedBytes<'_>)> {
     Ok((offset, memory.bytes()?))
 }
 
-/// Takes a registration back whose key no message carries.
+/// Returns the registration, or ends it if its key is too long for a message.
 pub(super) fn check_key(data: &DataPath, registration: Registration) -> Result<Registration> {
     if registration.key.len() > MAX_BLOB {
         data.unregister(&registration);

@@ -1,5 +1,5 @@
-//! The owner's staging buffer: memory of the host through which the other side reaches memory that the host
-//! cannot access, such as a GPU's. A thread of its own copies between the two.
+//! The owner's staging buffer: host memory through which the peer reaches memory that the host
+//! cannot access, such as a GPU's. A dedicated thread copies between the two.
 
 use super::data::DataPath;
 use super::serve::check_key;
@@ -18,14 +18,14 @@ use std::sync::{Arc, Weak};
 
 /// A staging buffer.
 pub(crate) struct Stager {
-    /// What UCX moves, in parts; behind it a place for what comes in messages.
+    /// The parts that UCX moves, followed by a place for the bytes of messages.
     buffer: Memory,
-    /// Present with UCX.
+    /// UCX's registration of the buffer. `None` without UCX.
     registration: Option<Registration>,
     jobs: SyncSender<Job>,
 }
 
-/// Something to be copied.
+/// A copy to be done.
 pub(crate) enum Job {
     Read {
         request: u64,
@@ -40,7 +40,7 @@ pub(crate) enum Job {
         bytes: Vec<u8>,
         signal: Option<Event>,
     },
-    /// Between memory and the buffer.
+    /// Copies between memory and the buffer.
     Stage {
         request: u64,
         memory: Arc<Memory>,
@@ -51,7 +51,7 @@ pub(crate) enum Job {
     },
 }
 
-/// Returns memory of the host that a device copies to and from.
+/// Allocates host memory that a device copies to and from.
 pub(crate) fn host_memory(context: &Context, len: usize) -> Result<Memory> {
     Ok(context.allocate_with(AllocationOptions::new(len).kind(MemoryKind::Host))?)
 }
@@ -66,8 +66,8 @@ impl Stager {
         let registration = match data {
             Some(data) => {
                 let bytes = buffer.bytes()?;
-                // SAFETY: the stager keeps the memory, and `stop_staging` takes the registration back before
-                // the session lets go of the stager.
+                // SAFETY: the stager keeps the memory. `stop_staging` ends the registration before
+                // the session drops the stager.
                 let made = unsafe { data.register(bytes.as_ptr(), staged, true)? };
                 Some(check_key(data, made)?)
             }
@@ -80,17 +80,18 @@ impl Stager {
         })
     }
 
-    /// The buffer's address, for the other side; 0 without UCX.
+    /// Returns the buffer's address for the peer, or 0 without UCX.
     pub(super) fn address(&self) -> u64 {
         self.registration.as_ref().map_or(0, |made| made.address)
     }
 
-    /// The buffer's key, for the other side; empty without UCX.
+    /// Returns the buffer's key for the peer. Empty without UCX.
     pub(super) fn key(&self) -> &[u8] {
         self.registration.as_ref().map_or(&[], |made| &made.key)
     }
 
-    /// Bytes of the buffer that the other side may name. Without UCX it names none, but is to know.
+    /// Returns the size of the buffer that the peer may use, in bytes. Without UCX the size only
+    /// tells the peer that the memory is staged.
     pub(super) fn len(&self) -> u32 {
         (STAGING_PART * STAGING_PARTS) as u32
     }
@@ -107,13 +108,13 @@ impl Stager {
     }
 }
 
-/// Where messages' bytes are in the buffer.
+/// Returns the offset of the bytes of messages in the buffer.
 fn place(buffer: &Memory) -> usize {
     buffer.len() - MAX_DATA
 }
 
 impl Session {
-    /// Returns the staging buffer, made now if there is none.
+    /// Returns the staging buffer, which is created on first use.
     pub(super) fn stager(self: &Session) -> Result<Arc<Stager>> {
         if let Some(stager) = &self.state().stager {
             return Ok(Arc::clone(stager));
@@ -121,7 +122,7 @@ impl Session {
         let queue = self.context.create_queue()?;
         let (sender, jobs) = sync_channel(MAX_STAGING);
         let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
-        // It ends with the stager. Before others find that: a stager without its thread is of no use.
+        // The thread ends with the stager. It must run before other threads can find the stager.
         let (session, copies) = (self.weak(), Arc::downgrade(&stager));
         let started = thread::start("xhl-stage", move || {
             stage_all(&session, &copies, &queue, &jobs);
@@ -140,17 +141,17 @@ impl Session {
         Ok(stager)
     }
 
-    /// Lets go of the staging buffer.
+    /// Ends UCX's registration of the staging buffer.
     pub(super) fn stop_staging(&self, stager: &Stager) {
         if let (Some(data), Some(registration)) = (&self.data, &stager.registration) {
             data.unregister(registration);
         }
     }
 
-    /// Has something copied. The answer comes later.
+    /// Starts a copy. The reply is sent later.
     pub(super) fn begin_job(&self, job: Job) -> Result<(), &'static str> {
         let stager = self.state().stager.clone();
-        let stager = stager.ok_or("it stages what needs no staging")?;
+        let stager = stager.ok_or("it stages memory that needs no staging")?;
         stager
             .jobs
             .try_send(job)
@@ -158,9 +159,9 @@ impl Session {
     }
 }
 
-/// Copies for the other side until the link ends.
+/// Copies for the peer until the link ends.
 fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
-    // A copy that was given up may still come: the buffer and the queue are of no use then.
+    // A copy that timed out may still happen, so the buffer and the queue must not be used again.
     let mut is_broken = false;
     while let Ok(job) = jobs.recv() {
         let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
@@ -235,10 +236,10 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
     }
 }
 
-/// Makes room for the bytes of an answer to a read.
+/// Allocates room for the bytes of a reply to a read.
 pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
-    bytes.ok_or_else(|| Error::invalid("one message does not carry so many bytes"))
+    bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))
 }
 
 fn message_part(buffer: &Memory, len: usize) -> crosshandle::Result<MemoryRange> {

@@ -1,4 +1,4 @@
-//! A linked host that is hostile: it has shown who it is, and then breaks the protocol.
+//! Tests with a hostile linked host, which authenticates itself and then breaks the protocol.
 
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
@@ -36,12 +36,12 @@ impl Owner {
         }
     }
 
-    /// Links with a host that says what the test makes it say.
+    /// Links with a host that sends what the test tells it to.
     fn link(&self) -> (Channel, Link) {
         self.link_and_say(&[])
     }
 
-    /// As [`link`](Self::link), with frames in one piece with the greeting.
+    /// As [`link`](Self::link), and sends `frames` together with the greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
         let link = self.listener.accept(Some(LIMIT)).unwrap();
@@ -73,7 +73,7 @@ impl Owner {
         Ok(greeted)
     }
 
-    /// Sends frames until the link has ended, and returns why it has.
+    /// Sends frames until the link has ended, and returns the reason.
     fn attack(&self, mut frames: impl Iterator<Item = Vec<u8>>) -> String {
         let (mut channel, link) = self.link();
         let start = Instant::now();
@@ -84,7 +84,7 @@ impl Owner {
             }
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
-            // What the other side sends is thrown away unread.
+            // The peer's messages are discarded unread.
             channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
@@ -94,7 +94,7 @@ impl Owner {
         }
     }
 
-    /// A link with an honest host works.
+    /// Checks that a link with an honest host works.
     fn check(&self) {
         let address = self.listener.local_address();
         let link = Link::connect(address, &self.context, &self.options).unwrap();
@@ -147,7 +147,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
                 value: 0,
             }
             .encode(),
-            "nobody asked",
+            "unknown request",
         ),
         (Message::Ack { received: 99 }.encode(), "what was not sent"),
         (
@@ -164,7 +164,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
                 number: u64::MAX,
             }
             .encode(),
-            "beyond what a link tells of",
+            "larger than any that a link reports",
         ),
         (vec![0xff; 8], "longer than any message"),
         (vec![1, 0, 0, 0, 0xee], "no known kind"),
@@ -176,7 +176,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
     }
     let ended = owner.attack(std::iter::once(Message::Bye { why: "enough" }.encode()));
     assert!(ended.contains("enough"), "{ended}");
-    // A handle that is none is refused without an end; too many at once are not.
+    // An invalid handle is refused without ending the link. Too many opens at once end it.
     let (mut channel, link) = owner.link();
     channel.queue(&open.encode());
     let start = Instant::now();
@@ -235,7 +235,7 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     owner.check();
 }
 
-/// Sends what is to be sent, and returns the next message that has come, for at most `LIMIT`.
+/// Sends pending output, and waits up to `LIMIT` for the next message.
 fn next_frame(channel: &mut Channel) -> Vec<u8> {
     let start = Instant::now();
     loop {
@@ -259,8 +259,8 @@ fn open(handle: &[u8]) -> Vec<u8> {
     .encode()
 }
 
-/// A connection is replaced while the messages of the last one are being handled: each is handled once. On a
-/// link whose keep-alive is an hour, so that nothing but the replacements moves it on.
+/// A connection is replaced while messages of the last one are being handled. Each message is
+/// handled once. The link's keep-alive is an hour, so only the replacements drive it.
 #[test]
 fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     const ROUNDS: u32 = 40;
@@ -281,12 +281,12 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
         *received += u64::from(message.is_sequenced());
         if let Message::Done { request, value } = message {
             done += 1;
-            // In their order, each with its own number.
+            // Replies come in order, each with its own number.
             assert_eq!((request, value), (done + 1, done));
         }
         done
     };
-    // What was sent, from the first that the owner may not have handled on.
+    // Sent messages, starting with the first that the owner may not have handled.
     let mut unconfirmed: std::collections::VecDeque<Vec<u8>> = [Vec::new()].into();
     let mut confirmed = 0;
     for round in 1..=ROUNDS {
@@ -297,7 +297,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
             unconfirmed.push_back(frame);
         }
         let _ = channel.flush();
-        // Meanwhile some answers come, or none.
+        // In the meantime some replies arrive, or none.
         for _ in 0..round % 4 {
             count(&next_frame(&mut channel), &mut received);
         }
@@ -318,7 +318,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert_eq!(event.submitted(), all);
     assert!(link.ended().is_none(), "{:?}", link.ended());
 
-    // An attempt that comes after later ones does nothing: the connection that is there goes on.
+    // An attempt that arrives after later ones does nothing, and the current connection stays.
     assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
     assert!(owner.greet(session, 0, 1, &[]).is_err());
     let request = 2 + all;
@@ -327,7 +327,8 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert!(link.ended().is_none(), "{:?}", link.ended());
 }
 
-/// What comes in one piece with the greeting is handled at once, not when the next message comes.
+/// A message that arrives together with the greeting is handled at once, without waiting for the
+/// next message.
 #[test]
 fn what_comes_with_the_greeting_is_handled() {
     let owner = Owner::with_keep_alive(Duration::from_secs(3600));
@@ -338,7 +339,7 @@ fn what_comes_with_the_greeting_is_handled() {
         Message::decode(&frame),
         Ok(Message::Event { completed: 0, .. })
     ));
-    // So it is when a connection is replaced.
+    // The same applies when a connection is replaced.
     let session = link.session().id;
     let signal = Message::Signal { request: 2, id: 1 }.encode();
     let greeted = owner.greet(session, 1, 1, &signal).unwrap();
@@ -351,8 +352,8 @@ fn what_comes_with_the_greeting_is_handled() {
     ));
 }
 
-/// Who never confirms is not told of everything, and costs a fixed amount of memory; when it confirms, it is
-/// told of the rest.
+/// A host that never confirms gets only some of the reports and costs a fixed amount of memory.
+/// When it confirms, it gets the rest.
 #[test]
 fn who_never_confirms_is_kept_little_for() {
     let owner = Owner::new();
@@ -364,7 +365,7 @@ fn who_never_confirms_is_kept_little_for() {
     let mut received = 1;
     while !link.session().has_told_enough() {
         let number = event.signal().unwrap();
-        // Until it is told of, so that signals are not told of together.
+        // Wait until the signal is reported, so that signals do not share reports.
         while told < number && !link.session().has_told_enough() {
             assert!(start.elapsed() < 3 * LIMIT);
             let _ = channel.flush();
@@ -393,7 +394,7 @@ fn who_never_confirms_is_kept_little_for() {
     assert!(link.ended().is_none());
 }
 
-/// An owner that gives two events one number cannot be believed about either.
+/// An owner that gives two events the same number is wrong about both.
 #[test]
 fn two_events_with_one_number_end_the_link() {
     let owner = Owner::new();
@@ -429,7 +430,7 @@ fn two_events_with_one_number_end_the_link() {
     assert!(waited.is_peer_dead(), "{waited}");
 }
 
-/// A link between two honest sides, which both live as long as the result.
+/// Links two honest sides, which both live as long as the result.
 fn honest(owner: &Owner) -> (Link, Link) {
     let address = owner.listener.local_address();
     let link = Link::connect(address, &owner.context, &owner.options).unwrap();
@@ -481,12 +482,12 @@ fn an_event_that_was_given_up_is_given_up_over_every_link() {
         let error = event.wait_value_timeout(1 << 28, LIMIT).unwrap_err();
         assert!(error.is_peer_dead(), "{error}");
     };
-    // By the end of the link between them.
+    // The link between them ends.
     drop(other);
     first.session().end(first.session().ended("a test"), true);
     is_over(remote.mirror());
     is_over(relayed.mirror());
-    // Before it is opened, and while it is open.
+    // The event is opened before and after it is abandoned.
     let late = second
         .open_event(&remote.mirror().handle().unwrap())
         .unwrap();
@@ -496,7 +497,7 @@ fn an_event_that_was_given_up_is_given_up_over_every_link() {
     is_over(open.mirror());
 }
 
-/// Without a connection, when it is time to say something, the link's thread sleeps.
+/// While there is no connection, the link's thread sleeps even if it is time to send something.
 #[test]
 fn nothing_is_due_while_there_is_no_connection() {
     let owner = Owner::with_keep_alive(Duration::from_secs(100));
@@ -517,7 +518,8 @@ fn wait_until_full(link: &Link) {
     }
 }
 
-/// Who waits for room goes on when the greeting of a new connection makes it.
+/// A caller that waits for room continues when the greeting of a new connection confirms earlier
+/// requests.
 #[test]
 fn a_new_connection_makes_room() {
     let owner = Owner::with_keep_alive(Duration::from_secs(3600));
@@ -541,13 +543,13 @@ fn a_new_connection_makes_room() {
     let _channel = owner.greet(session, received, 1, &[]).unwrap();
     let start = Instant::now();
     while !asks.is_finished() {
-        assert!(start.elapsed() < LIMIT, "nobody has told who waits");
+        assert!(start.elapsed() < LIMIT, "no thread has woken the waiter");
         std::thread::yield_now();
     }
     asks.join().unwrap();
 }
 
-/// Whoever reads much waits, before the other side has more unconfirmed answers than it keeps.
+/// Reads wait before the peer has more unconfirmed replies than it keeps.
 #[test]
 fn reads_wait_for_their_answers() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
@@ -597,7 +599,7 @@ fn one_confirmation_waits_to_be_sent_at_most() {
     assert!(channel.queue_ack(&ack));
 }
 
-/// Answers one question to open memory, as a host that claims a length.
+/// Replies to a request to open memory, and claims the length `len`.
 fn claim(channel: &mut Channel, len: u64) {
     let frame = next_frame(channel);
     let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
@@ -616,8 +618,8 @@ fn claim(channel: &mut Channel, len: u64) {
     let _ = channel.flush();
 }
 
-/// The length of memory is in its handle; a host that claims another one is not believed, and nothing is
-/// allocated by its claim.
+/// The handle contains the length of memory. A host that claims another length gets an error, and
+/// nothing is allocated for its claim.
 #[test]
 fn claimed_lengths_are_checked_against_the_handle() {
     let owner = Owner::new();
@@ -630,7 +632,7 @@ fn claimed_lengths_are_checked_against_the_handle() {
         claim(&mut channel, len);
         let error = opens.join().expect("no panic").unwrap_err();
         assert!(matches!(error, Error::Protocol(_)), "{len}: {error}");
-        // It is closed again.
+        // The memory is closed again.
         let frame = next_frame(&mut channel);
         assert_eq!(Message::decode(&frame), Ok(Message::Close { id: 7 }));
     }
@@ -641,13 +643,14 @@ fn claimed_lengths_are_checked_against_the_handle() {
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }
 
-/// No call waits longer for a linked host that is stopped: every public function with a timeout has a row here.
+/// No call waits longer than its timeout for a linked host that is stopped. Every public function
+/// with a timeout has a row here.
 #[test]
 fn no_call_waits_longer_for_a_stopped_host() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     const LATENESS: Duration = Duration::from_secs(1);
     let measured = [
-        // One that has connected and says nothing, not even who it is.
+        // A host that has connected and sends nothing, not even its identity.
         ("accept", {
             let owner = Owner::new();
             let address = owner.listener.local_address();
@@ -657,7 +660,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),
-        // One that was linked, and is silent from now on.
+        // A linked host that is silent from now on.
         ("keep_alive", {
             let owner = Owner::with_keep_alive(TIMEOUT);
             let handle = owner.context.allocate(100).unwrap().handle().unwrap();

@@ -1,5 +1,5 @@
-//! The link's threads: one that listens to the other side, one that opens handles for it, and at the side
-//! that dialled one that dials again.
+//! The link's threads. One listens to the peer, and one opens handles for it. On the side that
+//! dialled, a third one dials again when needed.
 
 use super::question::Answer;
 use super::session::Session;
@@ -26,7 +26,7 @@ pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
         .map_err(Error::os("starting a thread"))
 }
 
-/// Listens to the other side until the link ends.
+/// Listens to the peer until the link ends.
 pub(crate) fn listen(session: &Arc<Session>) {
     loop {
         if let Err(error) = listen_once(session) {
@@ -61,12 +61,12 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
-            // A copy, since the connection may be replaced meanwhile.
+            // A copy, because the connection may be replaced in the meantime.
             Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };
-    // Signals that the other side cannot be told of yet wait in the notifier, one for each event.
+    // Signals that cannot be reported yet wait in the notifier, which holds one per event.
     let tells = match session.has_told_enough() {
         true => PollFlags::empty(),
         false => PollFlags::IN,
@@ -116,7 +116,7 @@ fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(channel, 0).map_err(Error::os("copying a descriptor"))
 }
 
-/// Sends what is left to be sent, and handles what has come.
+/// Sends what the socket takes, and handles the received messages.
 fn exchange(session: &Session) -> Result<()> {
     session.exchange()?;
     while session.handle_next(|message| handle(session, message))? {}
@@ -231,7 +231,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             address,
         } => match &session.data {
             Some(data) => data.offer(generation, address),
-            None => Err("it gives a data endpoint to a link without one"),
+            None => Err("it sends a data endpoint to a link without one"),
         },
         Message::Bye { why } => {
             return Err(session.ended(format!("the other side closed it: {why}")));
@@ -240,7 +240,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
     .map_err(Error::Protocol)
 }
 
-/// Connects again until that succeeds or the link ends.
+/// Dials again until a connection succeeds or the link ends.
 fn dial_again(session: &Arc<Session>) {
     let Some(dial) = &session.dial else { return };
     let hello = Hello {
@@ -252,7 +252,7 @@ fn dial_again(session: &Arc<Session>) {
         refusal: 0,
         attempt: 0,
     };
-    // The network may have become slower than it was.
+    // The network may have become slower since the link was made.
     let max_timeout = dial
         .timeout
         .max(session.keep_alive / REDIALS_PER_KEEP_ALIVE);
@@ -295,19 +295,19 @@ pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpS
     if left.is_zero() {
         return Err(Error::TimedOut("connecting"));
     }
-    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the other host"))
+    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the remote host"))
 }
 
-const NO_SESSION: &str = "it has given the link up, or was started again";
+const NO_SESSION: &str = "it has ended the link, or was restarted";
 
-/// Returns the error for a greeting that refuses.
+/// Returns the error for a greeting with a refusal.
 pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
     let why = match reason {
         refusal::NO_SESSION => NO_SESSION,
         refusal::OTHER_DATA => {
             "it moves memory in another way: choose the same `data` on both sides, UCX or TLS"
         }
-        refusal::BUSY => "it accepts no further links at the moment",
+        refusal::BUSY => "it accepts no more links at the moment",
         _ => "it refuses for a reason that this version does not know",
     };
     handshake::not_admitted(peer, &why)

@@ -1,4 +1,4 @@
-//! Memory of this host that a command copies from or to the other host's.
+//! Memory of this host that a command copies from or to memory of the remote host.
 
 use super::ring::{Ring, Rounds};
 use super::transfer::{Opened, Span};
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 pub(super) struct Local(MemoryRange);
 
 impl Local {
-    /// Takes memory that the host or the context's device can access.
+    /// Accepts memory that the host or the context's device can access.
     pub(super) fn new(range: MemoryRange, context: &Context) -> Result<Self> {
         if !range.is_on_host() && context.device().info().backend == BackendKind::Host {
             return Err(Error::Local(crosshandle::Error::Unsupported(
@@ -31,18 +31,20 @@ impl Local {
         self.transfer(Direction::Get, from, at)
     }
 
-    /// Moves all bytes. What the host cannot access moves by way of memory of the host, and so does all that goes through messages, so that the library accesses it.
+    /// Moves all bytes. Memory that the host cannot access moves through host memory. So do all
+    /// bytes that travel in messages, so that the library does the access.
     fn transfer(self, direction: Direction, remote: &Opened, at: u64) -> Result<()> {
         let session = remote.session();
-        // Never memory of a device, though UCX may know it: a command runs while its stream waits, and UCX's copies were seen
-        // to wait for that stream.
+        // UCX is never given device memory here, though it may support the device. A command runs
+        // while its stream waits, and UCX's copies were seen to wait for that stream.
         if remote.data.is_some() && self.0.is_on_host() {
             let mut span = Span {
                 start: self.0.as_ptr(),
                 len: self.0.len(),
             };
-            // SAFETY: the range keeps its memory, which the host can access, and which is writable for `Get`. UCX, written in C, copies it as the library itself does: what races with
-            // other processes is arbitrary bytes.
+            // SAFETY: the range keeps its memory, which the host can access, and which is writable
+            // for `Get`. UCX, written in C, copies it as the library itself does. Races with other
+            // processes yield arbitrary bytes.
             return unsafe { remote.move_one(direction, at, &mut span) };
         }
         let spare = || session.ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -53,8 +55,8 @@ impl Local {
         };
         let len = self.0.len();
         let mut rounds = Rounds::new(&ring, direction, self.0);
-        // SAFETY: the ring is memory of the host that nobody else has, and `rounds` names no place of it for two parts
-        // that move at once.
+        // SAFETY: the ring is host memory that nothing else uses, and `rounds` never gives one
+        // place to two parts that move at once.
         let moved = unsafe { remote.move_parts(direction, at, len, &mut rounds) };
         let finished = rounds.finish();
         if finished.is_ok() {

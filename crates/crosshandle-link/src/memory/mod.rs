@@ -1,4 +1,4 @@
-//! Memory of the other host.
+//! Memory of the remote host.
 
 mod local;
 pub(crate) mod ring;
@@ -18,14 +18,15 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
 
-/// The most bytes that memory of another host can have: no processor has a larger address space.
+/// Maximum length of another host's memory, in bytes. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;
 
-/// A range of memory of the other host, which can be read and written but not mapped. Dropping the last
-/// range closes the memory.
+/// A range of memory of the remote host. It can be read and written but not mapped. Dropping the
+/// last range closes the memory.
 ///
-/// Cheap to clone; any thread may use it. A write has returned, or a command of one is done, when the bytes
-/// are at the other host: what is signalled after that is seen after the bytes.
+/// A range is cheap to clone, and any thread may use it. When a write has returned, or a command
+/// with a write has completed, the bytes are at the remote host. Any process that sees a later
+/// signal also sees the bytes.
 #[derive(Clone)]
 pub struct RemoteMemory {
     opened: Arc<Opened>,
@@ -49,9 +50,10 @@ impl RemoteMemory {
             key,
         } = question.wait()?
         else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
-        // Its length is in the handle, and what a handle of its own claims must fit an address space.
+        // The handle contains the length. The length of a handle is not trusted either, and must
+        // fit an address space.
         if len != handle.len() || len > MAX_LEN {
             close_object(session, id);
             return Err(Error::Protocol(
@@ -59,7 +61,7 @@ impl RemoteMemory {
             ));
         }
         if address.checked_add(len).is_none() || address.checked_add(staging.into()).is_none() {
-            return Err(Error::Protocol("its memory has no end"));
+            return Err(Error::Protocol("its memory exceeds the address space"));
         }
         if (1..STAGING_PARTS as u32).contains(&staging) {
             return Err(Error::Protocol("its staging buffer has no parts"));
@@ -102,19 +104,19 @@ impl RemoteMemory {
         self.len == 0
     }
 
-    /// Returns the access that this host has.
+    /// Returns the access that this host has to the memory.
     pub fn access(&self) -> Access {
         self.opened.access
     }
 
-    /// Returns whether the other host cannot access this memory, as it cannot a GPU's: what is read and written
-    /// is then copied there, by a queue, from and to memory that can be reached. Moving it takes a copy and a
-    /// round trip more.
+    /// Returns `true` if the remote host cannot access this memory directly, such as a GPU's. There
+    /// a queue copies the bytes from or to memory that the link can reach. Each transfer costs one
+    /// more copy and one more round trip.
     pub fn is_staged(&self) -> bool {
         self.opened.staging > 0
     }
 
-    /// Returns the part in a range of bytes, counted from the start of this range.
+    /// Returns a part of this range. Offsets are in bytes from the start of this range.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the part is not inside.
@@ -159,30 +161,33 @@ impl RemoteMemory {
         }
     }
 
-    /// Copies bytes here, starting at byte `offset`.
+    /// Copies bytes from this range, starting at byte `offset`, into `into`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the bytes are not all inside; [`Error::Ended`]; [`Error::Ucx`].
+    /// [`Error::InvalidArgument`] if the range does not contain all the bytes, [`Error::Ended`],
+    /// [`Error::Ucx`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.read_many(&mut [(offset, into)])
     }
 
-    /// Copies bytes there, starting at byte `offset`, and returns when they are there.
+    /// Copies bytes from `from` into this range, starting at byte `offset`. Returns when they are
+    /// at the remote host.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Error::ReadOnly`].
+    /// As [`read`](Self::read), and [`Error::ReadOnly`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.write_many(&[(offset, from)])
     }
 
-    /// Copies bytes there, starting at byte `offset`, and then signals an event of the same link: whoever sees
-    /// the signal sees the bytes. Does not wait for either.
+    /// Copies bytes into this range, starting at byte `offset`, and then signals an event of the
+    /// same link. Any process that sees the signal also sees the bytes. Waits for neither.
     ///
-    /// Up to 16 KiB go with the signal in one message. More, and [staged](Self::is_staged) memory, are written
-    /// first, as [`write`](Self::write) does, and waited for.
+    /// Up to 16 KiB travel in one message with the signal. More bytes, and bytes for
+    /// [staged](Self::is_staged) memory, are first written as by [`write`](Self::write), which
+    /// waits for them.
     ///
     /// # Errors
-    /// As [`write`](Self::write); [`Error::InvalidArgument`] for an event of another link.
+    /// As [`write`](Self::write), and [`Error::InvalidArgument`] for an event of another link.
     pub fn write_and_signal(
         &self,
         offset: usize,
@@ -213,10 +218,11 @@ impl RemoteMemory {
         Ok(PendingSignal::new(question))
     }
 
-    /// Copies several pieces here, each starting at the byte beside it, all under way at once.
+    /// Copies several pieces from this range. Each starts at the given offset, and all are in
+    /// flight at once.
     ///
     /// # Errors
-    /// As [`read`](Self::read). After an error all the pieces' bytes are arbitrary.
+    /// As [`read`](Self::read). After an error the bytes of all pieces are arbitrary.
     pub fn read_many(&self, pieces: &mut [(usize, &mut [u8])]) -> Result<()> {
         for (offset, into) in pieces.iter() {
             self.check(*offset, into.len())?;
@@ -237,8 +243,9 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Copies several pieces there, each starting at the byte beside it, all under way at once, and returns
-    /// when all are there. Bytes in more than one piece are arbitrary afterwards.
+    /// Copies several pieces into this range. Each starts at the given offset, and all are in
+    /// flight at once. Returns when all are at the remote host. If pieces overlap, the shared bytes
+    /// are arbitrary afterwards.
     ///
     /// # Errors
     /// As [`write`](Self::write).
@@ -249,7 +256,7 @@ impl RemoteMemory {
         }
         if self.opened.is_direct() {
             let pieces = pieces.iter().map(|(offset, from)| Piece {
-                // Only read from.
+                // The pointer is only read from.
                 local: from.as_ptr().cast_mut(),
                 len: from.len(),
                 remote: self.start + *offset as u64,
@@ -264,25 +271,31 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Makes a command that copies the bytes of `source`, on this host, to this range, which has the same
-    /// length. Like any command it runs in the order of its queue, waits for events and signals one; it is
-    /// done when the bytes are there. It keeps `source` and the link until then.
+    /// Makes a command that copies the bytes of `source`, a range on this host, to this range. Both
+    /// must have the same length.
+    ///
+    /// Like any command, it runs in the order of its queue, can wait for events, and can signal
+    /// one. It completes when the bytes are at the remote host, and keeps `source` and the link
+    /// alive until then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`];
-    /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless the link's
-    /// context is of its device: then it is copied to memory of the host first, part by part.
+    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`].
+    /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless
+    /// the link's context is of that device. With such a context the memory is first copied to host
+    /// memory, part by part.
     pub fn copy_from(&self, source: MemoryRange) -> Result<Command> {
         self.check_writable()?;
         let (this, source) = (self.clone(), self.local(source)?);
         Ok(Command::call(move || source.send(&this.opened, this.start)))
     }
 
-    /// Makes a command that copies the bytes of this range to `destination`, on this host, which has the same
-    /// length. As [`copy_from`](Self::copy_from).
+    /// Makes a command that copies the bytes of this range to `destination`, a range on this host.
+    /// Both must have the same length. The command behaves as that of
+    /// [`copy_from`](Self::copy_from).
     ///
     /// # Errors
-    /// As [`copy_from`](Self::copy_from), [`Error::ReadOnly`] for a destination that was opened read-only.
+    /// As [`copy_from`](Self::copy_from), and [`Error::ReadOnly`] for a destination that was opened
+    /// read-only.
     pub fn copy_to(&self, destination: MemoryRange) -> Result<Command> {
         if destination.access() == Access::ReadOnly {
             return Err(Error::ReadOnly);

@@ -1,4 +1,4 @@
-//! Memory of the host by way of which memory of a device moves, in rounds: while one part moves, others are
+//! A ring of host memory, through which device memory moves. While one part moves, others are
 //! copied.
 
 use super::transfer::{Part, Places};
@@ -8,7 +8,7 @@ use crate::link::stage::host_memory;
 use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crosshandle::{Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
 
-/// Places for [`STAGING_PARTS`] parts, and what copies to and from them.
+/// Host memory for [`STAGING_PARTS`] parts, and the queue that copies from and to it.
 pub(crate) struct Ring {
     buffer: Memory,
     queue: Queue,
@@ -26,14 +26,14 @@ impl Ring {
     }
 }
 
-/// One move by way of a ring.
+/// One transfer through a ring.
 pub(super) struct Rounds<'a> {
     ring: &'a Ring,
     direction: Direction,
     own: MemoryRange,
-    /// The ring's signals before this move.
+    /// Number of the ring's signals before this transfer.
     first: u64,
-    /// Copies that were begun.
+    /// Number of copies that were started.
     begun: usize,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Begins to copy a part: to its place for `Put`, from it for `Get`.
+    /// Starts to copy a part: into its place in the ring for `Put`, out of it for `Get`.
     fn copy(&mut self, index: usize, start: usize, len: usize) -> Result<()> {
         let place = index % STAGING_PARTS * STAGING_PART;
         let place = self.ring.buffer.range(place..place + len)?;
@@ -62,7 +62,7 @@ impl<'a> Rounds<'a> {
         Ok(())
     }
 
-    /// Waits until a part was copied.
+    /// Waits until the copy of a part has completed.
     fn wait(&self, index: usize) -> Result<()> {
         let number = self.first + index as u64 + 1;
         Ok(self
@@ -71,10 +71,10 @@ impl<'a> Rounds<'a> {
             .wait_value_timeout(number, STAGING_TIMEOUT)?)
     }
 
-    /// Waits until all was copied.
+    /// Waits until all copies have completed.
     ///
     /// # Errors
-    /// A copy has failed, or may still come: the ring is of no use then.
+    /// A copy has failed or has timed out. It may still happen, so the ring must not be used again.
     pub(super) fn finish(self) -> Result<()> {
         Ok(self.ring.queue.finish_timeout(STAGING_TIMEOUT)?)
     }
@@ -84,7 +84,7 @@ impl Places for Rounds<'_> {
     fn prepare(&mut self, part: Part) -> Result<*mut u8> {
         match self.direction {
             Direction::Put => {
-                // Parts before this one have moved, so their places are free.
+                // The parts before this one have moved, so their places are free.
                 let part_len = self.part_len(&part);
                 while self.begun < part.index + STAGING_PARTS {
                     let start = self.begun * part_len;
@@ -96,7 +96,7 @@ impl Places for Rounds<'_> {
                 self.wait(part.index)?;
             }
             Direction::Get => {
-                // What was in its place has been copied.
+                // The part that was in this place must have been copied out.
                 if let Some(before) = part.index.checked_sub(STAGING_PARTS) {
                     self.wait(before)?;
                 }
@@ -115,7 +115,7 @@ impl Places for Rounds<'_> {
 }
 
 impl Rounds<'_> {
-    /// All parts but the last are of one length.
+    /// All parts except the last have the same length.
     fn part_len(&self, part: &Part) -> usize {
         match part.index {
             0 => part.len,

@@ -1,5 +1,5 @@
-//! How the bytes of open memory move: by UCX, over the control connection, or through the owner's staging
-//! buffer.
+//! How the bytes of open memory move: over UCX, over the control connection, or through the owner's
+//! staging buffer.
 
 use crate::control::message::{MAX_DATA, Message};
 use crate::error::{Error, Result};
@@ -13,16 +13,16 @@ use std::collections::VecDeque;
 use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-/// Memory of the other host that is open. Offsets are counted from its start, and have been checked.
+/// Open memory of the remote host. Offsets start at its first byte and have been checked.
 pub(super) struct Opened {
     pub(super) link: Arc<Inner>,
     pub(super) id: u32,
-    /// Of the memory, or of the staging buffer.
+    /// Address of the memory, or of the staging buffer.
     pub(super) address: u64,
     pub(super) access: Access,
-    /// Present with UCX, with the number of the memory's key.
+    /// The data path and the number of the memory's key. `None` without UCX.
     pub(super) data: Option<(Arc<DataPath>, u32)>,
-    /// 0, or the bytes of the owner's staging buffer.
+    /// Size of the owner's staging buffer in bytes, or 0 if the memory is not staged.
     pub(super) staging: u32,
 }
 
@@ -40,19 +40,19 @@ impl Opened {
         &self.link.session
     }
 
-    /// Returns whether UCX reaches the memory itself.
+    /// Returns `true` if UCX accesses the memory itself.
     pub(super) fn is_direct(&self) -> bool {
         self.data.is_some() && self.staging == 0
     }
 
-    /// Returns whether so many bytes go in messages: all without UCX, and few to and from a staging buffer, which
-    /// take one round trip so instead of two.
+    /// Returns `true` if an access of `len` bytes goes in messages. All accesses do without UCX.
+    /// With a staging buffer, small accesses do, because that takes one round trip instead of two.
     fn goes_in_messages(&self, len: usize) -> bool {
         self.data.is_none() || self.staging > 0 && len <= STAGED_IN_MESSAGES
     }
 
-    /// Moves pieces by UCX, whose `remote` is counted from what the [address](Self::address) is of, and is changed
-    /// to the address.
+    /// Moves pieces over UCX. `remote` of each piece is an offset from [`address`](Self::address),
+    /// and is replaced by the address itself.
     ///
     /// # Safety
     /// As [`DataPath::move_pieces`].
@@ -71,14 +71,15 @@ impl Opened {
         }
         // SAFETY: the caller's promise.
         let moved = unsafe { data.move_pieces(direction, *key, pieces, &|| session.wake()) };
-        // The end of the link is the reason, whatever UCX says.
+        // If the link has ended, report that instead of UCX's error.
         moved.map_err(|error| session.state().check_alive().err().unwrap_or(error))
     }
 
     /// Moves bytes part by part, each when `places` has it ready.
     ///
     /// # Safety
-    /// Where `places` says that a part is, its bytes can be read, and for `Get` written, until the part has moved.
+    /// The bytes of each part, where `places` says that they are, can be read until the part has
+    /// moved, and for `Get` written.
     pub(super) unsafe fn move_parts(
         &self,
         direction: Direction,
@@ -114,7 +115,7 @@ impl Opened {
         Ok(())
     }
 
-    /// Moves bytes by UCX.
+    /// Moves bytes over UCX.
     ///
     /// # Safety
     /// As [`DataPath::move_pieces`].
@@ -137,7 +138,7 @@ impl Opened {
         unsafe { self.move_pieces(direction, &mut [piece]) }
     }
 
-    /// Copies bytes here.
+    /// Copies bytes from the remote host.
     pub(super) fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         if self.goes_in_messages(into.len()) {
             return self.read_in_messages(at, into);
@@ -150,13 +151,13 @@ impl Opened {
         unsafe { self.move_one(Direction::Get, at, &mut local) }
     }
 
-    /// Copies bytes there.
+    /// Copies bytes to the remote host.
     pub(super) fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         if self.goes_in_messages(from.len()) {
             return self.write_in_messages(at, from);
         }
         let mut local = Span {
-            // Only read from.
+            // The pointer is only read from.
             start: from.as_ptr().cast_mut(),
             len: from.len(),
         };
@@ -164,8 +165,8 @@ impl Opened {
         unsafe { self.move_one(Direction::Put, at, &mut local) }
     }
 
-    /// Takes the turn to move staged memory: the owner has one buffer for a link, and keeps so many requests
-    /// waiting and no more.
+    /// Locks staged memory for one transfer. The owner has one staging buffer per link, and keeps a
+    /// limited number of requests waiting.
     fn turn(&self) -> Option<MutexGuard<'_, bool>> {
         let turn = || self.session().staging.lock();
         (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
@@ -197,7 +198,7 @@ impl Opened {
             };
             match question.wait()? {
                 Answer::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
-                _ => return Err(Error::Protocol("its answer is to another question")),
+                _ => return Err(Error::Protocol("its reply does not match the request")),
             }
         }
     }
@@ -229,8 +230,8 @@ impl Opened {
         }
     }
 
-    /// Moves bytes by UCX through the owner's staging buffer: while one part of it moves, the owner copies
-    /// others.
+    /// Moves bytes over UCX through the owner's staging buffer. While one part of the buffer moves,
+    /// the owner copies others.
     ///
     /// # Safety
     /// As [`DataPath::move_pieces`].
@@ -244,7 +245,7 @@ impl Opened {
         let mut turn = self.turn();
         if turn.as_deref() == Some(&true) {
             return Err(Error::invalid(
-                "the other host has not copied in time before, so its staging buffer is of no use: make a new link",
+                "the remote host has not copied in time before, so its staging buffer cannot be used: make a new link",
             ));
         }
         let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
@@ -276,7 +277,8 @@ impl Opened {
         while result.is_ok() {
             match (direction, Part::of(len, part_len, next)) {
                 (Direction::Put, Some(part)) => {
-                    // Before a place of the buffer is written again, what was there has been copied.
+                    // Before a place in the buffer is written again, the owner must have copied out
+                    // its last content.
                     if copies.len() == STAGING_PARTS
                         && let Some((_, copy)) = copies.pop_front()
                     {
@@ -305,7 +307,7 @@ impl Opened {
                 }
             }
         }
-        // The next one to use the buffer must not find a copy of this one there.
+        // The next user of the buffer must not meet copies of this transfer.
         for (_, copy) in copies {
             is_broken |= is_late(&copy.wait());
         }
@@ -316,11 +318,11 @@ impl Opened {
     }
 }
 
-/// One of the parts in which bytes move that are copied on their way.
+/// One of the parts in which staged bytes move.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     pub(super) index: usize,
-    /// Counted from the first byte that moves.
+    /// Offset from the first byte of the transfer.
     pub(super) start: usize,
     pub(super) len: usize,
 }
@@ -336,16 +338,16 @@ impl Part {
     }
 }
 
-/// Where this host's bytes are while they move, part by part, in order.
+/// Provides the places of this host's bytes while they move, part by part, in order.
 pub(super) trait Places {
-    /// Waits until a part may move, and returns where it is.
+    /// Waits until a part may move, and returns the address of its place.
     fn prepare(&mut self, part: Part) -> Result<*mut u8>;
 
-    /// Takes note that a part has moved.
+    /// Notes that a part has moved.
     fn moved(&mut self, part: Part) -> Result<()>;
 }
 
-/// Bytes of this host that move from and to where they are.
+/// Bytes of this host that move from and to their own place.
 pub(super) struct Span {
     pub(super) start: *mut u8,
     pub(super) len: usize,
@@ -368,6 +370,6 @@ fn is_late<T>(result: &Result<T>) -> bool {
 fn wait_until_done(question: &Question) -> Result<()> {
     match question.wait()? {
         Answer::Done(_) => Ok(()),
-        _ => Err(Error::Protocol("its answer is to another question")),
+        _ => Err(Error::Protocol("its reply does not match the request")),
     }
 }

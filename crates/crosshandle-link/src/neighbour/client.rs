@@ -1,4 +1,4 @@
-//! The side that uses another process's link.
+//! The client side of a shared link: uses the link of another process.
 
 use super::message::{Answer, HandleBytes, Question};
 use super::socket;
@@ -14,11 +14,11 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The link of another process of this host and user, which [shares](super::SharedLink) it: opens handles that were
-/// made on the other host.
+/// A link that another process of this host and user [shares](super::SharedLink). It opens handles
+/// of the remote host.
 ///
-/// Cheap to clone; any thread may use it. Calls of several threads are answered one after the other: connect once for
-/// each thread that moves much.
+/// It is cheap to clone, and any thread may use it. Calls of several threads are served one at a
+/// time, so a thread that moves much data should have a connection of its own.
 #[derive(Clone)]
 pub struct NeighbourLink {
     shared: Arc<Shared>,
@@ -27,19 +27,20 @@ pub struct NeighbourLink {
 struct Shared {
     name: Arc<str>,
     context: Context,
-    /// `None` when it is of no use any more.
+    /// `None` when the connection can no longer be used.
     socket: Mutex<Option<OwnedFd>>,
-    /// For bytes that are in no memory which can be shared.
+    /// Shared memory through which ordinary bytes are copied.
     buffer: Mutex<Option<(Memory, HandleBytes)>>,
 }
 
 impl NeighbourLink {
-    /// Connects to the process that shares a link under this name. `context` opens mirrors of events, and has what
-    /// plain bytes go through.
+    /// Connects to the process that shares a link under this name. `context` opens the mirrors of
+    /// events, and allocates the shared memory through which ordinary bytes are copied.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no process of this user shares such a link; [`Error::TimedOut`] if it takes no
-    /// connections, as one that is stopped.
+    /// [`Error::InvalidArgument`] if no process of this user shares a link under this name.
+    /// [`Error::TimedOut`] if the process does not accept connections, for example because it is
+    /// stopped.
     pub fn connect(name: &str, context: &Context, socket_dir: Option<&Path>) -> Result<Self> {
         let socket = socket::find(name, socket_dir)?;
         Ok(Self {
@@ -52,7 +53,7 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens memory of the other host.
+    /// Opens memory of the remote host.
     ///
     /// # Errors
     /// [`Error::Refused`] with the reason, [`Error::Ended`].
@@ -60,7 +61,7 @@ impl NeighbourLink {
         self.open(handle, false)
     }
 
-    /// Opens memory of the other host for reading only.
+    /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -74,7 +75,7 @@ impl NeighbourLink {
             handle: *handle.as_bytes(),
         };
         let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Arc::new(Opened {
             shared: Arc::clone(&self.shared),
@@ -97,7 +98,7 @@ impl NeighbourLink {
         })
     }
 
-    /// Opens an event of the other host.
+    /// Opens an event of the remote host.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -107,7 +108,7 @@ impl NeighbourLink {
             handle: *handle.as_bytes(),
         };
         let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
-            return Err(Error::Protocol("its answer is to another question"));
+            return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Opened {
             shared: Arc::clone(&self.shared),
@@ -145,10 +146,10 @@ impl Shared {
         let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
         let answer = match asked {
             Ok(Some(bytes)) => {
-                Answer::decode(&bytes).ok_or(Error::Protocol("its answer has no sense"))
+                Answer::decode(&bytes).ok_or(Error::Protocol("its reply is invalid"))
             }
             Ok(None) => {
-                Err(self.ended("the process that shares it has ended, or shares it no more"))
+                Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
             Err(rustix::io::Errno::AGAIN) => Err(Error::TimedOut(
                 "waiting for the process that shares its link",
@@ -160,7 +161,7 @@ impl Shared {
             Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
             Ok(answer) => Ok(answer),
             Err(error) => {
-                // A late answer would be taken for the next question's.
+                // A late reply would be taken for the reply to the next request.
                 *place = None;
                 Err(error)
             }
@@ -168,7 +169,7 @@ impl Shared {
     }
 }
 
-/// Closes what is open at the process that has the link.
+/// Closes its object in the process that has the link when it is dropped.
 struct Opened {
     shared: Arc<Shared>,
     id: u32,
@@ -180,9 +181,10 @@ impl Drop for Opened {
     }
 }
 
-/// Memory of the other host, through another process's link. Dropping the last clone closes it.
+/// Memory of the remote host, accessed through another process's link. Dropping the last clone
+/// closes it.
 ///
-/// Any thread may use it. A write has returned when the bytes are at the other host.
+/// Any thread may use it. When a write returns, the bytes are at the remote host.
 #[derive(Clone)]
 pub struct NeighbourMemory {
     opened: Arc<Opened>,
@@ -202,30 +204,32 @@ impl NeighbourMemory {
         self.len == 0
     }
 
-    /// Returns the access that there is.
+    /// Returns the access that this process has to the memory.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Returns whether the other host copies the bytes on their way, as
-    /// [`RemoteMemory::is_staged`](crate::RemoteMemory::is_staged) does.
+    /// Returns `true` if the remote host copies the bytes on their way, as in
+    /// [`RemoteMemory::is_staged`](crate::RemoteMemory::is_staged).
     pub fn is_staged(&self) -> bool {
         self.is_staged
     }
 
-    /// Copies bytes of `source`, which this process has allocated, to the other host's from byte `offset` on. They
-    /// move from where they are.
+    /// Copies a range of `source`, which this process has allocated, to the remote host's memory
+    /// from byte `offset` on. The bytes move without an extra copy on this host.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if not all is inside; [`Error::ReadOnly`]; [`Error::Refused`] also where the process
-    /// that has the link cannot open `source`; [`Error::Ended`].
+    /// [`Error::InvalidArgument`] if either memory does not contain all the bytes.
+    /// [`Error::ReadOnly`]. [`Error::Refused`] also if the process that has the link cannot open
+    /// `source`. [`Error::Ended`].
     pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
         self.check_writable()?;
         check(&range, source.len())?;
         self.copy(true, offset, source.handle_read_only()?.as_bytes(), range)
     }
 
-    /// Copies bytes of the other host's, from byte `offset` on, into `destination`, which this process has allocated.
+    /// Copies bytes of the remote host's memory, from byte `offset` on, into a range of
+    /// `destination`, which this process has allocated.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -234,7 +238,8 @@ impl NeighbourMemory {
         self.copy(false, offset, destination.handle()?.as_bytes(), range)
     }
 
-    /// Copies bytes here, starting at byte `offset`, through memory that is shared.
+    /// Copies bytes from the remote host's memory, starting at byte `offset`, through shared
+    /// memory.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -254,7 +259,8 @@ impl NeighbourMemory {
         })
     }
 
-    /// Copies bytes there, starting at byte `offset`, through memory that is shared, and returns when they are there.
+    /// Copies bytes to the remote host's memory, starting at byte `offset`, through shared memory.
+    /// Returns when they are at the remote host.
     ///
     /// # Errors
     /// As [`copy_from`](Self::copy_from).
@@ -290,7 +296,7 @@ impl NeighbourMemory {
         work(buffer, handle)
     }
 
-    /// Copies in parts whose answers come in time.
+    /// Copies in parts that are small enough for each reply to come in time.
     fn copy(
         &self,
         there: bool,
@@ -351,7 +357,8 @@ impl fmt::Debug for NeighbourMemory {
     }
 }
 
-/// An event of the other host, through another process's link. Dropping the last clone closes it.
+/// An event of the remote host, used through another process's link. Dropping the last clone closes
+/// it.
 #[derive(Clone)]
 pub struct NeighbourEvent {
     opened: Arc<Opened>,
@@ -359,21 +366,21 @@ pub struct NeighbourEvent {
 }
 
 impl NeighbourEvent {
-    /// Returns the event of this host that goes on as the other host's does. It is the mirror that the process with
-    /// the link has, opened by its handle.
+    /// Returns the event of this host that follows the remote host's event. It is the mirror of the
+    /// process that has the link, opened by its handle.
     pub fn mirror(&self) -> &Event {
         &self.mirror
     }
 
-    /// Signals the other host's event, and returns the signal's number.
+    /// Signals the remote host's event, and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason; [`Error::Ended`].
+    /// [`Error::Refused`] with the reason, [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
         match self.opened.shared.ask(&Question::Signal { id })? {
             Answer::Done(number) => Ok(number),
-            _ => Err(Error::Protocol("its answer is to another question")),
+            _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
 }

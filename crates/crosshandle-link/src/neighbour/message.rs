@@ -1,75 +1,75 @@
-//! What neighbours ask who has the link, and what they are answered: one datagram each, in the order of the
-//! questions.
+//! Messages between a neighbour and the process that shares its link. Each request and each reply
+//! is one datagram. Replies come in the order of the requests.
 
 use crosshandle::handle::HANDLE_SIZE;
 
-/// Bytes of a handle.
+/// The bytes of a handle.
 pub type HandleBytes = [u8; HANDLE_SIZE];
 
-/// The most bytes of a question or an answer.
+/// Maximum size of a request or a reply, in bytes.
 pub const MAX_LEN: usize = 2048;
-/// The most bytes of a refusal's text.
+/// Maximum length of a refusal's text, in bytes.
 const MAX_TEXT: usize = MAX_LEN - 2;
 
-/// A question.
+/// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Opens an object of the other host.
+    /// Opens an object of the remote host.
     Open {
-        /// Memory is to be read only.
+        /// Memory is opened for reading only.
         read_only: bool,
-        /// Its handle.
+        /// The handle of the object.
         handle: HandleBytes,
     },
-    /// Copies between memory of the other host and memory of this one.
+    /// Copies between memory of the remote host and memory of this host.
     Copy {
-        /// To the other host.
+        /// The direction: `true` copies to the remote host.
         there: bool,
-        /// The number of the other host's memory.
+        /// The number of the remote host's memory.
         id: u32,
-        /// The first byte of the other host's.
+        /// First byte in the remote host's memory.
         offset: u64,
-        /// This host's memory.
+        /// Handle of this host's memory.
         handle: HandleBytes,
-        /// The first byte of this host's.
+        /// First byte in this host's memory.
         local_offset: u64,
-        /// How many bytes.
+        /// Number of bytes.
         len: u64,
     },
-    /// Signals an event of the other host.
+    /// Signals an event of the remote host.
     Signal {
-        /// Its number.
+        /// The number of the event.
         id: u32,
     },
     /// Closes an object.
     Close {
-        /// Its number.
+        /// The number of the object.
         id: u32,
     },
 }
 
-/// An answer.
+/// A reply.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Answer {
     /// Memory was opened.
     Memory {
-        /// Its number.
+        /// The number of the memory.
         id: u32,
         /// Its length in bytes.
         len: u64,
-        /// The other host copies it on its way.
+        /// The remote host copies the bytes on their way.
         is_staged: bool,
     },
     /// An event was opened.
     Event {
-        /// Its number.
+        /// The number of the event.
         id: u32,
         /// The handle of its mirror.
         mirror: HandleBytes,
     },
-    /// It is done; the number of a signal.
+    /// The request is done. Contains the number of the signal, if it was one.
     Done(u64),
-    /// It is refused.
+    /// The request is refused.
     Refused {
         /// The link has ended.
         has_ended: bool,
@@ -78,7 +78,7 @@ pub enum Answer {
     },
 }
 
-/// Takes fields off the beginning of bytes.
+/// Reads fields from the front of the bytes.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -104,14 +104,14 @@ impl Fields<'_> {
         self.take().map(u64::from_le_bytes)
     }
 
-    /// Returns what was read, if that is all there is.
+    /// Returns `value` if no bytes are left.
     fn end<T>(self, value: T) -> Option<T> {
         self.0.is_empty().then_some(value)
     }
 }
 
 impl Question {
-    /// Returns the question as bytes.
+    /// Returns the request as bytes.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Open { read_only, handle } => [&[1, u8::from(*read_only)], &handle[..]].concat(),
@@ -136,7 +136,7 @@ impl Question {
         }
     }
 
-    /// Reads a question; `None`: it is none.
+    /// Decodes a request, or returns `None` if the bytes are not a valid one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let question = match fields.take()? {
@@ -161,7 +161,7 @@ impl Question {
 }
 
 impl Answer {
-    /// Returns the answer as bytes. A refusal's text may lose its end.
+    /// Returns the reply as bytes. The text of a refusal is cut off if it is too long.
     pub fn encode(&self) -> Vec<u8> {
         match self {
             Self::Memory { id, len, is_staged } => [
@@ -179,7 +179,7 @@ impl Answer {
         }
     }
 
-    /// Reads an answer; `None`: it is none.
+    /// Decodes a reply, or returns `None` if the bytes are not a valid one.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields(bytes);
         let answer = match fields.take()? {
@@ -232,7 +232,7 @@ mod tests {
             let bytes = question.encode();
             assert!(bytes.len() <= MAX_LEN);
             assert_eq!(Question::decode(&bytes), Some(question));
-            // One byte less or more is no question.
+            // One byte less or more is not a valid request.
             assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), None);
             assert_eq!(Question::decode(&[&bytes[..], &[0]].concat()), None);
         }

@@ -1,5 +1,5 @@
-//! A link that processes of one host share: one of them has the link, the others reach the other host's memory
-//! and events through it.
+//! Sharing a link between processes of one host. One process has the link, and other processes
+//! reach the remote host's memory and events through it.
 
 mod client;
 #[doc(hidden)]

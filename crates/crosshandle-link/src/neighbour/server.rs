@@ -1,4 +1,4 @@
-//! The side that has the link.
+//! The server side of a shared link, in the process that has it.
 
 use super::message::{Answer, HandleBytes, Question};
 use super::socket::{self, Named};
@@ -22,11 +22,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A link that other processes of this host and user use, as [`NeighbourLink`](super::NeighbourLink)s, until this
-/// is dropped or the link ends.
+/// Shares a link with other processes of this host and user, which use it as
+/// [`NeighbourLink`](super::NeighbourLink)s. The sharing ends when this object is dropped or the
+/// link ends.
 ///
-/// They open the other host's handles through it, as this process does. Bytes move between the other host's
-/// memory and theirs, which this process opens by its handle: they are not copied a second time.
+/// A neighbour opens handles of the remote host through the link. Bytes move directly between the
+/// remote host's memory and the neighbour's memory, which this process opens by its handle. They
+/// are not copied a second time.
 pub struct SharedLink {
     shared: Arc<Shared>,
     name: String,
@@ -42,7 +44,7 @@ struct Shared {
 #[derive(Default)]
 struct Neighbours {
     next: u64,
-    /// Copies of the sockets, and the processes at their other ends.
+    /// A copy of each socket, and the process that is connected to it.
     sockets: HashMap<u64, (OwnedFd, i32)>,
     has_ended: bool,
 }
@@ -50,16 +52,16 @@ struct Neighbours {
 impl SharedLink {
     /// Shares a link under a name of letters, digits, `-`, `_` and `.`.
     ///
-    /// The socket is in the [socket directory](crosshandle::socket_directories), which is for this user alone, or in
-    /// `socket_dir`.
+    /// The socket is in the [socket directory](crosshandle::socket_directories), which only this
+    /// user can access, or in `socket_dir`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a running process has the name, or the directory can be changed by others;
-    /// [`Error::Os`].
+    /// [`Error::InvalidArgument`] if a running process uses the name, or if other users can change
+    /// the directory. [`Error::Os`].
     pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
         let listener = socket::listen(name, socket_dir)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(Error::os("making a descriptor to end a thread by"))?;
+            .map_err(Error::os("making a descriptor that ends a thread"))?;
         let shared = Arc::new(Shared {
             link: link.clone(),
             end,
@@ -73,7 +75,7 @@ impl SharedLink {
         })
     }
 
-    /// Returns how many neighbours use the link.
+    /// Returns the number of neighbours that use the link.
     pub fn neighbours(&self) -> usize {
         self.shared.neighbours().sockets.len()
     }
@@ -84,10 +86,10 @@ impl Drop for SharedLink {
         let mut neighbours = self.shared.neighbours();
         neighbours.has_ended = true;
         for (socket, _) in neighbours.sockets.values() {
-            // What was asked is answered still.
+            // Requests that were sent already still get replies.
             let _ = shutdown(socket, Shutdown::Read);
         }
-        // It fails only if the thread is to end already.
+        // The write fails only if the thread was told to end already.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
     }
 }
@@ -122,13 +124,14 @@ impl Shared {
             }
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.welcome(socket),
-                // Out of descriptors, as a rule: others will be closed.
+                // Usually the process is out of descriptors. Retry when others may have been
+                // closed.
                 Err(_) => std::thread::sleep(REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Serves a neighbour on a thread of its own, if it is of this user and there is room.
+    /// Serves a neighbour on its own thread, if it is of this user and there is room.
     fn welcome(self: &Arc<Self>, socket: OwnedFd) {
         let Ok(process) = socket::process_of(&socket) else {
             return;
@@ -156,7 +159,7 @@ impl Shared {
         drop(neighbours);
         let shared = Arc::clone(self);
         let started = thread::start("xhl-serve", move || {
-            // Who hangs up and who asks senseless things is not answered.
+            // A neighbour that hangs up or breaks the protocol gets no reply.
             let _ = Neighbour::serve(&shared.link, &socket);
             shared.neighbours().sockets.remove(&number);
         });
@@ -171,14 +174,14 @@ enum Object {
     Event(RemoteEvent),
 }
 
-/// What a neighbour has open.
+/// The state of one neighbour.
 struct Neighbour<'a> {
     link: &'a Link,
     context: Context,
     queue: Queue,
     objects: HashMap<u32, Object>,
     next: u32,
-    /// Its own memory, the latest first, and whether that may be written.
+    /// The neighbour's own memory, most recently used first, and whether it is opened for writing.
     locals: VecDeque<(HandleBytes, bool, Memory)>,
 }
 
@@ -197,12 +200,12 @@ impl<'a> Neighbour<'a> {
         let limit =
             |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
         limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
-        // Whoever asks and reads no answers.
+        // Limits how long a neighbour that reads no replies can block this thread.
         limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
             let Some(question) = Question::decode(&bytes) else {
-                return Err(Error::Protocol("a neighbour asks a senseless question"));
+                return Err(Error::Protocol("a neighbour sent an invalid request"));
             };
             let answer = neighbour.answer(&question).unwrap_or_else(|error| {
                 let has_ended = matches!(error, Error::Ended { .. });
@@ -230,9 +233,10 @@ impl<'a> Neighbour<'a> {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
                     return Err(Error::invalid("it copies what is not open memory"));
                 };
-                // One that copies more would keep others from the other host's staging buffer for long.
+                // A longer copy would block other users of the remote host's staging buffer for too
+                // long.
                 if len > NEIGHBOUR_PART as u64 {
-                    return Err(Error::invalid("it copies more than one question may"));
+                    return Err(Error::invalid("it copies more than one request may"));
                 }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self
@@ -291,11 +295,11 @@ impl<'a> Neighbour<'a> {
         self.objects.insert(id, object);
         self.next = id
             .checked_add(1)
-            .ok_or_else(|| Error::invalid("it has opened too much: connect anew"))?;
+            .ok_or_else(|| Error::invalid("it has opened too many objects: connect again"))?;
         Ok(answer)
     }
 
-    /// Returns the neighbour's own memory, opened as any process of this user may.
+    /// Returns the neighbour's own memory, opened as any process of this user can open it.
     fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
         let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
         let kept = match self.locals.iter().position(is_it) {

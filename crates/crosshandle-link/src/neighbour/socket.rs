@@ -1,4 +1,4 @@
-//! Sockets of links that are shared: where they are, and who is at the other end.
+//! Sockets of shared links: their paths, and the check of the connected process.
 
 use super::message::MAX_LEN;
 use crate::error::{Error, Result};
@@ -14,16 +14,16 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The end of the names of sockets.
+/// File extension of the sockets.
 const SUFFIX: &str = "link";
-/// The longest name of a shared link.
+/// Maximum length of a shared link's name, in bytes.
 const MAX_NAME: usize = 64;
-/// Connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const UNACCEPTED: i32 = 16;
-/// Unless kernel.overflowuid was changed.
+/// Default of `kernel.overflowuid`.
 const USUAL_OVERFLOW_UID: u32 = 65534;
 
-/// A socket that listens, and the lock that says that its name is in use.
+/// A listening socket, and the lock that shows that its name is in use.
 pub(super) struct Named {
     pub(super) socket: OwnedFd,
     path: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // Before the lock goes, so it is this one's.
+        // The lock is still held, so this is the socket of this process.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -67,7 +67,7 @@ fn new_socket() -> Result<OwnedFd> {
     socket.map_err(Error::os("making a socket for neighbours"))
 }
 
-/// Listens under a name in the socket directory, which is made if it is not there.
+/// Listens under a name in the socket directory, which is created if it does not exist.
 pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
     check_name(name)?;
     let directory = directories(chosen).swap_remove(0);
@@ -82,7 +82,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
     let own = rustix::process::geteuid().as_raw();
     if !found.is_dir() || found.uid() != own || found.mode() & 0o022 != 0 {
         return Err(Error::invalid(format!(
-            "{} is no directory of this user that others cannot change",
+            "{} is not a directory that belongs to this user and that only this user can change",
             directory.display()
         )));
     }
@@ -92,12 +92,12 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
         Ok(()) => {}
         Err(fs::TryLockError::WouldBlock) => {
             return Err(Error::invalid(format!(
-                "a link is shared as '{name}' already, by another process"
+                "another process already shares a link as '{name}'"
             )));
         }
         Err(fs::TryLockError::Error(error)) => return Err(Error::os(doing)(error)),
     }
-    // Whoever had the name has ended.
+    // The process that used the name before has ended.
     let _ = fs::remove_file(&path);
     let socket = new_socket()?;
     let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
@@ -111,7 +111,7 @@ pub(super) fn listen(name: &str, chosen: Option<&Path>) -> Result<Named> {
     Ok(named)
 }
 
-/// Connects to whoever shares a link under a name.
+/// Connects to the process that shares a link under this name.
 pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
     check_name(name)?;
     let doing = "connecting to the process that shares its link";
@@ -120,7 +120,7 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
         let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
         let socket = new_socket()?;
         for (which, limit) in [
-            // Connecting, too, waits where a process that is stopped has a full queue.
+            // Connecting also blocks if a stopped process has a full queue.
             (Timeout::Send, FIRST_QUESTION_TIMEOUT),
             (Timeout::Recv, NEIGHBOUR_ANSWER_TIMEOUT),
         ] {
@@ -141,25 +141,23 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
     )))
 }
 
-/// Returns the process at the other end, which must be of this user: 0 if it is of a PID namespace that this one does
-/// not see.
+/// Returns the connected process, which must be of this user. The result is 0 if this PID
+/// namespace cannot see the process.
 pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
-    let peer = credentials(&socket).map_err(Error::os("looking at who is at the other end"))?;
+    let peer = credentials(&socket).map_err(Error::os("reading the peer's credentials"))?;
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
-    // Users whom this user namespace does not map all look like one, who is nobody.
+    // All users that this user namespace does not map look like the overflow user.
     match peer.uid == rustix::process::geteuid().as_raw()
         && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
     {
         true => Ok(peer.pid),
-        false => Err(Error::invalid(
-            "the process at the other end is another user's",
-        )),
+        false => Err(Error::invalid("the connected process is another user's")),
     }
 }
 
-/// Returns the credentials with which the other end connected or listened. The number of a process may be 0, which
-/// rustix has no place for.
+/// Returns the credentials with which the connected process connected or listened. The process ID
+/// may be 0, which rustix's type cannot hold.
 fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred {
         pid: 0,
@@ -167,7 +165,8 @@ fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open; at most `len` bytes are written to the record, whose fields may have any value.
+    // SAFETY: the descriptor is open. At most `len` bytes are written to the record, whose fields
+    // may have any value.
     let status = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -193,11 +192,13 @@ pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Waits for one message. `None`: the other end is closed, or has sent more than a message may have.
+/// Waits for one message. `None` if the peer has closed the socket, or has sent more than a message
+/// may have.
 pub(super) fn hear(socket: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; MAX_LEN];
     loop {
-        // No place for descriptors: what comes of those is closed by the kernel.
+        // No buffer for control messages is given, so the kernel closes any descriptors that are
+        // sent.
         match recv(&socket, &mut bytes[..], RecvFlags::TRUNC) {
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! A context of UCX: the transports and devices that workers are made of.
+//! A UCX context: the transports and devices from which workers are made.
 
 use super::library::{self, Ucx};
 use super::sys::*;
@@ -7,13 +7,14 @@ use crate::error::{Error, Result};
 use std::ffi::CString;
 use std::ptr;
 
-/// Returns the names of the transports that UCX finds, out of what it prints for people.
+/// Returns the names of the transports that UCX finds, parsed from its printed description of a
+/// context.
 pub(super) fn transports() -> Result<Vec<String>> {
     let ucx = library::get()?;
     let context = new_context(ucx, &Settings::default())?;
     let (mut text, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the file writes to places of the right types, which outlive it; the text is the C library's, and
-    // is freed once; the context is ended once.
+    // SAFETY: the file writes to places of the right types, which outlive it. The text belongs to
+    // the C library and is freed once. The context is destroyed once.
     let printed = unsafe {
         let file = libc::open_memstream(&mut text, &mut len);
         if !file.is_null() {
@@ -33,7 +34,7 @@ pub(super) fn transports() -> Result<Vec<String>> {
     Ok(transports_in(&printed))
 }
 
-/// A resource is a line such as `#      resource 0 :  md 0  dev 0  flags -- tcp/eth0`.
+/// Parses the resource lines, such as `#      resource 0 :  md 0  dev 0  flags -- tcp/eth0`.
 fn transports_in(printed: &str) -> Vec<String> {
     let resources = printed.lines().filter(|line| line.contains("resource "));
     let mut names: Vec<String> = resources
@@ -58,7 +59,7 @@ pub(super) fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_
         values.push((c"TLS".to_owned(), text(transports)?));
     }
     let mut config = ptr::null_mut();
-    // SAFETY: the texts end with zeros; the configuration is released once.
+    // SAFETY: the texts end with zeros. The configuration is released once.
     unsafe {
         ucx.check(
             "ucp_config_read",

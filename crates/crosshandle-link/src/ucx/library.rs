@@ -1,4 +1,4 @@
-//! UCX's library: found and loaded when a link first asks for it.
+//! The UCX library, which is found and loaded when a link first needs it.
 
 use super::sys::*;
 use crate::error::{Error, Result};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::OnceLock;
 
-/// The environment variable that names UCX's library `libucp.so.0`, or the directory with it.
+/// The environment variable with the path of UCX's library `libucp.so.0`, or of its directory.
 pub const UCX_VARIABLE: &str = "CROSSHANDLE_UCX";
 const FILE: &str = "libucp.so.0";
 
 macro_rules! functions {
     ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?,)*) => {
-        /// UCX's library and the functions of it that a link calls.
+        /// The functions of UCX's library that a link calls.
         pub(crate) struct Functions {
             $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
         }
 
         impl Functions {
             /// # Safety
-            /// The library is a `libucp` whose version serves.
+            /// The library is a `libucp` of a supported version.
             unsafe fn load(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     // SAFETY: as the caller promises, the functions have these types.
@@ -66,7 +66,7 @@ functions! {
     ucs_status_string: fn(ucs_status_t) -> *const c_char,
 }
 
-/// The loaded library, which stays for as long as the process.
+/// The loaded library, which is never unloaded.
 pub(crate) struct Ucx {
     pub(crate) call: Functions,
     version: (u32, u32, u32),
@@ -76,7 +76,7 @@ pub(crate) struct Ucx {
 
 static LOADED: OnceLock<Result<Ucx, String>> = OnceLock::new();
 
-/// Returns UCX, loaded now if it was not.
+/// Returns UCX, which is loaded on first use.
 pub(crate) fn get() -> Result<&'static Ucx> {
     let loaded = LOADED.get_or_init(load);
     loaded
@@ -89,12 +89,12 @@ impl Ucx {
         self.version
     }
 
-    /// The file that was loaded, as it was asked for.
+    /// Returns the path of the library, as it was given to the loader.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Turns a status into a result; the error names the call and keeps UCX's own code.
+    /// Turns a status into a result. The error names the call and keeps UCX's error code.
     pub(crate) fn check(&self, call: &'static str, status: ucs_status_t) -> Result<()> {
         match status {
             UCS_OK => Ok(()),
@@ -103,7 +103,7 @@ impl Ucx {
     }
 
     pub(crate) fn error(&self, call: &'static str, code: ucs_status_t) -> Error {
-        // SAFETY: takes any code; the text is static.
+        // SAFETY: the function accepts any code, and its text is static.
         let text = unsafe { CStr::from_ptr((self.call.ucs_status_string)(code)) };
         Error::Ucx {
             call,
@@ -126,11 +126,13 @@ fn load() -> Result<Ucx, String> {
             path.display()
         )
     };
-    // SAFETY: UCX's initialisers may run in any thread; what a user names is the user's choice.
+    // SAFETY: UCX's initialisers may run in any thread. The user is responsible for a library that
+    // the user names.
     let library = with_own_signal_handlers(|| unsafe { Library::new(&path) })
         .map_err(|error| cannot(&error))?;
     type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
-    // SAFETY: every version of UCP has this function with this type, and it fills the three numbers.
+    // SAFETY: every version of UCP has this function with this type, and it fills in the three
+    // numbers.
     let version = unsafe {
         let get: libloading::Symbol<'_, GetVersion> = library
             .get("ucp_get_version\0")
@@ -143,7 +145,7 @@ fn load() -> Result<Ucx, String> {
         let (major, minor, release) = version;
         return Err(cannot(&format!("it is version {major}.{minor}.{release}")));
     }
-    // SAFETY: the version serves.
+    // SAFETY: the version was checked above.
     let call = unsafe { Functions::load(&library) }.map_err(|error| cannot(&error))?;
     Ok(Ucx {
         call,
@@ -153,14 +155,15 @@ fn load() -> Result<Ucx, String> {
     })
 }
 
-/// Calls `load` and puts the process's signal handlers back afterwards: UCX installs one of its own for
-/// `SIGHUP`, and by its settings others, when it is loaded. They are the program's to choose.
+/// Calls `load` and restores the process's signal handlers afterwards. When UCX is loaded it
+/// installs a handler for `SIGHUP`, and depending on its settings others. The program should choose
+/// its own handlers.
 fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
     const LAST_SIGNAL: c_int = 31;
     let mut before = Vec::new();
     for signal in 1..=LAST_SIGNAL {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
-        // SAFETY: without a new action the call only fills the place for the present one.
+        // SAFETY: without a new action, the call only writes the current action to the given place.
         if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } == 0 {
             // SAFETY: filled above.
             before.push((signal, unsafe { action.assume_init() }));
@@ -168,8 +171,8 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
     }
     let loaded = load();
     for (signal, action) in before {
-        // SAFETY: the action is the one that the process had. The system refuses to change those of
-        // SIGKILL and SIGSTOP, which nobody has changed.
+        // SAFETY: the action is the one that the process had before. The system refuses to set
+        // those of SIGKILL and SIGSTOP, which cannot have changed.
         unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
     }
     loaded
@@ -177,7 +180,7 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    /// Returns the signals that this process has handlers for, without those of the C library.
+    /// Returns the signals for which this process has handlers, without those of the C library.
     fn caught() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -1,4 +1,4 @@
-//! UCX, which moves the bytes: its declarations, the library as it is found, and a worker.
+//! UCX, which moves the bytes: its declarations, its library, and a worker.
 
 mod context;
 pub(crate) mod library;
@@ -9,7 +9,7 @@ pub use library::UCX_VARIABLE;
 
 use crate::error::Result;
 
-/// Codes with which UCX refuses what it is asked for, whatever becomes of the connection.
+/// Codes with which UCX refuses a call itself, whatever the state of the connection.
 pub(crate) const REFUSALS: [i32; 7] = [
     sys::UCS_ERR_NO_MEMORY as i32,
     sys::UCS_ERR_INVALID_PARAM as i32,
@@ -20,20 +20,20 @@ pub(crate) const REFUSALS: [i32; 7] = [
     sys::UCS_ERR_UNSUPPORTED as i32,
 ];
 
-/// What was found of UCX on this machine.
+/// The UCX library that was found on this machine.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct UcxInfo {
-    /// Its version.
+    /// The version of the library.
     pub version: (u32, u32, u32),
-    /// Its library, as it was asked for.
+    /// The path of the library, as it was given to the loader.
     pub path: std::path::PathBuf,
 }
 
-/// Returns what was found of UCX, which is loaded now if it was not.
+/// Returns the UCX library that was found. Loads it on first use.
 ///
 /// # Errors
-/// [`Error::NoUcx`](crate::Error::NoUcx), which says what was looked for.
+/// [`Error::NoUcx`](crate::Error::NoUcx), with the places that were searched.
 pub fn ucx() -> Result<UcxInfo> {
     let ucx = library::get()?;
     Ok(UcxInfo {
@@ -45,7 +45,7 @@ pub fn ucx() -> Result<UcxInfo> {
 /// Returns the transports that UCX finds on this machine, such as `tcp`, `sysv` and `cuda_copy`.
 ///
 /// # Errors
-/// [`Error::NoUcx`](crate::Error::NoUcx), or UCX's own.
+/// [`Error::NoUcx`](crate::Error::NoUcx), or an error of UCX.
 pub fn ucx_transports() -> Result<Vec<String>> {
     context::transports()
 }

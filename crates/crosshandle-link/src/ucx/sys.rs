@@ -1,5 +1,5 @@
-//! The part of UCP's interface that the link uses, declared by hand from `ucp/api/ucp.h` of UCX 1.22.
-//! `tests/layout.rs` compares every size, offset and value with the headers.
+//! The part of UCP's interface that the link uses, declared by hand from `ucp/api/ucp.h` of UCX
+//! 1.22. `tests/layout.rs` compares every size, offset and value with the headers.
 
 #![allow(non_camel_case_types, missing_docs, unreachable_pub)]
 
@@ -127,7 +127,7 @@ pub struct ucp_mem_map_params_t {
     pub exported_memh_buffer: *const c_void,
 }
 
-/// Its unions are declared as the pointers that they consist of.
+/// The C type has unions. They are declared here as the pointers that they consist of.
 #[repr(C)]
 pub struct ucp_request_param_t {
     pub op_attr_mask: u32,
@@ -169,7 +169,7 @@ pub struct ucp_transports_t {
     pub entry_size: usize,
 }
 
-/// Its socket addresses are declared as the words that they consist of.
+/// The C type has socket addresses. They are declared here as the words that they consist of.
 #[repr(C)]
 pub struct ucp_ep_attr_t {
     pub field_mask: u64,

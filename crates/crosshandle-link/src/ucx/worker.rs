@@ -1,5 +1,5 @@
-//! A worker of UCX with one endpoint: registers memory for the other side, and reads and writes the other
-//! side's. The caller locks it, since one thread at a time may call it.
+//! A UCX worker with one endpoint. It registers memory for the peer, and reads and writes the
+//! peer's memory. Only one thread at a time may call a worker, so the caller locks it.
 
 use super::context::new_context;
 use super::library::{self, Ucx};
@@ -11,50 +11,50 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI8, Ordering};
 
-/// What UCX is told for a link.
+/// UCX settings of a link.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The network interface to use alone, as UCX names it.
+    /// The only network interface to use, by UCX's name for it.
     pub interface: Option<String>,
-    /// The transports to choose from.
+    /// The transports that UCX may choose from, in the format of `UCX_TLS`.
     pub transports: Option<String>,
-    /// Whether UCX need not tell of connections that fail. A link needs that; without, UCX may use more transports
-    /// within a host.
+    /// UCX does not have to report failed connections. A link needs these reports. Without them UCX
+    /// can use more transports within a host.
     pub ignores_failures: bool,
 }
 
-/// A worker, with a context of its own.
+/// A worker with its own context.
 pub struct Worker {
     ucx: &'static Ucx,
     context: ucp_context_h,
     worker: ucp_worker_h,
     endpoint: Option<ucp_ep_h>,
     event_fd: Option<OwnedFd>,
-    /// The status with which the endpoint failed; 0: it has not. UCX's callback has its address.
+    /// The status with which the endpoint failed, or 0. UCX's callback has its address.
     failed: Arc<AtomicI8>,
     ignores_failures: bool,
 }
 
-// SAFETY: a worker of UCX's mode "serialized" may be called by any thread, one at a time, and all methods
-// that call it take `&mut self`.
+// SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker` is
+// not `Sync`, so only one thread at a time can use it.
 unsafe impl Send for Worker {}
 
-/// Memory that the other side can reach.
+/// Memory that the peer can reach.
 #[derive(Debug)]
 pub struct Registration {
     memory: ucp_mem_h,
-    /// Its address, for the other side.
+    /// The address of the memory, for the peer.
     pub address: u64,
-    /// Its key, for the other side.
+    /// The key of the memory, for the peer.
     pub key: Vec<u8>,
 }
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for Registration {}
-// SAFETY: as above; that worker is called by one thread at a time.
+// SAFETY: as above. Only one thread at a time calls that worker.
 unsafe impl Sync for Registration {}
 
-/// The key of memory of the other side.
+/// The key of memory of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKey(ucp_rkey_h);
 
@@ -63,7 +63,7 @@ unsafe impl Send for RemoteKey {}
 // SAFETY: as above.
 unsafe impl Sync for RemoteKey {}
 
-/// An operation under way. It must be given to [`Worker::is_done`] until that says that it is.
+/// An operation in flight. Pass it to [`Worker::is_done`] until that returns `true`.
 #[derive(Debug)]
 #[must_use]
 pub struct Request(*mut c_void);
@@ -72,7 +72,7 @@ pub struct Request(*mut c_void);
 unsafe impl Send for Request {}
 
 unsafe extern "C" fn endpoint_failed(arg: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
-    // SAFETY: it is the address of `Worker::failed`, which lives until the endpoint is closed.
+    // SAFETY: `arg` is the address of `Worker::failed`, which lives until the endpoint is closed.
     let failed = unsafe { &*arg.cast::<AtomicI8>() };
     failed.store(status, Ordering::Release);
 }
@@ -97,7 +97,7 @@ impl Worker {
     /// Makes a worker.
     ///
     /// # Errors
-    /// No UCX, or UCX's own error; so for all calls.
+    /// UCX cannot be loaded, or UCX's own error. This holds for all calls.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {
@@ -127,7 +127,8 @@ impl Worker {
             client_id: 0,
         };
         let (ucx, mut worker) = (self.ucx, ptr::null_mut());
-        // SAFETY: context and parameters are valid, and the results are written to places of their types.
+        // SAFETY: the context and the parameters are valid, and the results are written to places
+        // of their types.
         unsafe {
             ucx.check(
                 "ucp_worker_create",
@@ -140,7 +141,8 @@ impl Worker {
                     (ucx.call.ucp_worker_get_efd)(worker, &mut fd),
                 )
                 .and_then(|()| {
-                    // A copy, so that nobody polls a number that the worker has closed.
+                    // A copy, so that no thread polls a descriptor number that the worker has
+                    // closed.
                     rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), 0)
                         .map_err(Error::os("copying UCX's descriptor"))
                 })
@@ -149,32 +151,34 @@ impl Worker {
         }
     }
 
-    /// Ends the worker, with its connections, and begins anew with another one, whose address and descriptor are
-    /// other ones: what was sent to the old one never arrives. Registrations stay. After an error the old one is
-    /// still there.
+    /// Replaces the worker and its connections by a new worker. The new worker has another address
+    /// and another descriptor, so messages to the old worker never arrive. Registrations stay
+    /// valid. After an error the old worker still exists.
     ///
     /// # Safety
-    /// All requests are done, and all keys of the other side's memory have been destroyed.
+    /// All requests are done, and all keys of the peer's memory have been destroyed.
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
-        // SAFETY: the caller has given up all that was made of it.
+        // SAFETY: the caller promises that nothing made from the old worker is in use.
         unsafe { (self.ucx.call.ucp_worker_destroy)(self.worker) };
         (self.worker, self.event_fd) = (worker, event_fd);
         self.failed = Arc::default();
         Ok(())
     }
 
-    /// Takes the descriptor that can be read from when an [armed](Self::arm) worker has something to do.
+    /// Takes the descriptor that becomes readable when an [armed](Self::arm) worker has something
+    /// to do.
     pub fn take_event_fd(&mut self) -> Option<OwnedFd> {
         self.event_fd.take()
     }
 
-    /// Returns the address by which the other side reaches this worker.
+    /// Returns the address at which the peer reaches this worker.
     pub fn address(&mut self) -> Result<Vec<u8>> {
         let call = &self.ucx.call;
         let (mut address, mut len) = (ptr::null_mut(), 0);
-        // SAFETY: the worker is valid. UCX says how long the address is, and gets it back.
+        // SAFETY: the worker is valid. UCX returns the length of the address, and frees the address
+        // below.
         unsafe {
             self.ucx.check(
                 "ucp_worker_get_address",
@@ -186,11 +190,11 @@ impl Worker {
         }
     }
 
-    /// Connects to the other side's worker. UCX does not check the address: it must come from a peer that
-    /// has shown who it is.
+    /// Connects to the peer's worker. UCX does not check the address, so it must come from an
+    /// authenticated peer.
     pub fn connect(&mut self, address: &[u8]) -> Result<()> {
         if self.endpoint.is_some() {
-            return Err(Error::Protocol("it gives its data endpoint twice"));
+            return Err(Error::Protocol("it sends its data endpoint twice"));
         }
         if address.is_empty() {
             return Err(Error::Protocol("its data endpoint has no address"));
@@ -222,7 +226,7 @@ impl Worker {
             },
         };
         let mut endpoint = ptr::null_mut();
-        // SAFETY: worker and parameters are valid. The address is as a linked peer sent it.
+        // SAFETY: the worker and the parameters are valid. The address comes from a linked peer.
         let status = unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
         self.ucx.check("ucp_ep_create", status)?;
         self.endpoint = Some(endpoint);
@@ -234,11 +238,11 @@ impl Worker {
         match (self.endpoint, self.failure()) {
             (_, Some(failure)) => Err(failure),
             (Some(endpoint), None) => Ok(endpoint),
-            (None, None) => Err(Error::Protocol("it has not given its data endpoint yet")),
+            (None, None) => Err(Error::Protocol("it has not sent its data endpoint yet")),
         }
     }
 
-    /// Returns the error with which the endpoint failed, if it has.
+    /// Returns the error with which the endpoint failed, or `None`.
     pub fn failure(&self) -> Option<Error> {
         match self.failed.load(Ordering::Acquire) {
             0 => None,
@@ -246,7 +250,7 @@ impl Worker {
         }
     }
 
-    /// Makes `len` bytes at `start` reachable for the other side.
+    /// Makes `len` bytes at `start` reachable for the peer.
     ///
     /// # Safety
     /// The memory stays mapped, with this access, until the registration is given to
@@ -261,7 +265,7 @@ impl Worker {
         unsafe { self.register_as(None, start, len, is_writable) }
     }
 
-    /// Makes `len` bytes at `start`, memory of a GPU of CUDA, reachable for the other side.
+    /// Makes `len` bytes of CUDA GPU memory at `start` reachable for the peer.
     ///
     /// # Safety
     /// As [`register`](Self::register).
@@ -276,7 +280,8 @@ impl Worker {
     }
 
     /// # Safety
-    /// As [`register`](Self::register); `memory_type` is what the memory is, `None` for UCX to find out.
+    /// As [`register`](Self::register). `memory_type` is the actual type of the memory, or `None`
+    /// to let UCX find out.
     unsafe fn register_as(
         &mut self,
         memory_type: Option<c_uint>,
@@ -303,18 +308,19 @@ impl Worker {
         };
         let call = &self.ucx.call;
         let mut memory = ptr::null_mut();
-        // SAFETY: the caller vouches for the memory; results go to places of their types.
+        // SAFETY: the caller promises that the memory is valid. Results are written to places of
+        // their types.
         let status = unsafe { (call.ucp_mem_map)(self.context, &params, &mut memory) };
         self.ucx.check("ucp_mem_map", status)?;
         let (mut key, mut size) = (ptr::null_mut(), 0);
         // SAFETY: as above.
         let status = unsafe { (call.ucp_rkey_pack)(self.context, memory, &mut key, &mut size) };
         if let Err(error) = self.ucx.check("ucp_rkey_pack", status) {
-            // SAFETY: it was made above, and nobody else has it.
+            // SAFETY: the registration was made above and is not used elsewhere.
             unsafe { (call.ucp_mem_unmap)(self.context, memory) };
             return Err(error);
         }
-        // SAFETY: UCX says how long the key is, and gets it back.
+        // SAFETY: UCX returns the length of the key, and frees the key here.
         let bytes = unsafe {
             let bytes = std::slice::from_raw_parts(key.cast::<u8>(), size).to_vec();
             (call.ucp_rkey_buffer_release)(key);
@@ -327,7 +333,7 @@ impl Worker {
         })
     }
 
-    /// Returns whether UCX was found with support of CUDA, so that it moves memory of GPUs.
+    /// Returns `true` if the loaded UCX supports CUDA, so that it can move GPU memory.
     pub fn knows_cuda(&self) -> Result<bool> {
         let mut attributes = ucp_context_attr_t {
             field_mask: UCP_ATTR_FIELD_MEMORY_TYPES,
@@ -337,7 +343,7 @@ impl Worker {
             name: [0; UCP_ENTITY_NAME_MAX],
             device_counter_size: 0,
         };
-        // SAFETY: the context is valid, and the result goes to a place of its type.
+        // SAFETY: the context is valid, and the result is written to a place of its type.
         let status = unsafe { (self.ucx.call.ucp_context_query)(self.context, &mut attributes) };
         self.ucx.check("ucp_context_query", status)?;
         Ok(attributes.memory_types & 1 << UCS_MEMORY_TYPE_CUDA != 0)
@@ -363,7 +369,8 @@ impl Worker {
             },
             user_data: ptr::null_mut(),
         };
-        // SAFETY: the endpoint is valid, and UCX is told how many entries there is room for.
+        // SAFETY: the endpoint is valid, and UCX is given the number of entries that there is room
+        // for.
         let status = unsafe { (self.ucx.call.ucp_ep_query)(endpoint, &mut attributes) };
         self.ucx.check("ucp_ep_query", status)?;
         let count = attributes.transports.num_entries as usize;
@@ -379,20 +386,20 @@ impl Worker {
         Ok(names)
     }
 
-    /// Takes a registration back.
+    /// Ends a registration.
     pub fn unregister(&mut self, registration: &Registration) {
-        // SAFETY: this worker's context made it, and its owner gives it up.
+        // SAFETY: this worker's context made the registration, and its owner no longer uses it.
         unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, registration.memory) };
     }
 
-    /// Reads the key of memory of the other side.
+    /// Unpacks the key of memory of the peer.
     pub fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
         let endpoint = self.endpoint()?;
         let mut unpacked = ptr::null_mut();
-        // SAFETY: the endpoint is valid. The key is as a linked peer sent it.
+        // SAFETY: the endpoint is valid. The key comes from a linked peer.
         let status = unsafe {
             (self.ucx.call.ucp_ep_rkey_unpack)(endpoint, key.as_ptr().cast(), &mut unpacked)
         };
@@ -400,13 +407,13 @@ impl Worker {
         Ok(RemoteKey(unpacked))
     }
 
-    /// Forgets a key.
+    /// Destroys a key.
     pub fn destroy_key(&mut self, key: RemoteKey) {
-        // SAFETY: this worker made it, and its owner gives it up.
+        // SAFETY: this worker made the key, and its owner no longer uses it.
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
 
-    /// Starts to write bytes to the other side. `None`: they are on their way already.
+    /// Starts to write bytes to the peer. `None` if the bytes are already on their way.
     ///
     /// # Safety
     /// `len` bytes at `from` can be read until the request is done.
@@ -418,14 +425,14 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the caller vouches for the bytes; the key is this worker's.
+        // SAFETY: the caller promises that the bytes are valid. The key is this worker's.
         let status = unsafe {
             (self.ucx.call.ucp_put_nbx)(endpoint, from.cast(), len, to, key.0, &NO_PARAM)
         };
         self.started("ucp_put_nbx", status)
     }
 
-    /// Starts to read bytes from the other side. `None`: they are here already.
+    /// Starts to read bytes from the peer. `None` if the bytes have already arrived.
     ///
     /// # Safety
     /// `len` bytes at `into` can be written until the request is done.
@@ -437,14 +444,14 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the caller vouches for the bytes; the key is this worker's.
+        // SAFETY: the caller promises that the bytes are valid. The key is this worker's.
         let status = unsafe {
             (self.ucx.call.ucp_get_nbx)(endpoint, into.cast(), len, from, key.0, &NO_PARAM)
         };
         self.started("ucp_get_nbx", status)
     }
 
-    /// Starts to wait until all that was written is at the other side. `None`: it is.
+    /// Starts to wait until all written bytes are at the peer. `None` if they are.
     pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
@@ -455,7 +462,7 @@ impl Worker {
     fn started(&self, call: &'static str, status: ucs_status_ptr_t) -> Result<Option<Request>> {
         match status.addr() {
             0 => Ok(None),
-            // The last hundred addresses stand for errors.
+            // The last hundred addresses represent error codes.
             code if code >= UCS_ERR_LAST as isize as usize => {
                 Err(self.ucx.error(call, code as isize as ucs_status_t))
             }
@@ -463,7 +470,7 @@ impl Worker {
         }
     }
 
-    /// Returns whether a request is done, and forgets it if it is.
+    /// Returns `true` if a request is complete, and frees the request in that case.
     pub fn is_done(&mut self, request: &mut Option<Request>) -> Result<bool> {
         let Some(Request(pointer)) = request else {
             return Ok(true);
@@ -479,13 +486,13 @@ impl Worker {
         self.ucx.check("moving memory", status).map(|()| true)
     }
 
-    /// Does what there is to do. Returns whether there was anything.
+    /// Makes progress. Returns `true` if there was anything to do.
     pub fn progress(&mut self) -> bool {
         // SAFETY: the worker is valid.
         unsafe { (self.ucx.call.ucp_worker_progress)(self.worker) != 0 }
     }
 
-    /// Makes the descriptor tell of what comes. `false`: something has come already.
+    /// Arms the descriptor for the next event. Returns `false` if an event has arrived already.
     pub fn arm(&mut self) -> Result<bool> {
         // SAFETY: the worker is valid.
         match unsafe { (self.ucx.call.ucp_worker_arm)(self.worker) } {
@@ -494,7 +501,7 @@ impl Worker {
         }
     }
 
-    /// Ends the endpoint: all that is under way fails.
+    /// Closes the endpoint. All operations in flight fail.
     pub fn close_endpoint(&mut self) {
         let Some(endpoint) = self.endpoint.take() else {
             return;
@@ -507,7 +514,7 @@ impl Worker {
         // SAFETY: the endpoint is valid, and is not used any more.
         let status = unsafe { (self.ucx.call.ucp_ep_close_nbx)(endpoint, &param) };
         if let Ok(mut request @ Some(_)) = self.started("ucp_ep_close_nbx", status) {
-            // Forced, it waits for nobody.
+            // A forced close does not wait for the peer.
             for _ in 0..MAX_CLOSING_STEPS {
                 self.progress();
                 if !matches!(self.is_done(&mut request), Ok(false)) {
@@ -518,15 +525,15 @@ impl Worker {
     }
 }
 
-/// Transports of an endpoint that are looked at; UCX has at most 16 for one.
+/// Maximum number of transports that are reported for an endpoint. UCX has at most 16.
 const MAX_TRANSPORTS: usize = 32;
-/// Steps after which a worker that is closing is taken to have closed.
+/// Number of progress calls after which a closing endpoint is assumed to be closed.
 const MAX_CLOSING_STEPS: u32 = 1_000_000;
 
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: all that was made of them has been given up.
+        // SAFETY: nothing that was made from them is in use.
         unsafe {
             if !self.worker.is_null() {
                 (self.ucx.call.ucp_worker_destroy)(self.worker);

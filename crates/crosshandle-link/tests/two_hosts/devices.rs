@@ -3,8 +3,8 @@
 use super::hosts::Peer;
 use super::{TOKEN, has_ucx, words};
 
-/// What two processes need for a device whose memory the host cannot access: a device that
-/// `CROSSHANDLE_LINK_DEVICE` names, or the simulated driver's.
+/// Returns the environment of two processes with a device whose memory the host cannot access. It
+/// is the device in `CROSSHANDLE_LINK_DEVICE`, or the simulated driver's.
 fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
     if let Ok(device) = std::env::var("CROSSHANDLE_LINK_DEVICE") {
         return Some(vec![("CROSSHANDLE_LINK_DEVICE", device)]);
@@ -28,7 +28,8 @@ fn with_device(test: &str) -> Option<Vec<(&'static str, String)>> {
     ])
 }
 
-/// Memory of devices moves, and is staged if that is said: through memory of the host on both sides.
+/// Device memory is copied over a link. With `staged`, it is copied through host memory on both
+/// sides.
 fn memory_of_devices_crosses(data: &str, staged: &str) {
     let test = "memory_of_devices_crosses";
     let Some(variables) = with_device(test) else {
@@ -40,7 +41,7 @@ fn memory_of_devices_crosses(data: &str, staged: &str) {
     let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
     user.ask(&format!("connect {address} {options}"));
     owner.ask("accept 10000");
-    // More than the staging buffer has room for, and no multiple of its parts.
+    // More than the staging buffer can hold, and not a multiple of its parts.
     let len = 30_000_001;
     let handles = owner.ask(&format!("allocate {len}"));
     let handles = words(&handles);
@@ -60,7 +61,7 @@ fn memory_of_devices_crosses(data: &str, staged: &str) {
     assert_eq!(owner.ask("holds 0 5 0 29000000"), "true");
     owner.ask("fill 0 6");
     assert_eq!(user.ask("remote_read_many 1 6 100 64"), "true");
-    // From device memory to device memory by commands of a queue, and back.
+    // Copy from device memory to device memory and back, by queue commands.
     assert_eq!(user.ask("queue_copies 0 0 77"), "true");
     assert_eq!(owner.ask(&format!("holds 0 77 0 {len}")), "true");
     owner.ask("wait 0 1 10000");
@@ -92,7 +93,7 @@ fn memory_of_devices_crosses_over_ucx() {
     }
 }
 
-/// UCX itself moves memory of GPUs of CUDA: over TCP by copies of its own, and within a host by CUDA's.
+/// UCX itself moves memory of CUDA GPUs: over TCP by its own copies, and within a host by CUDA's.
 #[test]
 fn memory_of_devices_is_moved_by_ucx_alone() {
     let test = "memory_of_devices_is_moved_by_ucx_alone";

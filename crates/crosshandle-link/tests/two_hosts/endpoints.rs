@@ -1,9 +1,9 @@
-//! UCX's connections fail while the link's control connection does not.
+//! UCX's connections fail while the link's control connection works.
 
 use super::{TOKEN, has_ucx, hosts::Hosts, hosts::Peer, partitions, words};
 use std::time::{Duration, Instant};
 
-/// Links the two, and returns the address of the control connection as well.
+/// Links the two hosts. Also returns the address of the control connection.
 fn link(hosts: &Hosts, keep_alive_ms: u32) -> (Peer, Peer, String) {
     let (mut owner, mut user) = (hosts.start("a"), hosts.start("b"));
     let own = hosts.interface("a");
@@ -34,9 +34,9 @@ fn two_hosts(test: &str) -> Option<Hosts> {
     }
 }
 
-/// UCX 1.22 ends the process of the side whose memory is written or read over TCP when it handles a message for an
-/// endpoint that has failed: "unexpected error: Endpoint timeout". Nothing that calls it can prevent that. What the
-/// link owes then is an error at the other side, in time.
+/// UCX 1.22 aborts the process whose memory is accessed over TCP if it handles a message for a
+/// failed endpoint ("unexpected error: Endpoint timeout"). A caller of UCX cannot prevent that. In
+/// this case the link must report an error on the remote side, in time.
 const IS_ABORTED_BY_UCX: bool = true;
 
 #[test]
@@ -49,7 +49,7 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
     let (mut longest, mut replaced, mut aborts, mut number) = (Duration::ZERO, 0, 0, 0);
     for round in 1..=partitions() {
         let (owner, user, control) = &mut linked;
-        // They are killed at some step of a write, a signal, or a read.
+        // The connections are killed at some step of a write, a signal, or a read.
         user.begin(&format!("remote_write 0 {round} 0 4000000"));
         user.begin("remote_signal 0");
         user.begin(&format!("remote_holds 0 {round} 0 4000000"));
@@ -66,7 +66,7 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
             assert!(owner.has_aborted(), "round {round}: {held:?}");
             let error = user.ask("ended");
             assert!(error.contains("nothing was heard"), "{error}");
-            // Which ended it, and all after it: none is done that comes after one that is not.
+            // One request met the end of the link. No request after it can have succeeded.
             let answers = [written, signalled, held];
             let done = answers.iter().take_while(|answer| answer.is_ok()).count();
             for answer in &answers[done..] {
@@ -82,7 +82,7 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
         number += 1;
         assert_eq!(written, Ok(String::new()), "round {round}");
         assert_eq!(signalled, Ok(number.to_string()), "round {round}");
-        // What was signalled after the write is seen after it.
+        // The bytes of the write must be visible after the signal that followed it.
         owner.ask(&format!("wait 0 {number} 30000"));
         let holds = owner.ask(&format!("holds 0 {round} 0 4000000"));
         assert_eq!(
@@ -105,7 +105,8 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
     assert!(2 * aborts <= partitions(), "{aborts}");
 }
 
-/// Nothing says that the connection is dead but that nothing moves.
+/// A connection that silently loses everything is replaced, though no error reports that it is
+/// dead.
 #[test]
 fn connections_of_ucx_that_move_nothing_are_replaced() {
     let Some(hosts) = two_hosts("connections_of_ucx_that_move_nothing_are_replaced") else {
@@ -115,7 +116,7 @@ fn connections_of_ucx_that_move_nothing_are_replaced() {
     user.ask("remote_write 0 1 0 1000");
     hosts.filter_data(&control, Some("drop")).unwrap();
     user.begin("remote_write 0 2 0 4000000");
-    // After the keep-alive the endpoint is given up, and those that follow it do not work yet.
+    // After the keep-alive the endpoint is given up, and its successors do not work yet.
     std::thread::sleep(Duration::from_millis(4_500));
     hosts.filter_data(&control, None).unwrap();
     assert_eq!(user.end(), Ok(String::new()));
@@ -124,7 +125,7 @@ fn connections_of_ucx_that_move_nothing_are_replaced() {
     assert_eq!(owner.ask("ended"), "no");
 }
 
-/// For as long as the keep-alive no endpoint works: the link ends, and says why.
+/// No endpoint works for as long as the keep-alive. The link ends and reports why.
 #[test]
 fn networks_that_ucx_never_gets_through_end_the_link() {
     let Some(hosts) = two_hosts("networks_that_ucx_never_gets_through_end_the_link") else {

@@ -1,4 +1,5 @@
-//! A slow network: forwards TCP connections to an address, with a delay and a rate, and cuts them.
+//! A slow network, which forwards TCP connections with a delay and a limited rate, and can cut
+//! them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,17 +8,17 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes that are forwarded at once.
+/// Size of a forwarded chunk in bytes.
 const CHUNK: usize = 8 << 10;
 
-/// Ends with the test's process.
+/// A forwarder to one address. It runs until the test's process ends.
 pub(crate) struct Forwarder {
     address: String,
     connections: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Forwarder {
-    /// Forwards to `to`, each way `delay` late and at most `bytes_per_second` fast.
+    /// Forwards to `to` in both directions, `delay` late and at most at `bytes_per_second`.
     pub(crate) fn new(to: &str, delay: Duration, bytes_per_second: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -47,7 +48,7 @@ impl Forwarder {
         &self.address
     }
 
-    /// Returns how many connections it has forwarded so far.
+    /// Returns the number of connections that were forwarded so far.
     pub(crate) fn connections(&self) -> usize {
         self.connections.lock().unwrap().len()
     }
@@ -60,7 +61,7 @@ impl Forwarder {
     }
 }
 
-/// Reads, and says when each chunk is to arrive. An empty chunk is the end.
+/// Reads chunks, and adds the time at which each must arrive. An empty chunk is the end.
 fn read(
     mut from: TcpStream,
     delay: Duration,

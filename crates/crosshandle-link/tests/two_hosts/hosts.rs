@@ -1,5 +1,5 @@
-//! Two network namespaces with a pair of veths between them, each with a boot identity of its own, and a
-//! peer process in each.
+//! Two network namespaces with a pair of veths between them, each with its own boot identity, and
+//! peer processes in them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// How long the pair of veths may take to come up.
+/// Maximum time for the pair of veths to come up.
 const UP_LIMIT: Duration = Duration::from_secs(10);
-/// How long a peer may take to answer, unless it is told to wait.
+/// Maximum time for a peer to reply, unless it is asked to wait.
 const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
-/// Two hosts. Dropping them ends their processes and removes the namespaces.
+/// Two hosts. Dropping the value ends their processes and removes the namespaces.
 pub(crate) struct Hosts {
     number: u32,
     directory: PathBuf,
@@ -27,7 +27,8 @@ pub(crate) struct Peer {
 }
 
 impl Hosts {
-    /// Makes two hosts; `None` where that is not possible, said on the standard error.
+    /// Makes two hosts. If that is not possible, prints the reason to standard error and returns
+    /// `None`.
     pub(crate) fn new(test: &str) -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = std::process::id() % 30_000 * 8 + NEXT.fetch_add(1, Ordering::Relaxed) % 8;
@@ -68,7 +69,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until the kernel has seen that the other end of the pair is up: UCX uses no other interface.
+    /// Waits until the kernel has seen that the other end of the pair is up. UCX uses no interface
+    /// before that.
     fn wait_until_up(&self, side: &str) -> Result<(), String> {
         let (namespace, interface) = (self.namespace(side), self.interface(side));
         let start = Instant::now();
@@ -96,23 +98,23 @@ impl Hosts {
         }
     }
 
-    /// Takes the network between the two down, or up again.
+    /// Takes the network between the hosts down, or up again.
     pub(crate) fn connect(&self, up: bool) {
         let state = if up { "up" } else { "down" };
         let interface = self.interface("a");
         ip(&["-n", &self.namespace("a"), "link", "set", &interface, state]).unwrap();
     }
 
-    /// Has the network do something to all packets between the two but those of the link's control connection:
-    /// `drop` them, or `reject with tcp reset`; `None`: nothing.
+    /// Filters all packets between the hosts except those of the link's control connection.
+    /// `action` is `drop` or `reject with tcp reset`. `None` ends the filtering.
     ///
     /// # Errors
-    /// There is no `nft` here, or it refuses.
+    /// `nft` does not exist here, or it refuses.
     pub(crate) fn filter_data(&self, control: &str, action: Option<&str>) -> Result<(), String> {
         let port = control.rsplit(':').next().unwrap_or_default();
         let mut rules = "table inet xhl {}\ndelete table inet xhl\n".to_owned();
         if let Some(action) = action {
-            // Those that tell of a reset must arrive.
+            // Packets that report a reset must arrive.
             let rule = format!(
                 "tcp sport {port} accept; tcp dport {port} accept; tcp flags & rst == rst accept; \
                  meta l4proto tcp {action};"
@@ -131,7 +133,7 @@ impl Hosts {
             .spawn()
             .map_err(|error| format!("ip: {error}"))?;
         if let Some(mut input) = child.stdin.take() {
-            // Where there is no nft, it is not read.
+            // The write fails if `nft` does not exist.
             let _ = input.write_all(rules.as_bytes());
         }
         let output = child
@@ -148,7 +150,7 @@ impl Hosts {
         Peer::spawn(self.command(side, &program()))
     }
 
-    /// Makes a command that runs a program on one of the hosts; its arguments may follow.
+    /// Makes a command that runs a program on one of the hosts. The caller may add arguments.
     pub(crate) fn command(&self, side: &str, program: &Path) -> Command {
         let script = "mount --bind \"$1\" /proc/sys/kernel/random/boot_id && shift && exec \"$@\"";
         let mut command = Command::new("ip");
@@ -158,7 +160,7 @@ impl Hosts {
             .arg(self.directory.join(format!("boot-{side}")))
             .arg(program)
             .env("CROSSHANDLE_SOCKET_DIR", self.directory.join(side))
-            // Its log would go to the standard output.
+            // UCX's log would go to the standard output.
             .env("UCX_LOG_LEVEL", "fatal");
         command
     }
@@ -173,7 +175,8 @@ impl Drop for Hosts {
     }
 }
 
-/// Returns the peer's program; `CROSSHANDLE_LINK_PEER` names it where the tests were not built.
+/// Returns the path of the peer program. `CROSSHANDLE_LINK_PEER` names it on machines where the
+/// tests were not built.
 pub(crate) fn program() -> PathBuf {
     let named = std::env::var_os("CROSSHANDLE_LINK_PEER").map(PathBuf::from);
     named.unwrap_or_else(|| env!("CARGO_BIN_EXE_crosshandle-link-peer").into())
@@ -196,16 +199,16 @@ fn ip(arguments: &[&str]) -> Result<String, String> {
 }
 
 impl Peer {
-    /// Starts a process on this very host.
+    /// Starts a process on this host itself.
     pub(crate) fn local() -> Self {
         Self::spawn(Command::new(program()))
     }
 
-    /// Starts a process on this very host, with variables in its environment.
+    /// Starts a process on this host itself, with these environment variables.
     pub(crate) fn with(variables: &[(&str, String)]) -> Self {
         let mut command = Command::new(program());
         command.envs(variables.iter().map(|(name, value)| (name, value)));
-        // Its log would go to the standard output.
+        // UCX's log would go to the standard output.
         command.env("UCX_LOG_LEVEL", "fatal");
         Self::spawn(command)
     }
@@ -233,13 +236,13 @@ impl Peer {
         }
     }
 
-    /// Sends a request, whose answer comes later.
+    /// Sends a request. The reply comes later.
     pub(crate) fn begin(&mut self, request: &str) {
         writeln!(self.input, "{request}").unwrap();
         self.input.flush().unwrap();
     }
 
-    /// Takes the answer to the oldest request.
+    /// Waits for the reply to the oldest request.
     pub(crate) fn end(&mut self) -> Result<String, String> {
         let line = self.answers.recv_timeout(ANSWER_LIMIT);
         let line = line.map_err(|error| format!("no answer: {error}"))?;
@@ -255,7 +258,7 @@ impl Peer {
         self.end()
     }
 
-    /// Sends a request that must succeed, and returns its answer.
+    /// Sends a request that must succeed, and returns its reply.
     pub(crate) fn ask(&mut self, request: &str) -> String {
         self.try_ask(request)
             .unwrap_or_else(|error| panic!("{request}: {error}"))
@@ -265,7 +268,7 @@ impl Peer {
         self.child.id()
     }
 
-    /// Returns whether the process has called `abort`, or does so within some seconds.
+    /// Returns `true` if the process has called `abort`, or does so within some seconds.
     pub(crate) fn has_aborted(&mut self) -> bool {
         use std::os::unix::process::ExitStatusExt;
         let start = Instant::now();
@@ -278,7 +281,7 @@ impl Peer {
         false
     }
 
-    /// Ends the process as a crash would.
+    /// Kills the process, as in a crash.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

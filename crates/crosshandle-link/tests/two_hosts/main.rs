@@ -1,5 +1,6 @@
-//! Two hosts that link: two network namespaces with a boot identity each, and processes in them. Where such
-//! cannot be made, the tests are skipped and say so; those over TLS alone also run on one host.
+//! Two linked hosts: two network namespaces with a boot identity each, and processes in them. If
+//! these cannot be made, the tests are skipped with a message. The tests that use only TLS also run
+//! on one host.
 
 mod devices;
 mod endpoints;
@@ -26,7 +27,7 @@ fn has_ucx(test: &str) -> bool {
     }
 }
 
-/// Links two processes: on two hosts if there are any, else on this one.
+/// Links two processes, on two hosts if there are any, and otherwise on this host.
 fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
     let (mut owner, mut user) = match hosts {
         Some(hosts) => (hosts.start("a"), hosts.start("b")),
@@ -55,7 +56,7 @@ fn words(answer: &str) -> Vec<&str> {
     answer.split(' ').collect()
 }
 
-/// What a link is for, once.
+/// Uses every function of a link once.
 fn everything_works(hosts: Option<&Hosts>, data: &str) {
     let (mut owner, mut user) = link(hosts, data, 10_000);
     let len = 3_000_000;
@@ -76,7 +77,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     );
     assert_eq!(user.ask(&format!("open_event {event}")), "0");
 
-    // Bytes there and back, in parts.
+    // Bytes in both directions, in parts.
     user.ask("remote_write 0 5 1000 2000000");
     assert_eq!(owner.ask("holds 0 5 1000 2000000"), "true");
     assert_eq!(owner.ask("holds 0 5 1001 2000000"), "false");
@@ -85,7 +86,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     assert_eq!(user.ask("remote_holds 1 9 0 3000000"), "true");
     assert_eq!(user.ask("remote_read_many 1 9 1000 64"), "true");
 
-    // What is not allowed.
+    // Requests that are not allowed.
     let error = user.try_ask("remote_write 1 5 0 10").unwrap_err();
     assert!(error.contains("reading only"), "{error}");
     for request in [
@@ -137,7 +138,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     );
     owner.ask("fill 0 77");
 
-    // A handle that the other side cannot open is refused there, and the link goes on.
+    // A handle that the remote side cannot open is refused there, and the link survives.
     if hosts.is_some() {
         let error = owner
             .try_ask(&format!("open_memory {}", handles[0]))
@@ -149,7 +150,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
         assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
     }
 
-    // Another process of the user's host waits for the mirror too.
+    // Another process of the user's host also waits for the mirror.
     let mut neighbour = match hosts {
         Some(hosts) => hosts.start("b"),
         None => Peer::local(),
@@ -160,7 +161,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     assert_eq!(owner.ask("signal 0"), "11");
     neighbour.end().unwrap();
 
-    // The end.
+    // The link ends.
     user.begin("mirror_wait 0 1000 10000");
     neighbour.begin("wait 0 2000 10000");
     owner.ask("close");
@@ -216,7 +217,7 @@ fn waited(answer: &str, kind: &str) -> u64 {
     millis.parse().unwrap()
 }
 
-/// The network is away for less than the keep-alive, several times.
+/// The network fails several times, each time for less than the keep-alive.
 fn short_partitions_are_survived(data: &str) {
     let test = "short_partitions_are_survived";
     let Some(hosts) = Hosts::new(test) else {
@@ -241,7 +242,7 @@ fn short_partitions_are_survived(data: &str) {
         assert_eq!(user.end(), Ok(String::new()), "round {round}");
         assert_eq!(user.end(), Ok((2 * round - 1).to_string()), "round {round}");
         owner.end().unwrap();
-        // What was signalled after the write is seen after it.
+        // The bytes of the write must be visible after the signal that followed it.
         assert_eq!(owner.ask(&format!("holds 0 {round} 0 4000000")), "true");
         assert_eq!(owner.ask("signal 0"), (2 * round).to_string());
         waited(&user.end().unwrap(), "reached");
@@ -250,7 +251,7 @@ fn short_partitions_are_survived(data: &str) {
     assert_eq!(owner.ask("submitted 0"), (2 * partitions()).to_string());
 }
 
-/// How many times the network fails in one test; `CROSSHANDLE_LINK_PARTITIONS` asks for more.
+/// Number of network failures in one test. `CROSSHANDLE_LINK_PARTITIONS` sets it.
 fn partitions() -> u64 {
     let wanted = std::env::var("CROSSHANDLE_LINK_PARTITIONS");
     wanted.ok().and_then(|text| text.parse().ok()).unwrap_or(5)
@@ -268,14 +269,15 @@ fn short_partitions_are_survived_over_ucx() {
     }
 }
 
-/// The network is away for longer than the keep-alive: everything that waits fails in time, on both sides.
+/// The network fails for longer than the keep-alive. Everything that waits fails in time, on both
+/// sides.
 fn long_partitions_end_the_link(data: &str) {
     let test = "long_partitions_end_the_link";
     let Some(hosts) = Hosts::new(test) else {
         return;
     };
     const KEEP_ALIVE_MS: u64 = 1000;
-    // By the issue 50; two CPUs that other tests use too need more.
+    // Allowed lateness of the error, in milliseconds. Two CPUs that other tests use too need more.
     const LATENESS_MS: u64 = 250;
     let (mut owner, mut user) = link(Some(&hosts), data, KEEP_ALIVE_MS as u32);
     let handles = owner.ask("allocate 50000000");
@@ -307,7 +309,7 @@ fn long_partitions_end_the_link(data: &str) {
             "{request}"
         );
     }
-    // The network comes back, and so does nothing of the link, but a new one does.
+    // When the network works again, the old link stays ended, and a new link works.
     hosts.connect(true);
     assert!(user.ask("ended").contains("nothing was heard for 1s"));
     assert!(owner.ask("ended").contains("nothing was heard for 1s"));
@@ -330,7 +332,7 @@ fn long_partitions_end_the_link_over_ucx() {
     }
 }
 
-/// A large transfer is under way when the other side dies: it ends with an error.
+/// The remote side dies during a large transfer, which must end with an error.
 #[test]
 fn transfers_end_when_the_other_side_dies() {
     for data in ["tls", "ucx"] {
@@ -358,7 +360,7 @@ fn transfers_end_when_the_other_side_dies() {
     }
 }
 
-/// Returns the bytes of memory that a process has.
+/// Returns the resident memory of a process, in bytes.
 fn resident(process: u32) -> usize {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -370,7 +372,8 @@ fn resident(process: u32) -> usize {
         * 1024
 }
 
-/// Who cannot show who it is gets nothing, whatever it sends, and keeps nobody out.
+/// A host that cannot authenticate itself gets nothing, whatever it sends, and does not lock other
+/// hosts out.
 #[test]
 fn strangers_cost_little_and_keep_nobody_out() {
     use std::io::Write;
@@ -378,7 +381,8 @@ fn strangers_cost_little_and_keep_nobody_out() {
     let (mut owner, mut user) = (Peer::local(), Peer::local());
     let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 3000"));
     let before = resident(owner.id());
-    // The beginning of a TLS record, of a greeting of ours without TLS, of a web page, and nothing.
+    // The start of a TLS record, of our greeting without TLS, of a web request, and no bytes at
+    // all.
     let mut record = vec![0x16, 3, 1, 0x40, 0];
     record.resize(3000, 0xff);
     let beginnings: [&[u8]; 5] = [
@@ -404,15 +408,14 @@ fn strangers_cost_little_and_keep_nobody_out() {
     );
     let handle = owner.ask("allocate 1000");
     user.ask(&format!("open_memory {}", words(&handle)[0]));
-    // 32 of them may have a thread and what TLS needs to begin with.
+    // Up to 32 of them may have a thread and an initial TLS state.
     let grown = resident(owner.id()).saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes for 400 strangers");
     println!("400 strangers: {grown} bytes more");
     drop(silent);
 }
 
-/// Signals that failed before an event was opened are failures at the other side as well, and the others are
-/// not.
+/// Signals that failed before an event was opened are reported as failed, and the others are not.
 #[test]
 fn signals_that_failed_before_the_open_are_failures() {
     let (mut owner, mut user) = link(None, "tls", 10_000);
@@ -459,7 +462,8 @@ fn link_slowly(
     (owner, user, forwarder)
 }
 
-/// A handshake takes four times the delay, so more than an attempt to connect again on a fast network may.
+/// A handshake takes four times the delay, which is longer than a reconnection attempt on a fast
+/// network may take.
 #[test]
 fn connections_of_slow_networks_are_replaced() {
     let (mut owner, mut user, forwarder) =
@@ -475,7 +479,8 @@ fn connections_of_slow_networks_are_replaced() {
     assert!(forwarder.connections() >= 4);
 }
 
-/// A message takes longer than the silence after which a connection is replaced: what comes of it counts.
+/// A message takes longer than the silence after which a connection is replaced. The parts that
+/// arrive must reset that time.
 #[test]
 fn transfers_over_narrow_networks_are_not_begun_anew() {
     let (mut owner, mut user, forwarder) = link_slowly(Duration::ZERO, 200_000, 2_000);
@@ -485,7 +490,7 @@ fn transfers_over_narrow_networks_are_not_begun_anew() {
     assert_eq!(forwarder.connections(), 1);
 }
 
-/// Both sides trust what one authority has signed, and nobody else; the side that dials checks the name too.
+/// Both sides trust only certificates of one authority. The side that dials also checks the name.
 #[test]
 fn certificates_admit_whom_the_authority_has_signed() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates");
@@ -498,7 +503,8 @@ fn certificates_admit_whom_the_authority_has_signed() {
     let address = owner.ask(&format!("listen 127.0.0.1:0 {own} tls lo 5000"));
     let mut connect =
         |identity: &str| user.try_ask(&format!("connect {address} {identity} tls lo 5000"));
-    // Signed by nobody that the owner trusts; one that trusts another authority; another name; a token.
+    // A certificate that the owner's authority did not sign, one side that trusts another
+    // authority, a wrong name, and a token.
     for refused in [
         identity("authority.pem", "other", "owner.example"),
         identity("stranger.pem", "user", "owner.example"),
@@ -516,7 +522,7 @@ fn certificates_admit_whom_the_authority_has_signed() {
     user.ask(&format!("open_memory {}", words(&handle)[0]));
     user.ask("remote_write 0 3 0 1000");
     assert_eq!(owner.ask("holds 0 3 0 1000"), "true");
-    // A file that is not there is named.
+    // The error names a missing file.
     let error = user
         .try_ask(&format!(
             "connect {address} {} tls lo 5000",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 const MIB: usize = 1 << 20;
 
-/// Starts a process of the user's host.
+/// Starts a process on the user's host.
 fn neighbour(hosts: Option<&Hosts>) -> Peer {
     match hosts {
         Some(hosts) => hosts.start("b"),
@@ -15,14 +15,15 @@ fn neighbour(hosts: Option<&Hosts>) -> Peer {
     }
 }
 
-/// What a shared link is for, once: of the owner's host, two processes share; of the user's, two others reach them.
+/// Uses every function of a shared link once. Two processes of the owner's host have the objects,
+/// and two processes of the user's host access them.
 fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     let (mut owner, mut user) = link(hosts, data, 10_000);
     let name = format!("test-{}", user.id());
     user.ask(&format!("neighbour share {name}"));
     let error = user.try_ask(&format!("neighbour share {name}"));
     assert!(error.unwrap_err().contains("already"));
-    // The objects are another process's than the one that listens.
+    // The objects belong to another process than the listening one.
     let mut maker = match hosts {
         Some(hosts) => hosts.start("a"),
         None => Peer::local(),
@@ -40,7 +41,7 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     }
     assert_eq!(user.ask("neighbour neighbours"), "2");
 
-    // Plain bytes, and the neighbour's own memory, both of more parts than one.
+    // Ordinary bytes and the neighbour's own memory, each in more than one part.
     one.ask("neighbour write 0 5 1000 3000000");
     assert_eq!(maker.ask("holds 0 5 1000 3000000"), "true");
     assert_eq!(other.ask("neighbour holds 0 5 1000 3000000"), "true");
@@ -52,7 +53,8 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     other.ask("neighbour copy_here 0 0 0");
     assert_eq!(other.ask(&format!("holds 0 7 0 {len}")), "true");
 
-    // Signals have the home's numbers; whoever sees one sees the bytes that were written before it.
+    // Signals have the numbers of the original event. A process that sees a signal also sees the
+    // bytes that were written before it.
     one.ask("neighbour write 0 8 0 100");
     assert_eq!(one.ask("neighbour signal 0"), "1");
     maker.ask("wait 0 1 10000");
@@ -63,7 +65,7 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     assert_eq!(one.ask("neighbour signal 0"), "3");
     other.end().unwrap();
 
-    // What is not allowed.
+    // Requests that are not allowed.
     one.ask(&format!("neighbour open_memory {}", handles[1]));
     let error = one.try_ask("neighbour write 1 1 0 10").unwrap_err();
     assert!(error.contains("reading only"), "{error}");
@@ -76,12 +78,12 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     );
     assert_eq!(one.ask("neighbour holds 1 8 0 100"), "true");
 
-    // A neighbour that dies has nothing open any more, and harms nobody.
+    // The objects of a neighbour that dies are closed, and other neighbours are not affected.
     one.kill();
     until(&mut user, "neighbour neighbours", "1");
     assert_eq!(other.ask("neighbour signal 0"), "4");
 
-    // The end of the link is the end for its neighbours.
+    // When the link ends, its neighbours get an error.
     other.begin("neighbour wait 0 1000 20000");
     owner.ask("close");
     let error = other.end().unwrap_err();
@@ -90,7 +92,7 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     assert!(error.contains("has ended"), "{error}");
 }
 
-/// Asks until the answer is there.
+/// Repeats a request until its reply is `answer`.
 fn until(peer: &mut Peer, question: &str, answer: &str) {
     let start = Instant::now();
     while peer.ask(question) != answer {
@@ -121,7 +123,7 @@ fn neighbours_share_a_link_over_ucx() {
     }
 }
 
-/// Who shares ends, is killed, and comes back under the same name.
+/// The process that shares a link ends, or is killed, and comes back under the same name.
 #[test]
 fn who_shares_a_link_may_come_and_go() {
     let (mut owner, mut user) = link(None, "tls", 10_000);
@@ -139,7 +141,7 @@ fn who_shares_a_link_may_come_and_go() {
     user.ask("neighbour unshare");
     let error = one.try_ask("neighbour write 0 1 0 10").unwrap_err();
     assert!(error.contains("has ended"), "{error}");
-    // Killed: its socket and its lock stay, and keep nobody from the name.
+    // After a kill its socket and its lock file remain, and the name can still be used again.
     user.ask(&format!("neighbour share {name}"));
     one.ask(&format!("neighbour connect {name}"));
     user.kill();
@@ -150,7 +152,7 @@ fn who_shares_a_link_may_come_and_go() {
     one.ask(&format!("neighbour connect {name}"));
 }
 
-/// Neighbours that say nothing, say too much, or are too many, keep nobody out.
+/// Neighbours that are silent, that send too much or that are too many do not lock others out.
 #[test]
 fn hostile_neighbours_harm_only_themselves() {
     use rustix::net::{
@@ -169,19 +171,19 @@ fn hostile_neighbours_harm_only_themselves() {
         socket
     };
     assert!(UnixStream::connect(&path).is_err());
-    // This process may have 16; the next one is told so.
+    // This process may have 16 connections. The next one gets an error.
     let silent: Vec<_> = (0..16).map(|_| new()).collect();
     until(&mut user, "neighbour neighbours", "16");
     let (refused, mut bytes) = (new(), [0; 2048]);
     let (len, _) = recv(&refused, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
     assert!(String::from_utf8_lossy(&bytes[..len]).contains("too many neighbours"));
-    // Another process is served meanwhile.
+    // Another process is served in the meantime.
     let mut one = neighbour(None);
     one.ask(&format!("neighbour connect {name}"));
     let handles = owner.ask("allocate 100");
     let handle = words(&handles)[0];
     one.ask(&format!("neighbour open_memory {handle}"));
-    // Whoever asks what makes no sense is hung up on.
+    // An invalid request ends the connection.
     for (socket, question) in
         silent
             .iter()
@@ -192,14 +194,14 @@ fn hostile_neighbours_harm_only_themselves() {
             recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap_or_default();
         assert_eq!(len, 0, "{} bytes", question.len());
     }
-    // What is not open is neither signalled nor copied, and may be asked for over and over.
+    // Objects that are not open are neither signalled nor copied. Such requests may be repeated.
     let question = [&[3][..], &7u32.to_le_bytes()].concat();
     for _ in 0..100 {
         send(&silent[10], &question, SendFlags::NOSIGNAL).unwrap();
         let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
         assert!(String::from_utf8_lossy(&bytes[..len]).contains("not an open event"));
     }
-    // Nor is more copied at once than leaves others their turn.
+    // A copy is limited in size, so that other neighbours get their turn.
     let theirs = handle.parse::<crosshandle::MemoryHandle>().unwrap();
     let mut ask = |question: &[u8]| {
         send(&silent[10], question, SendFlags::NOSIGNAL).unwrap();
@@ -217,8 +219,8 @@ fn hostile_neighbours_harm_only_themselves() {
         &(16 * MIB as u64 + 1).to_le_bytes(),
     ];
     let refused = ask(&copy.concat());
-    assert!(String::from_utf8_lossy(&refused).contains("more than one question may"));
-    // Those that say nothing are hung up on before long.
+    assert!(String::from_utf8_lossy(&refused).contains("more than one request may"));
+    // Silent connections are closed soon.
     let (len, _) = recv(&silent[15], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
     assert_eq!(len, 0);
     one.ask("neighbour write 0 3 0 100");

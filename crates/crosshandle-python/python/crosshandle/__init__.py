@@ -1,7 +1,7 @@
 """Arrays and events that processes share, without a copy.
 
-One process makes memory or an event and gets a handle, or packs whole arrays with `share`; the bytes
-travel in any way; another process opens them and has the same object.
+A process creates memory or an event and gets a handle, or packs whole arrays with `share`. It sends
+the bytes to another process over any channel. The other process opens them and has the same object.
 
 >>> import crosshandle
 >>> array = crosshandle.zeros((1024, 1024), "float32")
@@ -10,7 +10,8 @@ travel in any way; another process opens them and has the same object.
 >>> same.shape
 (1024, 1024)
 
-`crosshandle.torch`, `crosshandle.cupy`, `crosshandle.store` and `crosshandle.link` are imported when they are first used.
+`crosshandle.torch`, `crosshandle.cupy`, `crosshandle.engines`, `crosshandle.store` and
+`crosshandle.link` are imported on first use.
 """
 
 from __future__ import annotations
@@ -123,10 +124,10 @@ __all__ = [
     "zeros",
 ]
 
-# Modules that are imported when they are first used: some need torch or CuPy.
+# Modules that are imported on first use, because some need torch or CuPy.
 _MODULES = ("cupy", "engines", "link", "store", "torch")
 
-# What programs ask for by the names that other packages have for it.
+# Hints for names that other packages use and this one does not have.
 _HINTS = {
     "SharedMemory": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
     "SharedArray": "make an array with crosshandle.empty(shape, dtype)",

@@ -1,4 +1,4 @@
-"""Awaiting events in asyncio and trio: one descriptor for each event loop."""
+"""Awaiting events in asyncio and trio, with one descriptor for each event loop."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from ._crosshandle import Event, Notifier
 
 
-# What is awaited in any loop.
+# The pairs (id of the loop's `_Tokens`, token) that are awaited in any loop.
 _awaited: set[tuple[int, int]] = set()
 
 
 class _Tokens:
-    """What a loop awaits: a notifier, and what to do with each token's result."""
+    """The tokens that one event loop awaits: a notifier, and a callback for each token's result."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -40,7 +40,10 @@ class _Tokens:
             self.notifier.remove(token)
 
     def close(self) -> None:
-        """Closes the descriptor: the loop has ended, and tells nothing any more."""
+        """Closes the descriptor after the loop has ended.
+
+        Pending callbacks are dropped, not called.
+        """
         for token in self.waiting:
             _awaited.discard((id(self), token))
         self.waiting.clear()
@@ -55,15 +58,19 @@ class _Tokens:
 
 
 def reached(event: Event, value: int) -> Awaitable[None]:
-    """Ends when signal `value` of the event has completed; raises what a wait would."""
+    """Waits until signal `value` of the event has completed.
+
+    Raises what `Event.wait_value` raises.
+    """
     trio = sys.modules.get("trio")
     if trio is not None and trio.lowlevel.in_trio_run():
         return _reached_in_trio(trio, event, value)
     return _reached_in_asyncio(event, value)
 
 
-# A loop keeps its tokens, by the reader that they are. What waits keeps its loop, so kept here the tokens of a loop that
-# was closed while something waited would never end.
+# A loop keeps its tokens alive through the reader `tokens.tell_all`. This dictionary has only weak
+# references. Strong ones would leak the tokens of a loop that was closed while a task waited,
+# because that task keeps the loop alive.
 _loops: weakref.WeakKeyDictionary[Any, weakref.ref[_Tokens]] = weakref.WeakKeyDictionary()
 
 
@@ -71,7 +78,8 @@ def _tokens_of(loop: Any) -> _Tokens:
     reference = _loops.get(loop)
     tokens = None if reference is None else reference()
     if tokens is None:
-        # What waited in a closed loop may not be collected for a while.
+        # Tasks that waited in a closed loop may not be collected for a while, so close its tokens
+        # now.
         for other, former in list(_loops.items()):
             if other.is_closed():
                 del _loops[other]
@@ -84,7 +92,8 @@ def _tokens_of(loop: Any) -> _Tokens:
 
 
 async def _reached_in_asyncio(event: Event, value: int) -> None:
-    # An answer that is under way comes sooner than a thread could tell of it. Who awaits many events looks once.
+    # A reply that is on its way arrives sooner than a thread could report it, so `_look` spins for
+    # it. If other signals are awaited too, `done` only checks once.
     if event.done(value) if _awaited else event._look(value):
         return
     import asyncio
@@ -123,7 +132,7 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         variable.set(tokens)
 
         async def serve() -> None:
-            # Until the run ends, after everything that could wait in it.
+            # Runs until the trio run ends, which is after every task that could wait in it.
             try:
                 while True:
                     await trio.lowlevel.wait_readable(tokens.notifier.fileno())

@@ -1,4 +1,4 @@
-"""New arrays in memory that can be shared, and what else programs make first."""
+"""Functions that create arrays and events which can be shared."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PROTOCOLS = (
 
 Shape = Union[int, "tuple[int, ...]", "list[int]"]
 
-# The formats of `struct` for the types that it knows, of `float16` to `complex128`.
+# Formats of `struct` for the element types that it supports.
 _FORMATS = {
     "bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q", "uint8": "B", "uint16": "H", "uint32": "I",
     "uint64": "Q", "float16": "e", "float32": "f", "float64": "d", "complex64": "2f", "complex128": "2d",
@@ -23,10 +23,13 @@ _FORMATS = {
 
 
 def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
-    """Makes an array that can be shared without a copy. Its elements are arbitrary, as those of `numpy.empty`.
+    """Creates an array that can be shared without a copy.
 
-    `dtype` is any form of a type that NumPy or torch has: `"float32"`, `"f4"`, `numpy.float32`, `torch.bfloat16`,
-    `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`, `"cuda:1"`, a `Device` or a device of torch.
+    Its elements are arbitrary, as with `numpy.empty`.
+
+    `dtype` is a type in any form that NumPy or torch accepts: `"float32"`, `"f4"`, `numpy.float32`,
+    `torch.bfloat16`, `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`,
+    `"cuda:1"`, a `Device` or a torch device.
 
     >>> array = crosshandle.empty((2, 3), "float32")
     >>> array.shape, array.dtype, array.nbytes
@@ -36,7 +39,7 @@ def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
 
 
 def zeros(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
-    """Makes an array of zeros that can be shared without a copy.
+    """Creates an array of zeros that can be shared without a copy.
 
     >>> crosshandle.zeros(3, int).tolist()
     [0, 0, 0]
@@ -46,7 +49,7 @@ def zeros(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
 
 
 def ones(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
-    """Makes an array of ones that can be shared without a copy.
+    """Creates an array of ones that can be shared without a copy.
 
     >>> crosshandle.ones((2, 2), "f4").tolist()
     [[1.0, 1.0], [1.0, 1.0]]
@@ -55,8 +58,9 @@ def ones(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
 
 
 def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """Makes an array of one value over and over, which can be shared without a copy. Without `dtype`, the type is the
-    value's.
+    """Creates an array filled with one value, which can be shared without a copy.
+
+    Without `dtype`, the array has the type of the value.
 
     >>> crosshandle.full(3, 7).tolist()
     [7, 7, 7]
@@ -69,9 +73,11 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None
 
 
 def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
-    """Copies data into new memory that can be shared: a NumPy array, a tensor, a buffer, a number, or lists of numbers.
+    """Copies data into new memory that can be shared.
 
-    The array is on `device`, by default on the data's own. Elements are converted if `dtype` says so.
+    `value` is a NumPy array, a tensor, a buffer, a number, or nested lists of numbers. The array is
+    on `device`, or on the device of the data by default. Elements are converted to `dtype` if it is
+    given.
 
     >>> array = crosshandle.asarray([[1, 2], [3, 4]], "float32")
     >>> array.tolist()
@@ -86,9 +92,12 @@ def asarray(value: Any, dtype: Any = None, *, device: Any = None) -> Array:
 
 
 def event(name: str | None = None, *, device: Any = None, low_power: bool = False, isolated: bool = False) -> Event:
-    """Makes an event, which processes signal and wait for, in the default context of a device (default: the host).
+    """Creates an event in the default context of a device (default: the host).
 
-    `low_power`: waits sleep at once and don't spin first. `isolated`: its counters share memory with no other event.
+    Any process can signal it and wait for it.
+
+    With `low_power`, waiting threads sleep at once instead of spinning first. With `isolated`, the
+    event's counters do not share memory with another event.
 
     >>> done = crosshandle.event("done")
     >>> done.signal()
@@ -99,7 +108,7 @@ def event(name: str | None = None, *, device: Any = None, low_power: bool = Fals
 
 
 def devices() -> list[Device]:
-    """Returns the devices of this machine whose drivers are here: the host, and GPUs.
+    """Returns the devices of this machine that have an installed driver: the host, and GPUs.
 
     >>> crosshandle.devices()[0].name
     'host:0'
@@ -116,12 +125,12 @@ def _type_of(value: Any) -> Any:
         return type(value)
     dtype = getattr(value, "dtype", None)
     if dtype is None:
-        raise TypeError(f"{type(value).__name__} is no number: pass dtype to say what it is to become")
+        raise TypeError(f"{type(value).__name__} is not a number: pass dtype to convert it")
     return dtype
 
 
 def _element(value: Any, dtype: Any) -> bytes:
-    """The bytes of one element."""
+    """Returns the bytes of one element."""
     name, _ = _rust.dtype_of(dtype)
     if isinstance(value, (bool, int, float, complex)):
         form = _FORMATS.get(name)
@@ -129,9 +138,9 @@ def _element(value: Any, dtype: Any) -> bytes:
             try:
                 return _packed(value, name, form)
             except struct.error as error:
-                raise OverflowError(f"{value!r} is no value of {name}: {error}") from None
+                raise OverflowError(f"{value!r} is not a value of {name}: {error}") from None
         if name == "bfloat16":
-            # The upper half of a float32, rounded to even.
+            # The upper half of the float32, rounded to nearest even.
             bits = int.from_bytes(struct.pack("=f", value), "little")
             if value == value:
                 bits += 0x7FFF + (bits >> 16 & 1)
@@ -148,7 +157,7 @@ def _packed(value: Any, name: str, form: str) -> bytes:
         value = complex(value)
         return struct.pack("=" + form, value.real, value.imag)
     if isinstance(value, complex):
-        raise TypeError(f"a complex number is no value of {name}")
+        raise TypeError(f"a complex number is not a value of {name}")
     if name == "bool":
         return struct.pack("=?", bool(value))
     return struct.pack("=" + form, value if name.startswith("float") else int(value))
@@ -184,7 +193,7 @@ def _has_type(value: Any, dtype: Any) -> bool:
 
 def _copy_described(value: Any) -> Array:
     if not any(hasattr(value, name) for name in _PROTOCOLS) and hasattr(value, "__array__"):
-        # It has no other protocol, as a pandas Series.
+        # An object with no other protocol, such as a pandas Series.
         import numpy
 
         value = numpy.asarray(value)
@@ -195,26 +204,29 @@ def _copy_described(value: Any) -> Array:
 
 
 def _has_arrays(value: Any) -> bool:
-    """Whether lists have something else than numbers in them, which NumPy then looks at."""
+    """Returns whether nested lists contain anything but numbers, which then needs NumPy."""
     if isinstance(value, (list, tuple)):
         return any(_has_arrays(part) for part in value)
     return type(value) not in (bool, int, float, complex)
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """An array of a number or of lists of numbers, without NumPy. None for types that only NumPy knows."""
+    """Makes an array of a number or nested lists of numbers, without NumPy.
+
+    Returns None for types that need NumPy.
+    """
     shape: list[int] = []
     flat: list[Any] = [value]
     while flat and isinstance(flat[0], (list, tuple)):
         size = len(flat[0])
         if any(not isinstance(part, (list, tuple)) or len(part) != size for part in flat):
-            raise ValueError("the lists have different lengths: an array is as long in every row")
+            raise ValueError("the lists have different lengths: all rows of an array have the same length")
         shape.append(size)
         flat = [element for part in flat for element in part]
         if len(shape) > 32:
             raise ValueError("an array has at most 32 dimensions")
     if any(isinstance(element, (list, tuple)) for element in flat):
-        raise ValueError("the lists have different depths: an array is as deep in every row")
+        raise ValueError("the lists have different depths: all rows of an array have the same depth")
     if any(not isinstance(element, (bool, int, float, complex)) for element in flat):
         return None
     if dtype is None:
@@ -229,7 +241,7 @@ def _of_numbers(value: Any, dtype: Any) -> Array | None:
 
 
 def _adopted(holder: Any) -> Array:
-    """The array of a tensor that a C function of DLPack was given."""
+    """Returns the array of a tensor that was passed to a C function of DLPack."""
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(holder, False)

@@ -1,4 +1,4 @@
-"""What is written in Rust."""
+"""The part of this package that is written in Rust."""
 
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from os import PathLike
@@ -12,42 +12,44 @@ _Handle = SupportsBytes | bytes | bytearray | memoryview | str
 
 @final
 class Device:
-    """A device: the host's own memory, or a GPU."""
+    """A device: host memory, or a GPU."""
 
     def __new__(cls, name: Any = None) -> Device: ...
     @staticmethod
     def all() -> list[Device]:
-        """All devices of this machine whose drivers are here."""
+        """Returns the devices of this machine that have an installed driver."""
     @property
     def name(self) -> str:
-        """The name that finds the device again, such as `cuda:0`."""
+        """The name of the device, such as `cuda:0`, which `Device` accepts."""
     @property
     def description(self) -> str:
-        """What the driver calls it."""
+        """The driver's name for the device."""
     @property
     def backend(self) -> str:
-        """The driver that it belongs to: `host`, `cuda` or `level_zero`."""
+        """The backend of the device: `host`, `cuda` or `level_zero`."""
     @property
     def index(self) -> int:
-        """Its number among those of its backend, in this process."""
+        """The number of the device among the devices of its backend, in this process."""
     @property
     def uuid(self) -> str:
-        """Its identity, the same in every process on this machine."""
+        """The identity of the device, which is the same in every process on this machine."""
     @property
     def total_memory(self) -> int:
-        """Its memory, in bytes."""
+        """The size of the device's memory, in bytes."""
     @property
     def free_memory(self) -> int | None:
-        """Its memory that is free now, in bytes; `None` if the driver doesn't say."""
+        """The free memory of the device in bytes, or `None` if the driver does not report it."""
     @property
     def granularity(self) -> int:
-        """What the sizes of physical memory and of mappings are multiples of, in bytes."""
+        """The granularity of physical memory and mappings, in bytes. Their sizes are multiples of
+        it."""
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class Context:
-    """What a process shares and opens on one device."""
+    """A process's connection to one device. It creates the objects that the process shares, and
+    opens those of other processes."""
 
     def __new__(
         cls,
@@ -71,31 +73,35 @@ class Context:
         populate: bool = False,
         overcommit: bool = False,
     ) -> Memory:
-        """Allocates `nbytes` bytes, of arbitrary contents, that can be shared."""
+        """Allocates `nbytes` bytes that can be shared. Their contents are arbitrary."""
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
-        """Makes an array in new memory, of arbitrary elements."""
+        """Creates an array in new memory. Its elements are arbitrary."""
     def open_memory(self, handle: _Handle, *, writable: bool = True, timeout: float | None = None) -> Memory:
-        """Opens memory that a process has exported: the same bytes, without a copy."""
+        """Opens memory that another process has exported, without a copy."""
     def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
-        """Makes an event."""
+        """Creates an event."""
     def open_event(self, handle: _Handle, *, low_power: bool = False, timeout: float | None = None) -> Event:
         """Opens an event of another process."""
     def open(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> Memory | Event | PhysicalMemory:
-        """Opens what a handle is for: memory, physical memory or an event; `writable=False`: memory for reading only."""
+        """Opens the object of a handle: memory, physical memory or an event. With `writable=False`,
+        memory opens read-only."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
-        """Makes a queue, which runs commands in order, or as they become ready; or of a stream."""
+        """Creates a queue that runs commands in order, or as they become ready. With `stream`, the
+        queue is that stream."""
     def _adopt_stream(self, number: int, stream: Any) -> Queue:
-        """Adopts a stream of the driver by its number. Whoever calls it keeps the stream."""
+        """Adopts a stream of the driver by its number. The queue keeps `stream`, the object that
+        owns the driver's stream."""
     def physical_memory(self, nbytes: int) -> PhysicalMemory:
-        """Creates physical memory, a multiple of the device's granularity."""
+        """Creates physical memory, whose size is a multiple of the device's granularity."""
     def reserve(self, nbytes: int) -> VirtualRange:
-        """Reserves addresses, to map physical memory into."""
+        """Reserves addresses. Physical memory can be mapped into them."""
     def trim(self) -> None:
-        """Gives freed memory that is kept for reuse back to the system."""
+        """Returns freed memory that is kept for reuse to the system."""
     def memory_handle_at(self, address: int) -> MemoryHandle:
-        """Returns the handle of the memory that an address points into, if it is this context's."""
+        """Returns the handle of the memory that contains an address. The memory must belong to this
+        context."""
 
 @final
 class Memory:
@@ -107,25 +113,26 @@ class Memory:
         """The size in bytes."""
     @property
     def address(self) -> int:
-        """The address in this process."""
+        """The address of the memory in this process."""
     @property
     def read_only(self) -> bool:
-        """Whether it can be read only."""
+        """Whether the memory is read-only."""
     @property
     def in_use(self) -> bool:
-        """Whether commands that were submitted use it."""
+        """Whether a submitted command uses the memory."""
     def lend(self, owner: object, *, nbytes: int | None = None, offset: int = 0) -> Memory:
-        """Lends a part with handles of its own; `owner` is dropped when no process has it open any more."""
+        """Lends a part of the memory, with handles of its own. `owner` is dropped when no process
+        has the part open."""
     def handle(self, *, read_only: bool = False) -> MemoryHandle:
         """Returns the handle to send to other processes."""
     def array(self, shape: int | Sequence[int] | None = None, dtype: Any = None, *, offset: int = 0) -> Array:
-        """Returns a view of it as an array, without a copy."""
+        """Returns a view of the memory as an array, without a copy."""
     def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
-        """Copies bytes out of host memory."""
+        """Copies bytes from host memory."""
     def write(self, data: Any, *, offset: int = 0) -> None:
         """Copies bytes, an array or another contiguous buffer into host memory."""
     def close(self) -> None:
-        """Closes it for this process, as far as no array keeps it open."""
+        """Closes the memory for this process. Arrays that were made from it keep it open."""
     def __enter__(self) -> Memory: ...
     def __exit__(
         self,
@@ -144,16 +151,17 @@ class Array:
         """The size of each dimension, in elements."""
     @property
     def strides(self) -> tuple[int, ...]:
-        """The distance of neighbours in each dimension, in bytes."""
+        """The distance between neighbouring elements in each dimension, in bytes."""
     @property
     def dtype(self) -> Any:
-        """The name of the elements' type, such as `float32` or `<M8[ns]`. Of records it is NumPy's dtype."""
+        """The name of the element type, such as `float32` or `<M8[ns]`. For records it is the NumPy
+        dtype."""
     @property
     def itemsize(self) -> int:
-        """The bytes of an element."""
+        """The size of an element in bytes."""
     @property
     def T(self) -> Array:
-        """The same array with its dimensions in the opposite order."""
+        """The array with its dimensions in reverse order, as a view of the same memory."""
     @property
     def ndim(self) -> int:
         """The number of dimensions."""
@@ -162,48 +170,57 @@ class Array:
         """The number of elements."""
     @property
     def nbytes(self) -> int:
-        """The bytes of all elements."""
+        """The size of all elements in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether it can be read only."""
+        """Whether the array is read-only."""
     @property
     def _is_lent(self) -> bool:
-        """Whether it is in memory that is lent, with what its library keeps the bytes by."""
+        """Whether the array is in lent memory, which is kept together with its library's owner
+        object."""
     def _keep(self, kept: Array | Memory) -> None:
-        """Keeps memory, or that of an array, as long as the memory that this array lies in."""
+        """Keeps memory, or the memory of an array, as long as this array's memory lives."""
     def _check_openable(self) -> None:
-        """Raises `StaleHandleError` or `ExporterGoneError` if no process can open the array's memory any more."""
+        """Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
+        memory any more."""
     def __copy__(self) -> Array:
-        """Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does."""
+        """Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays."""
     def __deepcopy__(self, _memo: object) -> Array:
-        """Returns a copy as `copy.copy` does."""
+        """Returns a copy, as `copy.copy` does."""
     def _as_read_only(self) -> Array:
-        """Returns the same array for reading only."""
+        """Returns a read-only view of the array."""
     @property
     def event(self) -> Event | None:
-        """The event that says that the bytes are there, if the bundle had one."""
+        """The event that signals that the bytes are ready, or `None` if the bundle had none."""
     @property
     def device(self) -> str:
-        """The name of the device that the bytes are on, such as `cuda:0`."""
+        """The name of the array's device, such as `cuda:0`."""
     @property
     def address(self) -> int:
         """The address of the first element in this process."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits on the host until the bytes are there, at most `timeout` seconds."""
+        """Waits on the host until the bytes are ready, at most `timeout` seconds."""
     def numpy(self, *, timeout: float | None = None) -> Any:
-        """Returns a NumPy array of the same bytes. Waits until they are there, at most `timeout` seconds."""
+        """Returns a NumPy array of the same bytes. Waits until they are ready, at most `timeout`
+        seconds."""
     def torch(self, *, copy: bool = False) -> Any:
-        """Returns a torch tensor of the same bytes; of read-only memory a copy, if `copy` says so."""
+        """Returns a torch tensor of the same bytes. For read-only memory, pass `copy=True` to get a
+        copy."""
     def jax(self) -> Any:
-        """Returns a JAX array of the same bytes, which nobody may write as long as it lives."""
+        """Returns a JAX array of the same bytes. No process may write to them as long as it
+        lives."""
     def cupy(self) -> Any:
-        """Returns a CuPy array of the same bytes, for memory of a GPU."""
+        """Returns a CuPy array of the same bytes. They must be in GPU memory."""
     def dpctl(self, queue: Any = None) -> Any:
-        """Returns memory of dpctl, USM of a device, of the bytes from the lowest to the highest one of the array. It is in
-        the context of `queue`, or of the queue that dpctl uses for the array's device. The process has loaded this
-        package's Unified Runtime adapter."""
+        """Returns dpctl memory of the array's bytes, from the lowest to the highest one, as device
+        USM.
+
+        It is in the context of `queue`, or of the queue that dpctl uses for the array's device. The
+        process must have loaded this package's Unified Runtime adapter.
+        """
     def dpnp(self, queue: Any = None) -> Any:
-        """Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable."""
+        """Returns a dpnp array of the same bytes, in USM as with `dpctl`. It is not writable if the
+        memory is read-only."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -220,14 +237,14 @@ class Array:
     __dlpack_c_exchange_api__: ClassVar[Any]
     def __buffer__(self, flags: int, /) -> memoryview: ...
     def __array__(self, dtype: Any = None, *, copy: bool | None = None) -> Any:
-        """Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it."""
+        """Returns a NumPy array of the same bytes, for `numpy.asarray`."""
     def __getitem__(self, index: Any, /) -> Any:
-        """Returns an element, or NumPy's view of a part, of memory of the host."""
+        """Returns an element, or a NumPy view of a part. The memory must be host memory."""
     def __setitem__(self, index: Any, value: Any, /) -> None:
-        """Writes elements of memory of the host."""
+        """Writes elements of host memory."""
     def __iter__(self) -> Iterator[Any]: ...
     def tolist(self) -> Any:
-        """Returns the elements as a list of Python's numbers, with a list for each row."""
+        """Returns the elements as a list of Python numbers, with a nested list for each row."""
     def __len__(self) -> int: ...
 
 @final
@@ -239,29 +256,35 @@ class Event:
     ) -> Event: ...
     name: str | None
     def signal(self, stream: Any = None) -> int:
-        """Signals from this process, or has a stream signal. Returns the signal's number."""
+        """Signals the event, or makes a stream signal it. Returns the signal's number."""
     def wait_on(self, stream: Any, value: int | None = None) -> None:
-        """Has a stream wait for signal `value` (default: the latest, or the first one). This call does not wait."""
+        """Makes a stream wait for signal `value` (default: the latest, or the first one). This call
+        itself does not wait."""
     def signal_value(self, value: int) -> None:
-        """Signals all numbers up to `value` at once."""
+        """Completes all signals up to number `value` at once."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the latest signal, or for the first one if there is none, at most `timeout` seconds."""
+        """Waits for the latest signal, or for the first one if there is none, at most `timeout`
+        seconds."""
     def wait_value(self, value: int, timeout: float | None = None) -> None:
-        """Waits for signal `value`, submitted or not, as `wait` does."""
+        """Waits for signal `value`, which may not be submitted yet. Otherwise it works as
+        `wait`."""
     def ready(self, value: int | None = None) -> bool:
-        """Returns whether signal `value` (default: the latest) has completed; `False` if it was not submitted."""
+        """Returns whether signal `value` (default: the latest) has completed. Returns `False` if it
+        was not submitted."""
     def done(self, value: int | None = None) -> bool:
-        """The same as `ready`."""
+        """Returns the result of `ready`."""
     def _look(self, value: int) -> bool:
-        """Returns whether signal `value` has completed, or does so in the next microseconds."""
+        """Returns whether signal `value` completes within a few microseconds."""
     def reached(self, value: int | None = None) -> Awaitable[None]:
-        """Returns an awaitable that ends when signal `value` (default: the latest, or the first one) has completed."""
+        """Returns an awaitable that ends when signal `value` (default: the latest, or the first
+        one) has completed."""
     @property
     def submitted(self) -> int:
-        """The number of the signal that was submitted last; 0 if there was none."""
+        """The number of the latest submitted signal, or 0 if there is none."""
     @property
     def completed(self) -> int:
-        """The greatest number such that this signal and all before it are finished."""
+        """The greatest number such that this signal and all earlier ones have completed or
+        failed."""
     def handle(self) -> EventHandle:
         """Returns the handle to send to other processes."""
     @staticmethod
@@ -269,7 +292,8 @@ class Event:
         """Waits until the latest signals of all events, or their first ones, have completed."""
     @staticmethod
     def wait_any(events: list[Event], timeout: float | None = None) -> int:
-        """Waits until the latest signal of one of the events has completed; returns its index."""
+        """Waits until the latest signal of any of the events has completed. Returns the index of
+        that event."""
 
 @final
 class MemoryHandle:
@@ -278,19 +302,20 @@ class MemoryHandle:
     def __new__(cls, value: _Handle) -> MemoryHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of its device: `host`, `cuda` or `level_zero`."""
+        """The backend of the device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of its device, as `Device.uuid` has it."""
+        """The identity of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made it, in that process's own namespace: for messages only."""
+        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        messages."""
     @property
     def nbytes(self) -> int:
-        """The bytes that it is for."""
+        """The size of the memory, in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether it grants reading only."""
+        """Whether the handle only allows reading."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
@@ -302,13 +327,14 @@ class EventHandle:
     def __new__(cls, value: _Handle) -> EventHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of its device: `host`, `cuda` or `level_zero`."""
+        """The backend of the device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of its device, as `Device.uuid` has it."""
+        """The identity of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made it, in that process's own namespace: for messages only."""
+        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        messages."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
@@ -320,26 +346,27 @@ class PhysicalMemoryHandle:
     def __new__(cls, value: _Handle) -> PhysicalMemoryHandle: ...
     @property
     def backend(self) -> str:
-        """The backend of its device: `host`, `cuda` or `level_zero`."""
+        """The backend of the device: `host`, `cuda` or `level_zero`."""
     @property
     def device_uuid(self) -> str:
-        """The identity of its device, as `Device.uuid` has it."""
+        """The identity of the device, as in `Device.uuid`."""
     @property
     def exporter_pid(self) -> int:
-        """The id of the process that made it, in that process's own namespace: for messages only."""
+        """The id of the process that made the handle, in its own PID namespace. Use it only in
+        messages."""
     @property
     def nbytes(self) -> int:
-        """The bytes that it is for."""
+        """The size of the memory, in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether it grants reading only."""
+        """Whether the handle only allows reading."""
     def __bytes__(self) -> bytes: ...
     def __eq__(self, other: object) -> bool: ...
     def __hash__(self) -> int: ...
 
 @final
 class PhysicalMemory:
-    """Memory without an address: it is used by mapping it into a `VirtualRange`."""
+    """Memory without an address. To use it, map it into a `VirtualRange`."""
 
     name: str | None
     @property
@@ -368,19 +395,20 @@ class VirtualRange:
         nbytes: int | None = None,
         access: str | None = "rw",
     ) -> None:
-        """Maps physical memory, or a part of it, at byte `offset`; `access` is `"rw"`, `"r"` or `None`."""
+        """Maps physical memory, or a part of it, at byte `offset`. `access` is `"rw"`, `"r"` or
+        `None`."""
     def unmap(self, offset: int = 0, nbytes: int | None = None) -> None:
-        """Unmaps bytes (default: all), which are one mapping or several side by side."""
+        """Unmaps bytes (default: all). They must be one mapping, or several adjacent ones."""
     def protect(self, access: str | None, offset: int = 0, nbytes: int | None = None) -> None:
-        """Changes the access to mappings (default: all)."""
+        """Changes the access to mappings (default: all). `access` is as for `map`."""
     def is_mapped(self, offset: int) -> bool:
-        """Whether something is mapped at a byte."""
+        """Returns whether memory is mapped at a byte."""
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Copies bytes out of one mapping, of memory that the host can access."""
+        """Copies bytes from one mapping. The host must be able to access the memory."""
     def write(self, offset: int, data: bytes) -> None:
-        """Copies bytes into one mapping, of memory that the host can access."""
+        """Copies bytes into one mapping. The host must be able to access the memory."""
     def close(self) -> None:
-        """Unmaps all, and gives the addresses back."""
+        """Unmaps everything, and releases the addresses."""
     def __enter__(self) -> VirtualRange: ...
     def __exit__(
         self,
@@ -396,19 +424,20 @@ class Notifier:
 
     def __new__(cls) -> Notifier: ...
     def fileno(self) -> int:
-        """The descriptor to watch; nothing is to be read from it."""
+        """Returns the descriptor to watch. Do not read from it."""
     def add(self, event: Event, value: int, token: int) -> None:
-        """Awaits signal `value` of an event; `next` returns `token` with its result."""
+        """Awaits signal `value` of an event. `next` returns `token` with the result."""
     def remove(self, token: int) -> bool:
-        """Cancels what is awaited with a token. Returns whether anything was."""
+        """Cancels the wait with a token. Returns whether there was one."""
     def next(self) -> tuple[int, Exception | None] | None:
-        """Returns the next token with its exception, if any; `None` if nothing has come."""
+        """Returns the next token whose wait has ended, and the wait's exception or `None`. Returns
+        `None` if there is none."""
     def close(self) -> None:
-        """Cancels all that is awaited, and closes the descriptor."""
+        """Cancels all waits, and closes the descriptor."""
 
 @final
 class Queue:
-    """A queue of commands of a device."""
+    """A queue of commands for a device."""
 
     def copy(
         self,
@@ -421,37 +450,41 @@ class Queue:
         after: Sequence[Event] | None = None,
         signal: Event | None = None,
     ) -> None:
-        """Submits a copy, which waits for the events in `after` and signals `signal` when it is done."""
+        """Submits a copy. It waits for the events in `after`, and signals `signal` when it is
+        done."""
     def fill(
         self, destination: Memory, pattern: bytes, *, after: Sequence[Event] | None = None, signal: Event | None = None
     ) -> None:
-        """Submits a fill of memory with a pattern, over and over."""
+        """Submits a command that fills memory with a repeated pattern."""
     def signal(self, event: Event) -> int:
-        """Has the event signalled when all earlier commands are done. Returns the signal's number."""
+        """Submits a signal of the event, which follows all earlier commands. Returns the signal's
+        number."""
     def wait(self, event: Event, value: int | None = None) -> None:
-        """Has all later commands wait for signal `value` (default: the latest) of the event."""
+        """Makes all later commands wait for signal `value` of the event (default: the latest, or
+        the first one)."""
     @property
     def native(self) -> int | None:
-        """The driver's own number of the queue; `None` where no driver is behind it."""
+        """The driver's own number of the queue, or `None` for a queue without a driver."""
     def finish(self, timeout: float | None = None) -> None:
         """Waits until all commands are done, at most `timeout` seconds."""
     @property
     def idle(self) -> bool:
-        """Whether no command is under way."""
+        """Whether all submitted commands are done."""
 
 @final
 class Foreign:
-    """An array of another library, and what keeps its bytes."""
+    """An array of another library, and the object that keeps its bytes."""
 
     @property
     def owner(self) -> object:
-        """The object that the bytes live as long as, as its library's protocol tells."""
+        """The object that keeps the bytes, according to the library's protocol."""
     @property
     def device(self) -> str:
-        """The device's name; `cuda` or `sycl` if the library does not say which one."""
+        """The name of the device. It is `cuda` or `sycl` if the library does not say which device
+        it is."""
     @property
     def dtype(self) -> str:
-        """The name of the elements' type."""
+        """The name of the element type."""
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each dimension, in elements."""
@@ -463,41 +496,47 @@ def describe(value: Any) -> Foreign:
     """Describes an array of another library."""
 
 def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
-    """Makes arrays of shared memory of other libraries' arrays, or says why each cannot be."""
+    """Makes arrays of shared memory from other libraries' arrays. For an array that cannot be
+    shared, returns the reason."""
 
 def check_whole(array: object) -> None:
-    """Raises `TypeError` for an array with a mask or a unit, which its protocols do not tell."""
+    """Raises `TypeError` for an array with a mask or a unit, which array protocols do not carry."""
 
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
-    """Makes an array with the layout of another library's, `offset` bytes inside the memory that `base` is in."""
+    """Makes an array with the layout of another library's array, `offset` bytes into the memory of
+    `base`."""
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""
 
 def copied_array(context: Context, array: Array) -> Array:
-    """Copies an array into new memory of a context on the array's device, once its bytes are there."""
+    """Waits until an array's bytes are ready, and copies it into new memory of a context on the
+    array's device."""
 
 def moved(context: Context, array: Array) -> Array:
-    """Copies an array of this package without gaps into new memory of a context on any device."""
+    """Copies a contiguous array of this package into new memory of a context on any device."""
 
 def filled(context: Context, shape: int | Sequence[int], dtype: Any, element: bytes) -> Array:
-    """Makes an array in new memory of a context, filled with the bytes of one element or of several, over and over."""
+    """Makes an array in new memory of a context. Fills it with the bytes of one or more elements,
+    repeatedly."""
 
 def dtype_of(value: Any) -> tuple[str, int]:
-    """Returns the name of a type in any form that NumPy or torch has, and the bytes of an element."""
+    """Returns the name of a type, and the size of an element in bytes. `value` has any form that
+    NumPy or torch accepts."""
 
 def numpy_dtype(value: Any) -> Any:
-    """Returns NumPy's dtype for a type in any form that NumPy or torch has."""
+    """Returns the NumPy dtype for a type in any form that NumPy or torch accepts."""
 
 def device_name(device: Any) -> str:
-    """Returns the name of a device: of a `Device`, a name, or a device of torch, JAX or CuPy."""
+    """Returns the name of a device. `device` is a `Device`, a name, or a device of torch, JAX or
+    CuPy."""
 
 def parse_handle(value: _Handle) -> MemoryHandle | EventHandle | PhysicalMemoryHandle:
     """Reads a handle of any kind, from its bytes or its text."""
 
 @final
 class Block:
-    """Memory for an allocator that is written in Python, freed with this object."""
+    """Memory for an allocator that is written in Python. It is freed with this object."""
 
     def __new__(cls, context: Context, nbytes: int) -> Block: ...
     @property
@@ -505,16 +544,17 @@ class Block:
         """The address of the first byte."""
 
 def serve_allocations(context: Context, number: int, reserve: int) -> int | None:
-    """Lets a context allocate for libraries on CUDA's device `number`; `reserve` bytes are taken now."""
+    """Makes a context allocate memory for libraries on CUDA device `number`, with an arena of
+    `reserve` bytes if that is not 0. Returns the number of the arena."""
 
 def stop_freeing() -> None:
-    """Frees nothing from now on, since the process ends."""
+    """Stops freeing memory, because the process is about to exit."""
 
 def keep_for_ever(object: object) -> None:
     """Keeps an object as long as the process."""
 
 def abandon_arena(number: int, arena: int) -> None:
-    """Gives the arenas of a device back that nothing is allocated in. Returns how many are left."""
+    """Stops allocations from an arena, and frees it when none of its parts is in use."""
 
 def pack_shared(
     context: Context,
@@ -524,43 +564,54 @@ def pack_shared(
     *,
     event: tuple[EventHandle, int] | None = None,
 ) -> tuple[bytes, Memory | None]:
-    """Packs arrays and the structure that they are arranged in; `event`: the signal after which they are ready, instead of
-    their own. Keep the memory, if there is some, for as long as somebody may unpack the bytes."""
+    """Packs arrays and the structure that arranges them.
+
+    `event` is the signal after which all arrays are ready. Without it, each array keeps its own
+    signals. If the result contains memory, keep it as long as other processes may unpack the bytes.
+    """
 
 def unpack(
     context: Context | None, data: bytes, *, writable: bool = True, timeout: float | None = None
 ) -> tuple[str, list[Array]]:
-    """Unpacks a bundle, and opens its memory in a context, or in the default contexts of its devices."""
+    """Unpacks a bundle and opens its memory, in a context or in the default contexts of its
+    devices."""
 
 def keep(objects: list[Any], receivers: int) -> bytes:
-    """Keeps objects until so many processes have opened them. Returns the ticket that each receiver gives to `opened`.
-    Waits for room if too much is kept."""
+    """Keeps objects until `receivers` processes have opened them. Waits for room if a limit is
+    reached.
+
+    Returns the ticket that each receiver passes to `opened`.
+    """
 
 def opened(context: Context, ticket: bytes) -> None:
-    """Tells the sender of a pickle that this process has opened the object."""
+    """Notifies the sender of a pickle that this process has opened the object."""
 
 def kept() -> tuple[int, int]:
-    """Returns how many pickled objects are kept, and how many bytes they alone keep."""
+    """Returns the number of pickled objects that are kept, and how many bytes only they keep."""
 
 def release_kept() -> int:
-    """Keeps none of the pickled objects any longer. Returns how many were kept."""
+    """Stops keeping the pickled objects. Returns the number of objects that were kept."""
 
 def wait_for_receivers(patience: float | None) -> int:
-    """Waits until all pickled objects have been opened. Returns once `patience` seconds pass in which none was, with the
-    number of those that are left."""
+    """Waits until all pickled objects have been opened, or until none was opened for `patience`
+    seconds.
+
+    Returns the number of objects that are left.
+    """
 
 def kept_limits() -> tuple[int, int, float | None]:
-    """Returns the limits: objects, bytes, and the seconds that pickling waits for room, where `None` is for ever."""
+    """Returns the limits: objects, bytes, and the seconds that pickling waits for room (`None`: no
+    timeout)."""
 
 def set_kept_limits(objects: int, bytes: int, timeout: float | None) -> None:
-    """Sets the limits."""
+    """Sets the limits that `kept_limits` returns."""
 
 def forget_contexts() -> None:
-    """Forgets which contexts are the default ones, so that they can end."""
+    """Forgets the default contexts so that they can end."""
 
 @final
 class Link:
-    """A link to another host: opens handles that were made there."""
+    """A link to another host. It opens handles that were made there."""
 
     @staticmethod
     def _connect(
@@ -568,22 +619,23 @@ class Link:
     ) -> Link: ...
     @property
     def peer(self) -> str:
-        """The other side's address."""
+        """The address of the peer."""
     @property
     def ended(self) -> str | None:
-        """Why the link has ended; `None` while it has not."""
+        """The reason why the link has ended, or `None` if it has not."""
     def open_memory(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> RemoteMemory:
-        """Opens memory of the other host."""
+        """Opens memory of the remote host. Waits for its reply, at most `timeout` seconds."""
     def open_event(self, handle: _Handle, *, timeout: float | None = None) -> RemoteEvent:
-        """Opens an event of the other host."""
+        """Opens an event of the remote host. Waits for its reply, at most `timeout` seconds."""
     def open_name(
         self, name: str, *, timeout: float | None = None
     ) -> tuple[int, list[tuple[str, RemoteMemory]]]:
-        """Opens what has a name at the other host's holder: its version, and its parts by what they are for."""
+        """Opens a named object that the remote holder keeps. Returns its version, and the label and
+        memory of each part."""
     def close(self) -> None:
-        """Ends the link: whatever waits for the other side, on both sides, fails."""
+        """Ends the link. On both sides, operations that wait for the peer fail."""
     def __enter__(self) -> Link: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -591,17 +643,17 @@ class Link:
 
 @final
 class Listener:
-    """Listens for other hosts that want to link."""
+    """A listener for links from other hosts."""
 
     @staticmethod
     def _bind(address: str, context: Context, options: dict[str, object]) -> Listener: ...
     @property
     def address(self) -> str:
-        """The address at which it listens."""
+        """The address at which the listener listens."""
     def accept(self, timeout: float | None = None) -> Link:
-        """Waits for the next host that links, at most `timeout` seconds."""
+        """Waits for the next link from another host, at most `timeout` seconds."""
     def close(self) -> None:
-        """Ends the listening. Links that were accepted go on."""
+        """Stops listening. Accepted links continue."""
     def __enter__(self) -> Listener: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -609,27 +661,29 @@ class Listener:
 
 @final
 class RemoteMemory:
-    """Memory of the other host, which can be read and written but not mapped."""
+    """Memory of another host. It can be read and written, but not mapped."""
 
     @property
     def nbytes(self) -> int:
         """The size in bytes."""
     @property
     def read_only(self) -> bool:
-        """Whether it can be read only."""
+        """Whether the memory is read-only."""
     @property
     def staged(self) -> bool:
-        """Whether the other host cannot access it, as it cannot a GPU's: it is copied there once more."""
+        """Whether the remote host copies through a staging buffer, because it cannot access the
+        memory directly."""
     def read(self, nbytes: int | None = None, *, offset: int = 0, timeout: float | None = None) -> bytes:
-        """Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on."""
+        """Reads `nbytes` bytes (default: all that follow) from byte `offset`."""
     def read_into(self, into: Any, *, offset: int = 0, timeout: float | None = None) -> None:
-        """Fills an array or another writable buffer with bytes from byte `offset` on."""
+        """Fills an array or another writable buffer with bytes from byte `offset`."""
     def write(self, data: Any, *, offset: int = 0, timeout: float | None = None) -> None:
-        """Copies bytes, an array or another contiguous buffer there. Returns when they are there."""
+        """Writes bytes, an array or another contiguous buffer. Returns when the bytes have
+        arrived."""
     def write_and_signal(
         self, data: Any, event: RemoteEvent, *, offset: int = 0, timeout: float | None = None
     ) -> int:
-        """Copies bytes there, then signals an event of the same link, and returns the signal's number."""
+        """Writes bytes, then signals an event of the same link. Returns the signal's number."""
     def copy_from(
         self,
         source: Memory,
@@ -642,7 +696,8 @@ class RemoteMemory:
         signal: Event | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Copies memory of this host there, maybe a GPU's: by a queue, or before it returns."""
+        """Copies memory of this host, which may be on a GPU, to the remote memory. Returns when the
+        copy is done, or at once with `queue`."""
     def copy_to(
         self,
         destination: Memory,
@@ -655,28 +710,30 @@ class RemoteMemory:
         signal: Event | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Copies to memory of this host, maybe a GPU's: by a queue, or before it returns."""
+        """Copies the remote memory to memory of this host, which may be on a GPU. Returns when the
+        copy is done, or at once with `queue`."""
     def close(self) -> None:
-        """Closes it. What is under way goes on."""
+        """Closes the remote memory. Operations in progress continue."""
 
 @final
 class RemoteEvent:
-    """An event of the other host. Its `mirror` is waited for as any event is."""
+    """An event of another host. To wait for it, wait for its `mirror`."""
 
     @property
     def mirror(self) -> Event:
-        """The event of this host that goes on as the other host's does: to be waited for, not to be signalled."""
+        """The event of this host that follows the remote host's event. Wait for it, but do not
+        signal it."""
     def signal(self, timeout: float | None = None) -> int:
-        """Signals the other host's event, and returns the signal's number after a round trip."""
+        """Signals the remote host's event. Returns the signal's number after a round trip."""
     def close(self) -> None:
-        """Closes it: waits for the mirror that are not over fail."""
+        """Closes the remote event. Pending waits for its mirror fail."""
 
 def new_token() -> str:
     """Makes a new token, as text."""
 
 @final
 class StoreClient:
-    """Models that a holder keeps under names: `crosshandle.store.Store` is what programs use."""
+    """A client of the holder that keeps named models. Programs use `crosshandle.store.Store`."""
 
     def __new__(cls, socket_dir: str | None = None, token: str | None = None) -> StoreClient: ...
     def open(
@@ -686,7 +743,7 @@ class StoreClient:
     def load(
         self, name: str, files: list[str], *, device: str, options: dict[str, Any], hold: dict[str, Any]
     ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
-        """Loads files of safetensors, and hands them over."""
+        """Loads safetensors files, and hands them over to the holder."""
     def publish(
         self,
         name: str,
@@ -696,63 +753,66 @@ class StoreClient:
         options: dict[str, Any],
         hold: dict[str, Any],
     ) -> tuple[int, str, bool, int, tuple[float, float, float]]:
-        """Copies tensors of the host's, and hands them over."""
+        """Copies tensors from the host or from the device itself, and hands them over to the
+        holder."""
     def updater(self, name: str, *, claim: bool, force: bool, timeout: float | None) -> StoreUpdater:
-        """Opens a model to write its tensors in place."""
+        """Opens a model to update its tensors in place."""
     def forget_contexts(self) -> None:
-        """Lets go of the contexts that it keeps for later calls."""
+        """Drops the contexts that are kept for later calls."""
     def ls(self, timeout: float | None = None) -> list[dict[str, Any]]:
-        """Returns what the holder has."""
+        """Returns the names that the holder keeps."""
     def rm(self, name: str, timeout: float | None = None) -> None:
-        """Lets go of what a name stands for."""
+        """Removes a name from the holder."""
     def pin(self, name: str, pinned: bool, timeout: float | None = None) -> None:
-        """Protects a name from being removed or replaced, or does so no more."""
+        """Protects a name from being removed or replaced, or ends the protection."""
     def await_version(self, name: str, version: int, timeout: float | None) -> int:
-        """Waits until a name has a later version, and returns its number."""
+        """Waits until a name has a version later than `version`, and returns that version."""
 
 @final
 class StoreModel:
-    """A model that was opened: `crosshandle.store.Model` is what programs use."""
+    """An open model. Programs use `crosshandle.store.Model`."""
 
     def describe(self) -> tuple[str, int, str, str, int, int]:
-        """Returns the name, the version, the hash, the device, the bytes and the number of the last update."""
+        """Returns the name, the version, the hash, the device, the size in bytes, and the number of
+        the last update."""
     def tensors(self) -> dict[str, tuple[str, list[int], int, int]]:
-        """Returns the type, the shape, the first byte and the length of each tensor."""
+        """Returns the type, the shape, the offset and the length in bytes of each tensor."""
     def metadata(self) -> dict[str, str]:
-        """Returns what the files said beside the tensors."""
+        """Returns the metadata of the model's files."""
     def array(self, name: str, dtype: Any) -> Array:
-        """Returns a tensor as an array of a type that this package has."""
+        """Returns a tensor as an array of a type that this package supports."""
     @property
     def address(self) -> int | None:
-        """The address of the model's memory, which stays while it sleeps."""
+        """The address of the model's memory. It does not change while the model sleeps."""
     @property
     def asleep(self) -> bool:
-        """Whether it sleeps."""
+        """Whether the model sleeps."""
     def verify(self, threads: int | None = None) -> None:
-        """Takes the hash of the contents again, and compares."""
+        """Hashes the contents again, and compares the hash."""
     def stable(self, timeout: float | None) -> int:
-        """Waits until no update is under way. Returns a number that updates change."""
+        """Waits until no update is in progress. Returns a number that updates change."""
     def is_still(self, number: int) -> bool:
-        """Returns whether no update has begun since a number was returned."""
+        """Returns whether no update has started since `stable` returned `number`."""
     def next_update(self, number: int, timeout: float | None) -> int:
-        """Waits for the end of an update after the one with this number."""
+        """Waits until an update after number `number` has finished. Returns its number."""
     def refresh(self, timeout: float | None) -> int:
-        """Reads names and hash again."""
+        """Reads the names and the hash again. Returns the number of the last update."""
     def sleep(self, to: str | None = None) -> None:
-        """Unmaps the memory, and keeps its addresses."""
+        """Unmaps the memory, and keeps its addresses reserved."""
     def wake(self) -> bool:
-        """Maps what the name stands for now at the same addresses."""
+        """Maps the current version of the name at the same addresses."""
 
 @final
 class StoreUpdater:
-    """A model that this process can write: `crosshandle.store.Updater` is what programs use."""
+    """A model that this process can update in place. Programs use `crosshandle.store.Updater`."""
 
     @property
     def version(self) -> int:
-        """The version that it writes."""
+        """The version that this updater writes."""
     @property
     def epoch(self) -> int | None:
-        """The number of this process as the name's one writer; `None` if the name was not claimed."""
+        """The number of this process as the only writer of the name, or `None` if the name was not
+        claimed."""
     def update(
         self,
         pieces: Iterable[list[tuple[str, str, list[int], Foreign]]],
@@ -762,4 +822,4 @@ class StoreUpdater:
         timeout: float,
         options: dict[str, Any],
     ) -> str:
-        """Does one update. Returns the model's new hash."""
+        """Makes one update. Returns the model's new hash."""

@@ -1,8 +1,8 @@
-"""Types of elements that DLPack has no number for: dates, strings of fixed size, and records.
+"""Element types that have no DLPack code: dates, strings of fixed size, and records.
 
-A bundle carries such a type as a text. It is NumPy's code for a simple type, such as `<M8[ns]` or `<U4`. For a record it
-is JSON: `{"f": [[name, type, offset, [sizes]?], …], "n": bytes}`, where `type` is a code or another record.
-"""
+A bundle describes such a type as text. For a simple type this is NumPy's code, such as `<M8[ns]` or
+`<U4`. For a record it is JSON: `{"f": [[name, type, offset, [sizes]?], …], "n": bytes}`, where
+`type` is a code or another record. """
 
 from __future__ import annotations
 
@@ -22,8 +22,12 @@ _MAX_DEPTH = 16
 
 
 def describe(value: Any) -> tuple[str, int] | None:
-    """Describes a type that is none of the plain ones: returns its text and the bytes of an element. `value` is a text,
-    or a dtype of NumPy. Returns None for what is no type."""
+    """Describes a type that is not one of the plain types.
+
+    Returns its text and the bytes of an element, or None if `value` is not a type.
+
+    `value` is a string or a NumPy dtype.
+    """
     if isinstance(value, str):
         named = _NAMED.fullmatch(value)
         if named is not None:
@@ -33,7 +37,7 @@ def describe(value: Any) -> tuple[str, int] | None:
             letter, size, unit = simple.groups()
             if (letter in "Mm") == (unit is not None) and (letter not in "Mm" or size == "8"):
                 return f"{_LETTERS[letter]}{size}{unit or ''}", int(size) * _SIZES[letter]
-        # What else NumPy knows, such as "i4,f8".
+        # Other forms that NumPy accepts, such as "i4,f8".
         try:
             import numpy
 
@@ -46,7 +50,7 @@ def describe(value: Any) -> tuple[str, int] | None:
         text = json.dumps(_packed(value), separators=(",", ":"))
     elif text.startswith(">"):
         raise TypeError(
-            f"elements of {text} have the byte order of other machines: share "
+            f"elements of {text} are not in this machine's byte order: share "
             'array.astype(array.dtype.newbyteorder("="))'
         )
     return text, value.itemsize
@@ -68,7 +72,7 @@ def _check(dtype: Any) -> None:
 
 def _packed(dtype: Any) -> Any:
     if dtype.subdtype is not None:
-        raise TypeError(f"{dtype} is an array of each element: give its sizes as dimensions of the array")
+        raise TypeError(f"{dtype} has an array in each element: use more dimensions of the shared array instead")
     if dtype.names is None:
         _check(dtype)
         return dtype.str
@@ -83,7 +87,10 @@ def _packed(dtype: Any) -> Any:
 
 
 def dtype_of(text: str, nbytes: int) -> Any:
-    """Makes NumPy's dtype of a text that a bundle brought. Every part of the text is checked first."""
+    """Makes the NumPy dtype for the text in a received bundle.
+
+    Checks every part of the text first.
+    """
     numpy = _numpy(text)
     refused = ValueError(f"the bundle describes elements as {text[:80]!r}, which is no type")
     try:
@@ -97,7 +104,8 @@ def dtype_of(text: str, nbytes: int) -> Any:
 
 
 def dtype_named(name: str) -> Any:
-    """Makes NumPy's dtype of the name of a plain type, also of those that come by the package ml_dtypes."""
+    """Makes the NumPy dtype for the name of a plain type, including types from the package
+    ml_dtypes."""
     numpy = _numpy(name)
     try:
         return numpy.dtype(name)

@@ -1,26 +1,29 @@
-"""The exceptions, which are also the builtin ones of their kind. The library makes their texts."""
+"""Exceptions of this package.
+
+Each is also a subclass of the matching built-in exception. The Rust library writes their messages.
+"""
 
 from __future__ import annotations
 
 
 class Error(Exception):
-    """Any failure of this package's objects."""
+    """The base class of all exceptions that this package's objects raise."""
 
 
 class InvalidHandleError(Error, ValueError):
-    """The bytes or text are no handle, or a damaged one, or one of another kind."""
+    """The bytes or text are not a handle, are damaged, or are a handle of another kind."""
 
 
 class WrongHostError(InvalidHandleError):
-    """The handle was made on another machine, or before this one was started again."""
+    """The handle was made on another machine, or before this machine was restarted."""
 
 
 class WrongDeviceError(InvalidHandleError):
-    """The handle's object lives on a device that the context's device cannot reach."""
+    """The handle's object is on a device that the context's device cannot access."""
 
 
 class ExporterGoneError(Error, ConnectionError):
-    """The process that made the handle has ended, or cannot be found from here."""
+    """The process that made the handle has ended, or this process cannot reach it."""
 
 
 class StaleHandleError(Error, ReferenceError):
@@ -28,11 +31,11 @@ class StaleHandleError(Error, ReferenceError):
 
 
 class WrongKeyError(Error, PermissionError):
-    """The handle was not made by its exporter."""
+    """The key in the handle is wrong: the exporter did not make this handle."""
 
 
 class ReadOnlyError(Error, PermissionError):
-    """Writing was asked for, and the handle or the memory allows reading only."""
+    """Write access was requested, but the handle or the memory only allows reading."""
 
 
 class NotAdmittedError(Error, PermissionError):
@@ -40,33 +43,33 @@ class NotAdmittedError(Error, PermissionError):
 
 
 class TimedOutError(Error, TimeoutError):
-    """The timeout passed first."""
+    """The timeout passed before the call finished."""
 
     pid: int | None = None
-    """The process that did not answer, if one was asked; None otherwise."""
+    """The process that did not reply, or None if no process was asked."""
     program: str = ""
-    """The name of its program, if it is known."""
+    """The name of its program, or an empty string if it is unknown."""
 
 
 class PeerDiedError(Error, ConnectionError):
-    """The process that was to signal has ended without doing so."""
+    """The process that should have signalled ended without doing so."""
 
     pid: int | None = None
-    """Its process id; None if it has none in the exporter's namespace."""
+    """Its process id, or None if it has no id in the exporter's PID namespace."""
     program: str = ""
     """The name of its program."""
     event: str = ""
     """The event's name, or its number."""
     number: int = 0
-    """The number of the signal that never came."""
+    """The number of the signal that did not complete."""
 
 
 class CommandFailedError(Error, RuntimeError):
-    """The command that was to signal failed."""
+    """The command that should have signalled the event failed."""
 
 
 class NoSymbolError(Error, LookupError):
-    """A program has no kernel or variable of this name."""
+    """The program has no kernel or variable with this name."""
 
 
 class InvalidArgumentError(Error, ValueError):
@@ -78,7 +81,7 @@ class UnsupportedError(Error, NotImplementedError):
 
 
 class NoDeviceError(Error, LookupError):
-    """There is no such device; the text says what was looked for and where."""
+    """The device does not exist. The message says what was looked for and where."""
 
 
 class OutOfMemoryError(Error, MemoryError):
@@ -86,15 +89,15 @@ class OutOfMemoryError(Error, MemoryError):
 
 
 class LimitReachedError(Error, OSError):
-    """A limit of the system or of the library is reached; the text says how to raise it."""
+    """A limit of the system or of the library was reached. The message says how to raise it."""
 
 
 class ProtocolError(Error, ConnectionError):
-    """The other process does not speak this protocol: both need compatible versions."""
+    """The other process does not use a compatible version of the protocol."""
 
 
 class SystemCallError(Error, OSError):
-    """The operating system refused a call; `errno` has its code."""
+    """The operating system refused a call. `errno` has its code."""
 
 
 class DriverError(Error, RuntimeError):
@@ -103,4 +106,4 @@ class DriverError(Error, RuntimeError):
     code: int = 0
     """The driver's own code."""
     code_name: str = ""
-    """The driver's name for it."""
+    """The driver's name for the code."""

@@ -1,12 +1,13 @@
 """Tables of pandas, Polars and Arrow, and labelled arrays of xarray.
 
-A table crosses as its Arrow schema, in the bytes of Arrow's IPC format, and the buffers of its columns. Each buffer is an
-array of the bundle, so a table that lies in shared memory crosses without a copy. Tables are shared for reading only, as
-Arrow's arrays never change.
+A table is sent as its Arrow schema, in Arrow's IPC format, and the buffers of its columns. Each
+buffer is an array of the bundle, so a table in shared memory crosses without a copy. Tables are
+shared read-only, because Arrow's arrays never change.
 
-Opening a table builds Arrow's arrays over the buffers and has pyarrow check all of them (`validate(full=True)`). The sender
-could still write to its memory after the check. So the process that opens a table copies the buffers whose numbers
-readers follow as positions: offsets, indices of dictionaries, type ids and run ends. The values themselves are not copied.
+Opening a table builds Arrow arrays over the buffers, and pyarrow validates all of them
+(`validate(full=True)`). The sender could still write to its memory after this check. So the opening
+process copies the buffers whose numbers are used as positions: offsets, indices of dictionaries,
+type ids and run ends. The values themselves are not copied.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TABLES = {
 }  # fmt: skip
 _GRIDS = {"xarray.DataArray", "xarray.Dataset"}
 _NAMELESS = {"pandas.Series", "pandas.Index", "polars.Series", "pyarrow.ChunkedArray", "pyarrow.Array"}
-# Arrow's mark of types that are unpickled, which very old releases did when they read a schema.
+# The marker of extension types that very old pyarrow releases unpickled when they read a schema.
 _PICKLED = b"arrow.py_extension_type"
 
 
@@ -37,16 +38,19 @@ def _pyarrow() -> Any:
         import pyarrow
     except ImportError:
         raise ImportError(
-            "tables cross by pyarrow, which is not installed: install pyarrow, or share the columns as NumPy arrays"
+            "sharing tables needs pyarrow, which is not installed: install pyarrow, or share the columns as NumPy arrays"
         ) from None
     return pyarrow
 
 
 class Frame:
-    """A table or a labelled array that another process has shared. Its columns are in shared memory, for reading only.
+    """A table or labelled array that another process has shared.
 
-    `native()` returns it as the kind that was shared; `arrow()`, `pandas()`, `polars()` and `xarray()` return it as the
-    kind that they name. Libraries that read Arrow's C interface take it as it is, for example `pyarrow.table(frame)`.
+    Its columns are in shared memory and read-only.
+
+    `native()` returns the kind of object that was shared. `arrow()`, `pandas()`, `polars()` and
+    `xarray()` convert it. Libraries that read Arrow's C interface accept a `Frame` directly, for
+    example `pyarrow.table(frame)`.
 
     >>> import pyarrow
     >>> table = pyarrow.table({"x": [1, 2, 3], "name": ["a", None, "c"]})
@@ -62,7 +66,7 @@ class Frame:
 
     def __init__(self, kind: str, value: Any, name: Any = None):
         self._kind = kind
-        # A table of pyarrow, or an object of xarray.
+        # A pyarrow table, or an xarray object.
         self._value = value
         self._name = name
 
@@ -83,7 +87,7 @@ class Frame:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The numbers of rows and columns, or the shape of an xarray array."""
+        """The number of rows and columns, or the shape of an xarray array."""
         shape: tuple[int, ...] = getattr(self._value, "shape", ()) or tuple(getattr(self._value, "sizes", {}).values())
         return shape
 
@@ -94,7 +98,7 @@ class Frame:
         return self.native()[key]
 
     def native(self) -> Any:
-        """Returns it as the kind of object that was shared."""
+        """Returns the kind of object that was shared."""
         library, _, cls = self._kind.partition(".")
         if library == "xarray":
             return self._value
@@ -105,7 +109,10 @@ class Frame:
         return self.arrow()
 
     def arrow(self) -> Any:
-        """Returns a table of pyarrow; a record batch, an array or a chunked array if that was shared."""
+        """Returns a pyarrow table.
+
+        A shared record batch, array or chunked array is returned as such.
+        """
         table = self._table()
         if self._kind == "pyarrow.RecordBatch":
             batches = table.to_batches()
@@ -118,18 +125,21 @@ class Frame:
         return table
 
     def pandas(self) -> Any:
-        """Returns a DataFrame of pandas; a Series or an Index if that was shared. Numbers without nulls are not copied."""
+        """Returns a pandas DataFrame.
+
+        A shared Series or Index is returned as such. Numbers without nulls are not copied.
+        """
         if self._kind in _GRIDS:
             return self._value.to_pandas() if self._kind == "xarray.DataArray" else self._value.to_dataframe()
         own = self._kind.partition(".")[2] if self._kind in _NAMELESS else "DataFrame"
         return self._to_pandas("Index" if own == "Index" else "Series" if self._kind in _NAMELESS else "DataFrame")
 
     def polars(self) -> Any:
-        """Returns a DataFrame of Polars; a Series if a single column was shared."""
+        """Returns a Polars DataFrame, or a Series if a single column was shared."""
         return self._to_polars("Series" if self._kind in _NAMELESS else "DataFrame")
 
     def xarray(self) -> Any:
-        """Returns the DataArray or the Dataset of xarray that was shared, or a table as a Dataset."""
+        """Returns the xarray DataArray or Dataset that was shared, or a table as a Dataset."""
         if self._kind in _GRIDS:
             return self._value
         import xarray
@@ -138,7 +148,7 @@ class Frame:
 
     def _table(self) -> Any:
         if self._kind in _GRIDS:
-            raise TypeError("an array of xarray is no table of Arrow: use frame.xarray() or frame.pandas()")
+            raise TypeError("an xarray array is not an Arrow table: use frame.xarray() or frame.pandas()")
         return self._value
 
     def _to_pandas(self, cls: str) -> Any:
@@ -177,7 +187,7 @@ class Frame:
 
 
 def kind_of(value: Any) -> str:
-    """The kind of a table. Refuses what is none."""
+    """Returns the kind of a table or labelled array. Raises `TypeError` for any other object."""
     if isinstance(value, Frame):
         return value.kind
     library = type(value).__module__.partition(".")[0]
@@ -193,13 +203,13 @@ def kind_of(value: Any) -> str:
     if hasattr(value, "__arrow_c_array__"):
         return "pyarrow.Array"
     raise TypeError(
-        f"{library}.{name} is no table, column or array that can be shared: share a DataFrame, a Series, an Arrow table "
+        f"{library}.{name} is not a table, column or array that can be shared: share a DataFrame, a Series, an Arrow table "
         "or array, or an xarray"
     )
 
 
 def arrange(value: Any, leaves: Any) -> Any:
-    """The structure of a table. Its buffers are put into `leaves`."""
+    """Returns the structure of a table, and appends its buffers to `leaves`."""
     kind = kind_of(value)
     if kind in _GRIDS:
         return _arrange_grid(kind, value._value if isinstance(value, Frame) else value, leaves)
@@ -232,7 +242,7 @@ def _checked_name(name: Any) -> Any:
 
 
 def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
-    """The name of a single column, and the table."""
+    """Returns the name of a single column (or None), and the table."""
     if isinstance(value, Frame):
         return value._name, value._table()
     if kind == "pandas.DataFrame":
@@ -257,7 +267,8 @@ def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
 
 
 def _copied(pyarrow: Any, table: Any) -> Any:
-    """A copy of a table in one piece of shared memory: its bytes in Arrow's stream format, which lie as they are read."""
+    """Copies a table into one block of shared memory, in Arrow's stream format, which is read in
+    place."""
     from ._sharing import default_context
 
     def write(sink: Any) -> None:
@@ -277,7 +288,7 @@ def _batches(table: Any, buffers: list[Any]) -> list[Any]:
 
 
 def _described(array: Any, back: int, buffers: list[Any]) -> Any:
-    """Describes an array and its parts, from `back` elements before its first one on."""
+    """Describes an array and its children, starting `back` elements before its first element."""
     kind = array.type
     pyarrow = _pyarrow()
     if isinstance(array, pyarrow.ExtensionArray):
@@ -297,7 +308,7 @@ def _described(array: Any, back: int, buffers: list[Any]) -> Any:
             places.append(buffer.size)
             buffers.append(buffer)
     found = {"l": len(array) + back, "o": array.offset - back, "b": places}
-    # Structs and sparse unions show their parts from their own first element on.
+    # The children of structs and sparse unions are sliced to start at the parent's first element.
     moved = array.offset if pyarrow.types.is_struct(kind) or (pyarrow.types.is_union(kind) and kind.mode == "sparse") else 0
     children = [_described(child, moved, buffers) for child in _children(pyarrow, array)]
     return found | {"c": children} if children else found
@@ -317,11 +328,14 @@ def _children(pyarrow: Any, array: Any) -> list[Any]:
 
 
 def _shared(buffers: list[Any]) -> list[Array]:
-    """The buffers as arrays of shared memory, for reading only. Raises ValueError if one is in other memory."""
+    """Returns the buffers as read-only arrays of shared memory.
+
+    Raises `ValueError` if one is in other memory.
+    """
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(None, False)
-    # Each buffer once: parts of a table share them.
+    # Adopt each buffer once: columns of a table may share buffers.
     places: dict[tuple[int, int], int] = {}
     for buffer in buffers:
         if places.setdefault((buffer.address, buffer.size), len(leaves)) == len(leaves):
@@ -331,24 +345,24 @@ def _shared(buffers: list[Any]) -> list[Array]:
 
 
 def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
-    """Builds a table that a bundle describes, and checks all of it."""
+    """Builds the table that a bundle describes, and validates all of it."""
     if not isinstance(parts, dict):
-        raise ValueError("the bundle has a table that is none")
+        raise ValueError("the bundle has an invalid table")
     kind = parts.get("kind")
     if kind in _GRIDS:
         return _rearrange_grid(kind, parts, arrays)
     if kind not in _TABLES or not isinstance(parts.get("batches"), list) or len(parts["batches"]) > _MOST_BATCHES:
-        raise ValueError("the bundle has a table of no known kind")
+        raise ValueError("the bundle has a table of an unknown kind")
     pyarrow = _pyarrow()
     try:
         data = base64.b64decode(parts["schema"], validate=True)
         if _PICKLED in data:
-            raise ValueError("its schema has a type that would be unpickled")
+            raise ValueError("its schema has a type that reading would unpickle")
         schema = pyarrow.ipc.read_schema(pyarrow.py_buffer(data))
         batches = []
         for rows, columns in parts["batches"]:
             if type(rows) is not int or rows < 0 or not isinstance(columns, list) or len(columns) != len(schema):
-                raise ValueError("a batch has other columns than the schema")
+                raise ValueError("the columns of a batch do not match the schema")
             built = [_built(pyarrow, field.type, column, arrays, 0) for field, column in zip(schema, columns)]
             if any(len(column) != rows for column in built):
                 raise ValueError("a batch has columns of different lengths")
@@ -364,12 +378,12 @@ def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
         pyarrow.ArrowException, KeyError, TypeError, OverflowError, AttributeError, MemoryError, OSError,
         binascii.Error, ValueError,
     ) as error:  # fmt: skip
-        raise ValueError(f"the bundle has a table that is none: {error}") from error
+        raise ValueError(f"the bundle has an invalid table: {error}") from error
     return Frame(kind, table, _checked_name(parts.get("name")))
 
 
 def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: int) -> Any:
-    """Builds an array of a type, and checks it and its parts before any is looked into."""
+    """Builds an array of a type. Checks the array and its children before reading from them."""
     if depth > _MAX_DEPTH:
         raise ValueError("it is too deep")
     if isinstance(kind, pyarrow.BaseExtensionType):
@@ -381,12 +395,12 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
         built = pyarrow.DictionaryArray.from_arrays(indices, dictionary, ordered=kind.ordered, safe=True)
         built.validate(full=True)
         return built
-    # A negative depth is that of numbers that are followed.
+    # A negative depth marks an array whose numbers are used as positions.
     is_followed, depth = depth < 0, abs(depth)
     length, offset, places, children = parts["l"], parts["o"], parts["b"], parts.get("c", [])
     if type(length) is not int or type(offset) is not int or min(length, offset) < 0 or length + offset >= 1 << 62:
-        raise ValueError("it has lengths that cannot be")
-    # Positions that readers follow: every buffer but the map of nulls and the values.
+        raise ValueError("it has invalid lengths")
+    # The buffers that contain positions: all except the null bitmap and the values.
     followed = {1} if is_followed else _followed(pyarrow, kind)
     buffers: list[Any] = []
     for place, size in enumerate(places):
@@ -397,15 +411,15 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
         else:
             array = next(arrays)
             if array.nbytes != size or array.itemsize != 1 or array.ndim != 1:
-                raise ValueError("it has a buffer of another size")
+                raise ValueError("it has a buffer of the wrong size")
             buffers.append(_buffer(pyarrow, array, place in followed))
-    # pyarrow ends the process otherwise.
+    # Otherwise pyarrow ends the process.
     is_without_nulls = pyarrow.types.is_union(kind) or pyarrow.types.is_run_end_encoded(kind) or pyarrow.types.is_null(kind)
     if not buffers or (is_without_nulls and buffers[0] is not None):
-        raise ValueError("it has a map of nulls that its type lacks")
+        raise ValueError("it has a null bitmap, which its type does not allow")
     types = _child_types(pyarrow, kind)
     if len(types) != len(children):
-        raise ValueError("it has other parts than its type")
+        raise ValueError("its children do not match its type")
     run_ends = pyarrow.types.is_run_end_encoded(kind)
     built_children = []
     for place, (child, part) in enumerate(zip(types, children)):
@@ -486,7 +500,7 @@ def _rearrange_grid(kind: str, parts: Any, arrays: Iterator[Array]) -> Frame:
         dims, values, attrs = data[None]
         return Frame(kind, xarray.DataArray(values, coords, dims, name=tree["name"], attrs=attrs))
     except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-        raise ValueError(f"the bundle has an xarray that is none: {error}") from error
+        raise ValueError(f"the bundle has an invalid xarray object: {error}") from error
 
 
 def _variable_of(found: Any) -> Any:

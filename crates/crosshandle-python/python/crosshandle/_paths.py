@@ -1,4 +1,4 @@
-"""Where the parts of this package lie that other programs use."""
+"""Paths of the command and the adapters in this package, which other programs use."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ _HERE = Path(__file__).parent
 def _part(path: Path, what: str) -> str:
     if not path.exists():
         raise FileNotFoundError(
-            f"{what} is not in this installation ({path}): wheels made by `cargo xtask wheel` have it"
+            f"{what} is not in this installation ({path}): wheels from `cargo xtask wheel` contain it"
         )
     return str(path)
 
 
 def command() -> str:
-    """The path of the `crosshandle` command.
+    """Returns the path of the `crosshandle` command.
 
     >>> import subprocess
-    >>> output = subprocess.run([crosshandle.command(), "--version"], capture_output=True, check=True)
+    >>> command = [crosshandle.command(), "--version"]
+    >>> output = subprocess.run(command, capture_output=True, check=True)
     >>> output.stdout.startswith(b"crosshandle ")
     True
     """
@@ -30,7 +31,9 @@ def command() -> str:
 
 
 def ur_adapter(backend: str = "host") -> str:
-    """The path of the Unified Runtime adapter of a backend: "host", "cuda" or "level_zero".
+    """Returns the path of a backend's Unified Runtime adapter.
+
+    `backend` is "host", "cuda" or "level_zero".
 
     >>> os.path.basename(crosshandle.ur_adapter("host"))
     'libur_adapter_crosshandle_host.so'
@@ -42,6 +45,6 @@ def ur_adapter(backend: str = "host") -> str:
 
 
 def main() -> NoReturn:
-    """Becomes the `crosshandle` command."""
+    """Replaces this process with the `crosshandle` command."""
     path = command()
     os.execv(path, [path, *sys.argv[1:]])

@@ -1,4 +1,4 @@
-"""Pickled objects: each is kept until the receiver has opened it."""
+"""Pickled objects, each of which is kept until its receiver has opened it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._sharing import Bundle, _open_received, default_context, open, open_read_o
 
 
 class Pending(NamedTuple):
-    """What `pending` returns.
+    """The result of `pending`.
 
     >>> crosshandle.pending().objects
     0
@@ -24,24 +24,26 @@ class Pending(NamedTuple):
     objects: int
     """The number of pickled objects that are kept."""
     nbytes: int
-    """The number of bytes that these objects alone keep, and nothing else in this process."""
+    """The number of bytes that only these objects keep allocated."""
 
 
 class Limits(NamedTuple):
-    """What `pending_limits` returns.
+    """The result of `pending_limits`.
 
     >>> crosshandle.pending_limits().exit_timeout
     10.0
     """
 
     objects: int
-    """The number of pickled objects that this process keeps at most."""
+    """The maximum number of pickled objects that this process keeps."""
     nbytes: int
-    """The number of bytes from which on nothing more is pickled."""
+    """The number of kept bytes at which pickling starts to wait."""
     timeout: float | None
-    """How many seconds pickling waits until a limit allows it; `None` is for ever."""
+    """The number of seconds that pickling waits until a limit allows it, or `None` for no
+    timeout."""
     exit_timeout: float | None
-    """How many seconds a process that ends waits for the next receiver; `None` is for ever."""
+    """The number of seconds that an exiting process waits for the next receiver, or `None` for no
+    timeout."""
 
 
 class _Receivers(threading.local):
@@ -53,7 +55,7 @@ _exit_timeout: float | None = 10.0
 
 
 def _open(data: bytes, ticket: bytes) -> Any:
-    """Opens what was pickled, and tells the sender. Runs nothing that the sender chose."""
+    """Opens a pickled object, and notifies the sender. Runs no code that the sender chose."""
     value = open(data)
     opened(ticket)
     return value
@@ -72,7 +74,7 @@ def _open_bundle(data: bytes, ticket: bytes) -> Bundle:
 
 
 def opened(ticket: bytes) -> None:
-    """Tells the sender of a pickle that it was opened."""
+    """Notifies the sender of a pickle that the object was opened."""
     _rust.opened(default_context(), ticket)
 
 
@@ -85,23 +87,23 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def reduced(value: Any, opener: str, data: bytes) -> Reduced:
-    """What an object is pickled as. It is kept from now on."""
+    """Returns the result of `__reduce__` for an object. The object is kept from now on."""
     return _OPENERS[opener], (data, keep([value]))
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """What a bundle is pickled as. Its arrays are kept from now on."""
+    """Returns the result of `__reduce__` for a bundle. Its arrays are kept from now on."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
 def keep(objects: list[Any]) -> bytes:
-    """Keeps objects, and returns the ticket that their receivers pass to `opened`."""
+    """Keeps objects. Returns the ticket that each receiver passes to `opened`."""
     _wait_when_it_ends()
     return _rust.keep(objects, _receivers.number)
 
 
 class Pickled:
-    """An object that `pickled` has pickled. It arrives as the object itself.
+    """An object that `pickled` has pickled. The receiver gets the original object.
 
     >>> import pickle
     >>> array = crosshandle.ones(3)
@@ -121,10 +123,11 @@ class Pickled:
 def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     """Pickles an object once, for several receivers.
 
-    Every object of this package may be pickled without this function. It is then kept until one process has opened it.
-    The result of this function can be put into any number of queues. `value` is kept until it has been opened
-    `receivers` times. Each receiver gets the value itself. A value that is no object of this package is shared as
-    `share` does: an array of another library, or a tree of arrays.
+    Every object of this package can be pickled without this function. It is then kept until one
+    process has opened it. The result of this function can be put into any number of queues, and
+    `value` is kept until it has been opened `receivers` times. Each receiver gets the value itself.
+    A value that is not an object of this package is shared as `share` does it: an array of another
+    library, or a tree of arrays.
 
     >>> import pickle
     >>> array = crosshandle.empty(3)
@@ -132,7 +135,7 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     >>> one, other = pickle.loads(data), pickle.loads(data)
     """
     if receivers < 1:
-        raise ValueError(f"there is at least one receiver: {receivers}")
+        raise ValueError(f"the number of receivers must be at least 1, not {receivers}")
     before, _receivers.number = _receivers.number, receivers
     try:
         if isinstance(value, (Bundle, Memory, Event, PhysicalMemory)):
@@ -144,7 +147,8 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
 
 
 def pending() -> Pending:
-    """Returns how many pickled objects no process has opened yet, and how many bytes they alone keep.
+    """Returns the number of pickled objects that no process has opened yet, and how many bytes only
+    they keep.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000, "float64"))
@@ -158,9 +162,10 @@ def pending() -> Pending:
 
 
 def release_pending() -> int:
-    """Keeps none of the pickled objects any longer, and returns how many there were.
+    """Stops keeping the pickled objects, and returns how many there were.
 
-    Their pickles may be stale from then on: for pickles that no process will open, as after the death of a receiver.
+    Their pickles may become stale. Use this for pickles that no process will open, such as after
+    the death of a receiver.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000))
@@ -182,9 +187,11 @@ def pending_limits(
 ) -> Limits:
     """Sets limits for pickled objects that no process has opened yet, and returns all limits.
 
-    Pickling waits while `objects` pickled objects are kept (65,536), or while they alone keep `nbytes` bytes or more
-    (half of the machine's memory). After `timeout` seconds (60) it raises `LimitReachedError`. A process that ends waits
-    for the receivers, until `exit_timeout` seconds (10) pass in which none has opened anything. `None` is no timeout.
+    Pickling waits while `objects` pickled objects are kept (default: 65,536), or while `nbytes` or
+    more bytes are kept only by them (default: half of the machine's memory). After `timeout`
+    seconds (default: 60) it raises `LimitReachedError`. An exiting process waits for the receivers
+    until none has opened an object for `exit_timeout` seconds (default: 10). `None` means no
+    timeout.
 
     >>> before = crosshandle.pending_limits()
     >>> crosshandle.pending_limits(objects=1000, timeout=5).objects
@@ -217,24 +224,28 @@ def _wait_at_exit() -> None:
     _rust.release_kept()
 
 
-# The process in which `multiprocessing` was last asked to wait at its end.
+# The id of the process in which `multiprocessing` was last asked to call `_wait_at_exit`.
 _waiting: int | None = None
 _is_watching = False
 
 
 def _wait_when_it_ends() -> None:
-    """Makes this process wait after the threads of queues have pickled what was put. Processes of `multiprocessing` run
-    no functions of `atexit`."""
+    """Makes this process wait at its end, after the feeder threads of queues have pickled their
+    objects.
+
+    Processes of `multiprocessing` do not run `atexit` functions.
+    """
     global _waiting
     util = sys.modules.get("multiprocessing.util")
     if _waiting != os.getpid() and util is not None:
         _waiting = os.getpid()
-        # Those threads end at priority -5.
+        # Those feeder threads are joined at priority -5.
         util.Finalize(None, _wait_at_exit, exitpriority=-100)
 
 
 def _start_again() -> None:
-    """Runs in a forked child, and once more after `multiprocessing` has forgotten its parent's functions."""
+    """Runs in a forked child, and again after `multiprocessing` has dropped the finalizers of its
+    parent."""
     global _waiting, _is_watching
     _waiting = None
     _wait_when_it_ends()

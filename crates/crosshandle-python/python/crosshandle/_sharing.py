@@ -1,4 +1,4 @@
-"""Arrays and trees of arrays as bytes, and back."""
+"""Converting arrays and trees of arrays to bytes and back."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _lock = threading.Lock()
 
 
 def default_context(device: Any = "host") -> Context:
-    """The context of this process that `share` and `open` use for a device: a name such as `"cuda:0"`, a `Device`, or
-    a device of torch.
+    """Returns this process's context that `share` and `open` use for a device.
 
-    On a CUDA device it is in the device's primary context, which torch, CuPy, JAX and numba use too.
+    `device` is a name such as `"cuda:0"`, a `Device`, or a torch device. On a CUDA device the
+    context uses the device's primary context, which torch, CuPy, JAX and numba use too.
 
     >>> crosshandle.default_context("cpu").device.name
     'host:0'
@@ -43,7 +43,7 @@ def default_context(device: Any = "host") -> Context:
     >>> crosshandle.default_context().device.name
     'host:0'
     """
-    # Without the lock: a dict is looked into at once.
+    # No lock is needed, because a lookup in a dict is atomic.
     if type(device) is str:
         known = _contexts.get(device)
         if known is not None:
@@ -54,17 +54,18 @@ def default_context(device: Any = "host") -> Context:
         if context is None:
             context = _contexts[name] = Context(name)
         if type(device) is str:
-            # So it is found as it was asked for.
+            # The next call with this name then finds the context at once.
             _contexts[device] = context
         return context
 
 
-# What a forked child must not use, nor drop: threads of its parent may hold locks of it.
+# Contexts that a forked child must neither use nor drop, because threads of its parent may hold
+# their locks.
 _inherited: list[Any] = []
 
 
 def _start_again() -> None:
-    """Runs in a forked child, which makes contexts of its own."""
+    """Runs in a forked child, which creates contexts of its own."""
     global _lock
     _inherited.append((dict(_contexts), dict(_by_uuid)))
     _contexts.clear()
@@ -76,9 +77,9 @@ os.register_at_fork(after_in_child=_start_again)
 
 
 def trim() -> None:
-    """Gives freed memory that the default contexts keep for reuse back to the system.
+    """Returns freed memory that the default contexts keep for reuse to the system.
 
-    Memory of the host that is idle goes back by itself within about a second.
+    Idle host memory is returned automatically within about a second.
 
     >>> crosshandle.trim()
     """
@@ -88,15 +89,21 @@ def trim() -> None:
 
 @atexit.register
 def _end() -> None:
-    """Lets the default contexts end while the drivers are there; what is still open keeps its own."""
+    """Ends the default contexts while the drivers are still loaded.
+
+    Open objects keep their own contexts.
+    """
     _rust.forget_contexts()
     _by_uuid.clear()
     _contexts.clear()
 
 
 def _context_of(backend: str, uuid: str) -> Context:
-    """The default context for what a handle's device has: on that device if this process sees it, otherwise on another
-    of its backend, which may reach the memory."""
+    """Returns the default context for a handle's device.
+
+    If this process does not see that device, it returns the context of another device of the same
+    backend, which may be able to access the memory.
+    """
     if backend == "host":
         return default_context()
     known = _by_uuid.get((backend, uuid))
@@ -112,12 +119,14 @@ def _context_of(backend: str, uuid: str) -> Context:
 
 
 class Bundle:
-    """Arrays on their way to other processes: `bytes(bundle)` is what to send.
+    """Arrays that are sent to other processes. `bytes(bundle)` is what to send.
 
-    Until it is released or left by `with`, it keeps the memory of its arrays from being used again; after that, those who
-    have opened it do. A bundle that is dropped without either can be opened as long as the storage of each of its arrays
-    lives, whatever object was shared: torch's `untyped_storage()`, CuPy's `data.mem`, the last `base` of a NumPy array,
-    an array of JAX, this package's memory. Of a copy, the storage that was copied counts.
+    A bundle keeps the memory of its arrays from being reused until it is released, or its `with`
+    block ends. After that, the processes that have opened it keep the memory. A bundle that is
+    dropped without either can be opened as long as the storage of each of its arrays lives,
+    whichever object was shared. The storage is torch's `untyped_storage()`, CuPy's `data.mem`, the
+    last `base` of a NumPy array, a JAX array itself, or this package's memory. For a copy, it is
+    the storage of the array that was copied.
 
     >>> with crosshandle.share([crosshandle.ones(3), crosshandle.zeros(2)]) as bundle:
     ...     data = bytes(bundle)            # what to send
@@ -131,11 +140,11 @@ class Bundle:
         self._data = data
         self._leaves: Sequence[Any] = leaves
         self._arrays: Sequence[Array] | None = arrays
-        # The memory that a long bundle's table is in.
+        # The memory of the table, if the bundle has a long one.
         self._table = table
-        # The event that says when the bytes are there.
+        # The event that is signalled when the bytes are ready.
         self._event: Event | None = None
-        # How the arrays are arranged, in a bundle that this process has received: they are open already.
+        # The structure of a bundle that this process has received. Its arrays are open already.
         self._structure: str | None = None
 
     def __bytes__(self) -> bytes:
@@ -144,7 +153,7 @@ class Bundle:
         return self._data
 
     def to_bytes(self) -> bytes:
-        """The bytes to send, which are `bytes(bundle)`.
+        """Returns the bytes to send, which are `bytes(bundle)`.
 
         >>> array = crosshandle.zeros(3)
         >>> crosshandle.open(crosshandle.share(array).to_bytes()).shape
@@ -156,12 +165,13 @@ class Bundle:
         return len(bytes(self))
 
     def release(self) -> None:
-        """Lets go of the arrays."""
+        """Releases the arrays. The bundle cannot be sent any more."""
         self._arrays = self._table = self._event = None
         self._leaves = ()
 
     def _parts(self) -> list[Any]:
-        """What a process must keep so that another one can open the bundle."""
+        """Returns the objects that a process must keep so that another process can open the
+        bundle."""
         return [*(self._arrays or ()), *(part for part in (self._table, self._event) if part is not None)]
 
     def __reduce__(self) -> Any:
@@ -186,7 +196,8 @@ class Bundle:
             elif not isinstance(leaf, Memory):
                 _storages.keep_as_long_as(leaf, array)
         if self._table is not None:
-            # An array without elements lives for ever.
+            # Arrays without elements live until the process ends, so the table is kept with arrays
+            # that have some.
             with_bytes = [array for array in self._arrays if array.size]
             for array in with_bytes or self._arrays[:1]:
                 array._keep(self._table)
@@ -207,21 +218,29 @@ class Bundle:
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
     """Packs an array, a table, or a tree of these, for other processes.
 
-    A tree is made of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays, tables, `None`, numbers,
-    strings and bytes. A table is a DataFrame or Series of pandas or Polars, a table, record batch or array of Arrow, or an
-    array or dataset of xarray. It opens as a `Frame`.
+    A tree consists of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays,
+    tables, `None`, numbers, strings and bytes. A table is a pandas or Polars DataFrame or Series,
+    an Arrow table, record batch or array, or an xarray array or dataset. It opens as a `Frame`.
 
-    An array is an `Array`, or anything with the buffer protocol, DLPack, `__cuda_array_interface__`,
-    `__sycl_usm_array_interface__` or `__array_interface__`: tensors of torch, arrays of CuPy, JAX and numba on a GPU, in
-    whatever memory their libraries take; arrays of dpnp and memory of dpctl that this package's Unified Runtime adapter
-    allocated, whose queue this call waits for; views of an `Array` on the host. What lies in memory that no other process can reach is refused;
-    `copy=True` copies it. The bundle keeps the arrays' memory from reuse until it is released, and those who have
-    opened it do after that.
+    An array is an `Array`, or any object with the buffer protocol, DLPack,
+    `__cuda_array_interface__`, `__sycl_usm_array_interface__` or `__array_interface__`:
 
-    `event`: its latest signal says when the bytes are there, or its first one if there is none yet. Whatever takes
-    the opened arrays waits for it. Without `event`, an array that was opened with one keeps it, and so do its views.
-    Memory that was opened and that no process can open any more is refused; `copy=True` copies it.
-    Who opens the bundle of `read_only=True` can read only; arrays of JAX and tables are always shared so.
+    - torch tensors and arrays of CuPy, JAX and numba on a GPU, wherever their libraries allocated
+      the memory,
+    - dpnp arrays and dpctl memory that this package's Unified Runtime adapter allocated (this call
+      waits for their queue),
+    - views of an `Array` on the host.
+
+    Arrays in memory that no other process can access are refused, or copied if `copy` is true. The
+    same applies to opened memory that no process can open any more. The bundle keeps the arrays'
+    memory from reuse until it is released. After that, the processes that have opened it do.
+
+    `event` signals that the bytes are ready: its latest signal, or its first one if there is none
+    yet. Everything that uses the opened arrays waits for that signal. Without `event`, an array
+    that was opened with an event keeps that event, and so do its views.
+
+    With `read_only`, other processes can only read the arrays. JAX arrays and tables are always
+    shared read-only.
 
     >>> array = crosshandle.zeros(3)
     >>> data = bytes(crosshandle.share({"weights": array, "step": 7}))
@@ -246,9 +265,9 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
 
 
 def _open_received(data: bytes) -> Bundle:
-    """A bundle that another process has pickled. It has its arrays open."""
+    """Opens a bundle that another process has pickled. The arrays of the result are open."""
     structure, arrays = _rust.unpack(None, data)
-    # The table of a long bundle is the sender's: this process has one of its own.
+    # The table of a long bundle belongs to the sender. This process makes its own.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False)
     bundle = Bundle(data, arrays, arrays, table)
     bundle._structure = structure
@@ -256,7 +275,10 @@ def _open_received(data: bytes) -> Bundle:
 
 
 def open_read_only(data: bytes) -> Any:
-    """Opens as `open` does, for reading only: what is pickled of memory that was opened so."""
+    """Opens data for reading only, as `open` does.
+
+    Used to unpickle memory that was opened read-only.
+    """
     return open(data, writable=False)
 
 
@@ -283,13 +305,16 @@ def open(
 def open(
     data: Any, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
 ) -> Any:
-    """Opens what another process has sent: a bundle's bytes or a handle, as bytes or text. A text that is no handle's is
-    the name of a model that a holder has: it is opened as `crosshandle.store.open` does.
+    """Opens what another process has sent: a bundle or a handle, as bytes or text.
 
-    Returns what was shared: an array or a tree of arrays, a `Frame` of a table, memory, physical memory, or an event. Each
-    is opened in `context`, or in the default context of its device. What is read-only opens so that it can be read only;
-    `writable=False` opens everything so. `timeout` is how many seconds to wait for the other process, if that is less than
-    the context's `exchange_timeout`.
+    Text that is not a handle is the name of a model that a holder keeps. It is opened as with
+    `crosshandle.store.open`.
+
+    Returns what was shared: an array or a tree of arrays, a `Frame` for a table, memory, physical
+    memory, or an event. Each is opened in `context`, or in the default context of its device. With
+    `writable=False`, everything opens read-only. Objects that were shared read-only always do.
+    `timeout` is the maximum number of seconds to wait for the other process. The context's
+    `exchange_timeout` applies if it is shorter.
 
     >>> memory, ready = crosshandle.Context("host").allocate(64), crosshandle.event()
     >>> same = crosshandle.open(bytes(memory.handle()))
@@ -298,14 +323,14 @@ def open(
     >>> reading.read_only
     True
     """
-    # Bytes are asked for first: they come over and over.
+    # Bundles as bytes are checked first, because they are the most frequent argument.
     if type(data) is builtins.bytes and data.startswith(b"xhb"):
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
         if data._structure is not None and data._arrays is not None and context is None and writable:
-            # The sender may have freed its own by now.
+            # Use the open arrays, since the sender may have freed its own by now.
             return _trees.rearrange(data._structure, list(data._arrays))
-        # Until its memory is open, a bundle keeps it.
+        # The bundle keeps its memory until that is open.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         return _open_bundle(builtins.bytes(data), context, writable, timeout)
@@ -313,7 +338,7 @@ def open(
         from . import store
 
         if context is not None:
-            raise ValueError("a model is opened in a context of its own")
+            raise ValueError("a model opens in its own context: do not pass one")
         try:
             return store.open(data) if timeout is None else store.open(data, timeout=timeout)
         except (LookupError, ConnectionError) as error:
@@ -332,12 +357,15 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: 
     return _trees.rearrange(structure, arrays)
 
 
-# What is not an array that could be shared, but something that travels by itself.
+# Objects that are not arrays and are sent by themselves.
 _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
-    """The arrays of shared memory that a tree's leaves are, or are copied to."""
+    """Returns the leaves of a tree as arrays of shared memory.
+
+    Leaves in other memory are copied if `copy` is true.
+    """
     arrays: list[Array | None] = [None] * len(leaves)
     owners: dict[int, _storages.Storage] = {}
     foreign: dict[str, list[int]] = {}
@@ -373,7 +401,7 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
                 )
                 raise leaves.refused(place, reason)
             else:
-                remedy = "make it on a device" if device == "sycl" else "make it with an allocator of crosshandle's"
+                remedy = "make it on a device" if device == "sycl" else "allocate it with a crosshandle allocator"
                 raise ValueError(
                     f"this array's memory cannot be shared ({adopted}): {remedy}, or pass copy=True to share a copy"
                 ) from adopted
@@ -381,20 +409,21 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
 
 
 def _openable(array: Array, copy: bool) -> Array:
-    """An array that other processes can open: a copy if they cannot open the memory that it was opened in."""
+    """Returns an array that other processes can open: the array itself, or a copy if they cannot
+    open its memory."""
     try:
         array._check_openable()
     except (StaleHandleError, ExporterGoneError) as error:
         if copy:
             return copy_of(array)
         raise type(error)(
-            f"{error}. This process still has the array, and no other one can open it: pass copy=True to share a copy"
+            f"{error}. This process still has the array, but no other process can open it: pass copy=True to share a copy"
         ) from None
     return array
 
 
 def copy_of(array: Array) -> Array:
-    """A copy of an array in memory of its own on the same device."""
+    """Copies an array into memory of its own on the same device."""
     device = array.device
     return _rust.copied_array(default_context("host" if device.startswith("host") else device), array)
 
@@ -402,7 +431,10 @@ def copy_of(array: Array) -> Array:
 def _adopt(
     device: str, group: list[_rust.Foreign], owners: list[_storages.Storage]
 ) -> list[tuple[Context, Array | Exception]]:
-    """Adopts arrays of other libraries: for each, the context, and the array or why it cannot be."""
+    """Adopts arrays of other libraries.
+
+    Returns the context of each, and the array or the reason why it cannot be shared.
+    """
     if device == "sycl":
         from ._libraries import usm
 
@@ -410,17 +442,19 @@ def _adopt(
     if device != "cuda":
         context = default_context(device)
         return [(context, adopted) for adopted in _rust.adopt_all(context, group, owners)]
-    # The library does not say which of its devices: the first ones refuse what is not theirs.
+    # The library does not say which device the array is on, so try each. Other devices refuse the
+    # memory.
     names = [found.name for found in Device.all() if found.backend == device]
     if not names:
-        raise WrongDeviceError(f"the array is on a {device} device, and there is none here")
+        raise WrongDeviceError(f"the array is on a {device} device, and this machine has none")
     found: dict[int, tuple[Context, Array | Exception]] = {}
     places = list(range(len(group)))
     for name in names:
         context = default_context(name)
         asked = [group[place] for place in places], [owners[place] for place in places]
         for place, adopted in zip(places, _rust.adopt_all(context, *asked)):
-            # A device that knows the memory says more than one that does not.
+            # The error of a device that knows the memory is more useful than that of a device that
+            # does not.
             if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], UnsupportedError):
                 found[place] = context, adopted
         places = [place for place in places if not isinstance(found[place][1], Array)]
@@ -433,13 +467,13 @@ def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _storages.library(value)
     if described.device == "sycl":
-        # Its own library reads it, wherever it is.
+        # Its own library can read the array on any device.
         namespace = getattr(value, "__array_namespace__", None)
         array = default_context().empty(described.shape, described.dtype)
         array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
         return array
     if described.device != "host" and library in ("torch", "cupy"):
-        # Its own library knows arrays with gaps, and the stream that makes the bytes.
+        # Its own library handles arrays with gaps, and knows the stream that produces the bytes.
         array = context.empty(described.shape, described.dtype)
         if library == "torch":
             import torch

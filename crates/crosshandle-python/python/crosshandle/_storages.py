@@ -1,8 +1,9 @@
-"""Storages: what the bytes of arrays live as long as, and what is kept as long as they do.
+"""Storages: the objects that own the bytes of arrays.
 
-A bundle that was dropped can be opened as long as the storage of each of its arrays lives: the rule is the same for all
-libraries, and the objects that were shared may end before. Where sharing has to keep a storage itself, a thread looks
-for those that nothing else uses.
+A dropped bundle can be opened as long as the storage of each of its arrays lives. This rule is the
+same for all libraries. The objects that were shared may end before their storage does. Where
+sharing itself has to keep a storage, a background thread releases the storages that nothing else
+uses.
 """
 
 from __future__ import annotations
@@ -17,20 +18,21 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-# Seconds between two looks at the storages that dropped bundles keep. Halved: the thread takes twice the processor time.
-# Doubled: memory that only a dropped bundle keeps is free that much later.
+# Seconds between two checks of the storages that dropped bundles keep. A shorter interval frees
+# memory sooner and takes more processor time.
 _INTERVAL = 0.05
-# A look takes at most this part of the time.
+# The largest share of the time that these checks may take.
 _SHARE = 0.01
 
 
 def library(value: Any) -> str:
-    """The name of the library that an object is of."""
+    """Returns the name of the library that defines an object's class."""
     return type(value).__module__.partition(".")[0]
 
 
 def _root(value: Any) -> Any:
-    """The object that the bytes of an array live as long as; the array itself if its library has no other."""
+    """Returns the object that owns the bytes of an array, or the array itself if its library has no
+    other."""
     kind = library(value)
     if kind == "cupy":
         return value.data.mem
@@ -44,44 +46,49 @@ def _root(value: Any) -> Any:
 
 
 class Storage:
-    """A storage that sharing keeps: the owner of memory that is lent."""
+    """A storage that sharing keeps. It is the owner of lent memory."""
 
     def __init__(self, root: Any, held: Any, witness: weakref.ref[Any] | None):
-        # One reference alone, whose count tells whether there are others.
+        # The only reference that this package has, so the reference count shows whether others
+        # exist.
         self._root = root
         self._held = held
         self._witness = witness
 
     def is_used(self) -> bool:
-        """Whether something else than this package uses it."""
+        """Returns whether anything other than this package uses the storage."""
         if self._witness is not None:
             return self._witness() is not None
         if library(self._root) == "torch" and uses_of_torch(self._root) > 1:
             return True
-        # That of this object, and the argument's.
+        # One reference is this object's, and one is the argument of the call.
         return sys.getrefcount(self._root) > 2
 
 
 def uses_of_torch(storage: Any) -> int:
-    """How many tensors have a storage of torch, one more for its object in Python."""
+    """Returns the number of tensors that use a torch storage, plus one for its Python object."""
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-    # A torch without that: it is used as long as its object in Python is.
+    # This torch version has no such function. The reference count of the Python object decides.
     return 0 if count is None else count(storage._cdata)
 
 
-# By the identity of the object that a storage stands for, which the storage keeps.
+# The storages by `id` of the object that they stand for. A storage keeps that object, or has a weak
+# reference to it.
 _known: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
 
 def of(value: Any, owner: Any) -> Storage:
-    """The storage of another library's array. `owner` is what its protocol says that the bytes live as long as."""
+    """Returns the storage of another library's array.
+
+    `owner` is the object that keeps the bytes, according to the array's protocol.
+    """
     root: Any = _root(value)
     if root is not value or owner is value or isinstance(owner, memoryview):
         return _storage_of(root, root, None, None)
-    # The owner is this package's alone, such as a capsule, and the array is watched.
+    # Only this package uses the owner, for example a capsule. So the array itself is watched.
     try:
         witness = weakref.ref(value)
     except TypeError:
@@ -99,28 +106,30 @@ def _storage_of(key: Any, root: Any, held: Any, witness: weakref.ref[Any] | None
         return made
 
 
-# What dropped bundles keep, by storage: arrays of lent memory.
+# Arrays of lent memory that dropped bundles keep, by storage.
 _lent: dict[Storage, list[Any]] = {}
-# What is kept as long as an object lives, by the identity of a reference to that. References compare as their objects do,
-# and arrays compare by element.
+# Objects that are kept as long as another object lives, by the `id` of a weak reference to that
+# object. Weak references cannot be the keys: they compare as their objects do, and arrays compare
+# by element.
 _kept: dict[int, tuple[weakref.ref[Any], Any]] = {}
 _thread: threading.Thread | None = None
 
 
 def keep_lent(leaf: Any, array: Any) -> None:
-    """Keeps an array of lent memory as long as the storage of the array that was shared."""
+    """Keeps an array of lent memory as long as the storage of the shared array lives."""
     storage = _known.get(id(_root(leaf)))
     if storage is not None:
         _keep_with(storage, array)
-        # Looked at soon where this was the last array.
+        # If this was the last array of the storage, its end triggers a check.
         _keep_until_end(leaf, _Look())
 
 
 def keep_as_long_as(leaf: Any, array: Any) -> None:
-    """Keeps an array that is no part of a storage, such as a copy, as long as the storage of the array that was shared."""
+    """Keeps an array that is not part of a storage, such as a copy, as long as the storage of the
+    shared array lives."""
     root = _root(leaf)
     if not _keep_until_end(root, array):
-        # It cannot be watched: its references are counted.
+        # The object does not support weak references, so count its references.
         _keep_with(_storage_of(root, root, None, None), array)
 
 
@@ -136,7 +145,10 @@ def _keep_with(storage: Storage, array: Any) -> None:
 
 
 def _keep_until_end(value: Any, kept: Any) -> bool:
-    """Keeps something as long as an object, if that can be watched."""
+    """Keeps `kept` as long as `value` lives.
+
+    Returns False if `value` does not support weak references.
+    """
     try:
         reference = weakref.ref(value, _drop_kept)
     except TypeError:
@@ -149,12 +161,15 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
     kept.pop(id(reference), None)
 
 
-# Capsules that hold buffers of JAX, by the identity of their arrays.
+# Capsules that hold JAX buffers, by the `id` of their arrays.
 _holds: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
 def hold(array: Any) -> None:
-    """Keeps JAX from reusing the buffer of an array that shares memory with others: a donation copies it then."""
+    """Stops JAX from reusing the buffer of a shared array.
+
+    JAX copies a donated buffer while it is held.
+    """
     key = id(array)
     known = _holds.get(key)
     if known is None or known[0]() is not array:
@@ -167,23 +182,26 @@ def hold(array: Any) -> None:
 
 
 class _Look:
-    """Has the thread look at once when it ends."""
+    """Makes the background thread check the storages at once when this object ends."""
 
     def __del__(self) -> None:
         _asked.put(None)
 
 
-# It can be put to in the middle of anything.
+# A `SimpleQueue`, because `put` may be called from a destructor at any point.
 _asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
 
 def look() -> int:
-    """Lets go of the storages that nothing else uses. Returns how many are left."""
+    """Releases the storages that nothing else uses.
+
+    Returns the number of storages that are left.
+    """
     with _lock:
         unused = [storage for storage in list(_lent) if not storage.is_used()]
         dropped = [_lent.pop(storage) for storage in unused]
         left = len(_lent)
-    # Without the lock: their ends run code of other libraries.
+    # Dropped without the lock, since this runs code of other libraries.
     del dropped, unused
     return left
 
@@ -215,7 +233,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _end() -> None:
-    """Lets go of everything while the drivers are there."""
+    """Releases everything while the drivers are still loaded."""
     _lent.clear()
     _kept.clear()
     _holds.clear()

@@ -1,4 +1,4 @@
-"""The exceptions of the store. The library makes their texts."""
+"""Exceptions of the store. The Rust library writes their messages."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ from ._errors import Error
 
 
 class StoreError(Error):
-    """A failure of the store, or a refusal of the holder."""
+    """The base class of the store's exceptions: a failure of the store, or a refusal by the
+    holder."""
 
 
 class NoHolderError(StoreError, ConnectionError):
-    """No holder answers: `crosshandle hold` starts one."""
+    """No holder replied. `crosshandle hold` starts one."""
 
 
 class NoSuchNameError(StoreError, LookupError):
-    """The holder has nothing under the name."""
+    """The holder has no object with this name."""
 
 
 class NotAllowedError(StoreError, PermissionError):
-    """The name needs a token that was not shown, or the holder is another user's."""
+    """The name requires a token that was not given, or the holder belongs to another user."""
 
 
 class WrongContentsError(StoreError, ValueError):
-    """The model has another hash than the one that was asked for, or its bytes have another one than it says."""
+    """The model's hash is not the expected one, or its bytes do not match its own hash."""
 
 
 class TornUpdateError(StoreError, RuntimeError):
-    """An update was begun and not ended: all tensors have to be written, or the next version published."""
+    """An update was started but not finished.
+
+    Write all tensors again, or publish the next version.
+    """
 
 
 class AddressTakenError(StoreError, RuntimeError):
-    """Something else is at the addresses that were asked for."""
+    """The requested addresses are already in use."""

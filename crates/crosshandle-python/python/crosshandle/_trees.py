@@ -1,7 +1,7 @@
-"""Trees: what a bundle says of how its arrays are arranged.
+"""Trees: how a bundle describes the arrangement of its arrays.
 
-The structure of a bundle is JSON. `null` is the next array, and a list is a list. Every other part is an object with one
-member, whose name says what it is:
+The structure of a bundle is JSON. `null` stands for the next array, and a list for a list. Every
+other part is an object with one member, whose name is the kind of the part:
 
 | member | stands for |
 |---|---|
@@ -16,10 +16,10 @@ member, whose name says what it is:
 | `{"dc": [module, class, names, parts]}` | a dataclass |
 | `{"f": …}` | a table of pandas, Polars or Arrow, or an array of xarray: see `_frames.py` |
 
-Nothing in a bundle is run when it is opened, and no module is imported. A named tuple or a dataclass becomes one of its
-own class only if this process has imported the class's module already, and the class has these fields. Neither
-`__init__` nor `__new__` nor `__post_init__` of the class is called. Otherwise the result is a plain named tuple of the same
-fields, or a `types.SimpleNamespace`.
+Opening a bundle runs no code from it and imports no module. A named tuple or dataclass becomes an
+instance of its own class only if this process has already imported the class's module, and the
+class has the same fields. Its `__init__`, `__new__` and `__post_init__` are not called. Otherwise
+the result is a plain named tuple with the same fields, or a `types.SimpleNamespace`.
 """
 
 from __future__ import annotations
@@ -43,32 +43,38 @@ from ._crosshandle import Array, Memory
 
 _MAX_DEPTH = 100
 _MOST_FIELDS = 1000
-# Longer bytes are copied into shared memory.
+# The maximum length of bytes in the structure. Longer bytes are copied into shared memory.
 _LONG = 1024
 
 _VALUES = (type(None), bool, int, float, str)
 _LEAF, _FRAME, _NUMPY_SCALAR, _NAMED, _TUPLE, _LIST, _MAPPING, _DATACLASS = range(8)
 _FRAME_LIBRARIES = ("pandas", "polars", "pyarrow", "xarray")
-# What the objects of a class are, by class.
+# The kind of a class's objects, by class.
 _kinds: dict[type, int] = {Array: _LEAF, Memory: _LEAF}
 
 
 class Leaves(list[Any]):
-    """The arrays of a tree, in the order of their places. Parts of tables are arrays of shared memory already."""
+    """The arrays of a tree, in the order of their places.
+
+    Buffers of tables are already arrays of shared memory.
+    """
 
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
         self.tree = tree
         self.copies = copy
-        # The table that an array is a part of, by the array's place.
+        # The table that an array belongs to, by the array's place.
         self.owners: dict[int, Any] = {}
 
     def owned(self) -> list[Any]:
-        """The objects that each array was shared of."""
+        """Returns the object that each array was shared from."""
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
-        """An error of the array at a place, which says where that is in the tree."""
+        """Returns an error for the array at a place.
+
+        Its message says where in the tree the array is.
+        """
         path = _path(self.tree, self[place])
         if path is None or path == "tree":
             return error
@@ -76,7 +82,7 @@ class Leaves(list[Any]):
 
 
 def arrange(tree: Any, leaves: Leaves) -> str:
-    """Returns the structure of a tree, and puts its arrays into `leaves`."""
+    """Returns the structure of a tree, and appends its arrays to `leaves`."""
     if type(tree) is Array:
         leaves.append(tree)
         return "null"
@@ -198,7 +204,7 @@ def _name(value: Any) -> str:
 
 
 def _path(tree: Any, wanted: Any) -> str | None:
-    """Where an object is in a tree."""
+    """Returns where an object is in a tree, or None."""
     for path, value in _walk(tree, "tree", 0):
         if value is wanted:
             return path
@@ -224,7 +230,7 @@ def _walk(tree: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
 
 
 def rearrange(structure: str, arrays: list[Array]) -> Any:
-    """Returns the tree that a structure describes. Every part of it is checked."""
+    """Builds the tree that a structure describes. Checks every part of the structure."""
     if structure == "null" and len(arrays) == 1:
         return arrays[0]
     rest = iter(arrays)
@@ -234,7 +240,7 @@ def rearrange(structure: str, arrays: list[Array]) -> Any:
     except StopIteration:
         raise ValueError("the bundle has fewer arrays than places for them") from None
     except (KeyError, TypeError, binascii.Error, RecursionError, json.JSONDecodeError) as error:
-        raise ValueError(f"the bundle's structure is none: {error}") from None
+        raise ValueError(f"the bundle's structure is invalid: {error}") from None
     if next(rest, None) is not None:
         raise ValueError("the bundle has more arrays than places for them")
     return tree
@@ -245,7 +251,7 @@ def _rearranged(structure: Any, arrays: Iterator[Array], depth: int) -> Any:
         raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
     if structure is None:
         return next(arrays)
-    # Most parts are arrays, which need no call.
+    # Most parts are arrays, which `_parts` handles without a call for each.
     if isinstance(structure, list):
         return _parts(structure, arrays, depth)
     if isinstance(structure, dict) and len(structure) == 1:
@@ -262,7 +268,7 @@ def _rearranged(structure: Any, arrays: Iterator[Array], depth: int) -> Any:
         rebuild = _REBUILD.get(kind)
         if rebuild is not None:
             return rebuild(parts, arrays, depth)
-    raise ValueError("the bundle's structure has a part of no known kind")
+    raise ValueError("the bundle's structure has a part of an unknown kind")
 
 
 def _parts(parts: list[Any], arrays: Iterator[Array], depth: int) -> list[Any]:
@@ -274,7 +280,7 @@ def _keyed(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     for key, part in _list(parts):
         key = _rearranged(key, arrays, depth + 1)
         if not _is_key(key):
-            raise ValueError("the bundle has a dict with a key that is none")
+            raise ValueError("the bundle has a dict with an invalid key")
         found[key] = _rearranged(part, arrays, depth + 1)
     return found
 
@@ -282,7 +288,7 @@ def _keyed(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
 def _complex(parts: Any, _arrays: Iterator[Array], _depth: int) -> complex:
     real, imaginary = _list(parts)
     if type(real) is not float or type(imaginary) is not float:
-        raise ValueError("the bundle has a complex number that is none")
+        raise ValueError("the bundle has an invalid complex number")
     return complex(real, imaginary)
 
 
@@ -297,11 +303,11 @@ def _long_bytes(_parts: Any, arrays: Iterator[Array], _depth: int) -> bytes:
 def _scalar(parts: Any, _arrays: Iterator[Array], _depth: int) -> Any:
     text, nbytes, encoded = _list(parts)
     if type(text) is not str or type(nbytes) is not int:
-        raise ValueError("the bundle has a scalar that is none")
+        raise ValueError("the bundle has an invalid scalar")
     data = base64.b64decode(encoded, validate=True)
     dtype = _dtypes.dtype_named(text) if text.isidentifier() else _dtypes.dtype_of(text, nbytes)
     if dtype.hasobject or dtype.itemsize != len(data) or len(data) == 0:
-        raise ValueError("the bundle has a scalar that is none")
+        raise ValueError("the bundle has an invalid scalar")
     import numpy
 
     return numpy.frombuffer(data, dtype)[0]
@@ -314,13 +320,13 @@ def _named(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     if cls is not None and issubclass(cls, tuple) and not _has_finalizer(cls):
         own = inspect.getattr_static(cls, "_fields", None)
         if own == tuple(fields):
-            # Without the class's own `__new__`.
+            # Skips the class's own `__new__`.
             return tuple.__new__(cls, values)
     last = name.rpartition(".")[2]
     if not last.isidentifier() or keyword.iskeyword(last):
         last = "Tuple"
     if any(not field.isidentifier() or keyword.iskeyword(field) or field.startswith("_") for field in fields):
-        raise ValueError("the bundle has a named tuple with fields that cannot be")
+        raise ValueError("the bundle has a named tuple with invalid fields")
     plain: Any = collections.namedtuple(last, fields)  # type: ignore[misc]
     return plain(*values)
 
@@ -333,7 +339,7 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
         try:
             made: Any = object.__new__(cls)
             for field, value in zip(fields, values):
-                # Without the class's own `__setattr__`, so that frozen ones can be made too.
+                # Skips the class's own `__setattr__`, so this also works for frozen dataclasses.
                 object.__setattr__(made, field, value)
             return made
         except (TypeError, AttributeError):
@@ -344,22 +350,22 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
 def _fielded(parts: Any) -> tuple[str, str, list[str], list[Any]]:
     module, name, fields, parts = _list(parts)
     if not (isinstance(module, str) and isinstance(name, str) and isinstance(fields, list) and isinstance(parts, list)):
-        raise ValueError("the bundle has an object that is none")
+        raise ValueError("the bundle has an invalid object")
     if len(fields) != len(parts) or len(fields) > _MOST_FIELDS or len(set(fields)) != len(fields):
-        raise ValueError("the bundle has an object with fields that cannot be")
+        raise ValueError("the bundle has an object with invalid fields")
     if not all(isinstance(field, str) for field in fields):
-        raise ValueError("the bundle has an object with fields that are no names")
+        raise ValueError("the bundle has an object with field names that are not strings")
     return module, name, fields, parts
 
 
 def _list(parts: Any) -> list[Any]:
     if not isinstance(parts, list):
-        raise ValueError("the bundle's structure has a part that is no list")
+        raise ValueError("the bundle's structure has a part that is not a list")
     return parts
 
 
 def _class(module: str, name: str) -> type | None:
-    """The class of a module that is imported already. Runs nothing of the module."""
+    """Returns a class from an already imported module, or None. Runs no code of the module."""
     found: Any = sys.modules.get(module)
     if not issubclass(type(found), types.ModuleType):
         return None
@@ -378,7 +384,8 @@ def _has_finalizer(cls: type) -> bool:
 
 
 def _is_plain_dataclass(cls: type, fields: list[str]) -> bool:
-    """Whether objects of a class can be made field by field without running any of its code."""
+    """Returns whether instances of a class can be built field by field without running code of the
+    class."""
     if not isinstance(inspect.getattr_static(cls, "__dataclass_fields__", None), dict) or _has_finalizer(cls):
         return False
     if [field.name for field in dataclasses.fields(cls)] != fields:

@@ -1,9 +1,11 @@
-"""CuPy: arrays in memory that is born shareable.
+"""CuPy: arrays in memory that can be shared from the start.
 
     import crosshandle.cupy
 
     cupy.cuda.set_allocator(crosshandle.cupy.allocator)
-    cupy.cuda.set_allocator(cupy.cuda.MemoryPool(crosshandle.cupy.allocator).malloc)   # with CuPy's pool above it
+
+    pool = cupy.cuda.MemoryPool(crosshandle.cupy.allocator)     # or with CuPy's pool above it
+    cupy.cuda.set_allocator(pool.malloc)
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ atexit.register(_rust.stop_freeing)
 
 
 class _Block(cupy.cuda.BaseMemory):
-    """Memory as CuPy knows it, freed with the last array in it."""
+    """A CuPy memory block. It is freed with the last array in it."""
 
     def __init__(self, nbytes: int):
         number = cupy.cuda.runtime.getDevice()
@@ -32,9 +34,12 @@ class _Block(cupy.cuda.BaseMemory):
 
 
 def allocator(nbytes: int) -> Any:
-    """Allocates for CuPy, on the current device: for `cupy.cuda.set_allocator`.
+    """Allocates memory for CuPy on the current device.
 
-    The arrays can be shared by a handle at once. Memory that others have open stays theirs when CuPy frees it.
+    Pass this function to `cupy.cuda.set_allocator`.
+
+    The arrays can be shared by handle at once. Other processes keep memory that they have open when
+    CuPy frees it.
 
     >>> before = cupy.cuda.get_allocator()                       # needs gpu
     >>> cupy.cuda.set_allocator(crosshandle.cupy.allocator)      # needs gpu

@@ -1,11 +1,11 @@
-"""Links to other hosts: memory is reached there, and events are mirrored.
+"""Links to other hosts: reading and writing their memory, and mirroring their events.
 
 >>> from crosshandle import Context, link
 >>> listener = link.listen("127.0.0.1:0", token=(token := link.new_token()), data="tls")
 >>> other = link.connect(listener.address, token=token, data="tls")
 
-Both sides prove who they are, by a token that they share or by certificates. `docs/hosts.md` says what
-a link protects from whom.
+Both sides prove their identity, by a shared token or by certificates. `docs/hosts.md` describes
+what a link protects against.
 """
 
 from os import PathLike, fspath
@@ -29,7 +29,7 @@ _Path = str | PathLike[str]
 
 
 class Certificates(NamedTuple):
-    """Certificates in PEM files. Each side trusts whatever its authority has signed.
+    """Certificates in PEM files. Each side trusts certificates that `authority` has signed.
 
     >>> ours = link.Certificates("authority.pem", "host.pem", "host.key", peer_name="store.example")
     """
@@ -57,11 +57,12 @@ def connect(
 ) -> Link:
     """Connects to a host that listens at an address, `host:port`.
 
-    `context` (default: the host's) opens what the other side asks for, and has the mirrors of its events; a
-    link to or from memory of a GPU needs one of that GPU. `data` says how the bytes of memory travel:
-    by UCX, over the network interface `interface`, or over TLS. `keep_alive` (default: 10) is after how many
-    seconds of silence the link ends. `timeout` is how many seconds connecting may
-    take. `names` lets the other side read what this host's holder has names for.
+    `context` (default: the host's) opens the objects that the peer requests, and owns the
+    mirrors of its events. A link to or from memory of a GPU needs a context of that GPU. `data` is
+    the transport for the contents of memory: UCX over the network interface `interface`, or TLS.
+    `keep_alive` is the number of seconds of silence after which the link ends (default: 10).
+    `timeout` is the maximum number of seconds to connect. `names` allows the peer to read the
+    objects that this host's holder has names for.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:
@@ -87,7 +88,9 @@ def listen(
     transports: str | None = None,
     names: bool = False,
 ) -> Listener:
-    """Listens at an address, `host:port`, with port 0 for any. The rest is as for `connect`.
+    """Listens at an address, `host:port`.
+
+    Port 0 selects a free port. The other arguments are as for `connect`.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:

@@ -1,15 +1,17 @@
-"""Models under names: loaded once, opened in milliseconds by any process, kept by a holder (`crosshandle hold`).
+"""Named models: loaded once, kept by a holder (`crosshandle hold`), and opened by any process in
+milliseconds.
 
     from crosshandle import store
 
-    store.load("llama-70b", ["model.safetensors"], device="cuda:0")       # one process, which may end
+    store.load("llama-70b", ["model.safetensors"], device="cuda:0")     # one process, which may end
 
     with store.open("llama-70b", framework="torch") as model:             # any number of others
         model.keys()
         model.get_tensor("lm_head.weight")                                # no copy
 
-What is opened can be read only. The host's descriptor allows no more, and a program that writes all the same, by a tensor
-of torch, which knows no read-only memory, ends by the fault; on a GPU that is an error of the device.
+Opened models are read-only. On the host, the descriptor grants no write access. Torch has no
+read-only tensors, so a program can still write to one: on the host that ends the process with a
+fault, on a GPU it is a device error.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ __all__ = [
 Files = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 Progress = Callable[[int, int], object]
 
-# The types of safetensors, and their names here. What has no other name stays bytes.
+# The element types of safetensors, and this package's names for them. Other types have no name
+# here, and their tensors cannot be opened as arrays.
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -85,13 +88,13 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Lets contexts end while the drivers are there."""
+    """Releases the stores' contexts while the drivers are still loaded."""
     for one in list(_stores):
         one._store.forget_contexts()
 
 
 class Published(NamedTuple):
-    """What was handed over.
+    """A model that was handed over to the holder.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> published.version, published.is_safe
@@ -99,19 +102,20 @@ class Published(NamedTuple):
     """
 
     version: int
-    """The version of the name, from 1."""
+    """The version of the name, starting at 1."""
     hash: str
-    """The hash of all of the model, for `expected_hash`."""
+    """The hash of the whole model, for `expected_hash`."""
     is_safe: bool
-    """Whether the holder's successor has it too, so that it outlives the holder."""
+    """Whether the holder's successor has the model too, so that it outlives the holder."""
     resumed_bytes: int = 0
-    """Bytes that a load before, which was killed, had brought to their places."""
+    """The number of bytes that an earlier, killed load had already read."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """How long making the memory took, making staging buffers, and filling the memory, staging buffers included."""
+    """The seconds spent on allocating the memory, on allocating staging buffers, and on filling the
+    memory. The last number includes staging buffers."""
 
 
 class Held(NamedTuple):
-    """A name that the holder knows.
+    """A name that the holder keeps.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> [(held.name, held.version) for held in store.ls()]
@@ -121,20 +125,20 @@ class Held(NamedTuple):
     name: str
     version: int
     label: str
-    """The hash that the model had when it was published."""
+    """The hash of the model when it was published."""
     pinned: bool
     created: int
-    """When it was published, in seconds since 1970."""
+    """The time of publication, in seconds since 1970."""
     has_tokens: bool
     device: str
     nbytes: int
     recovered: str | None = None
-    """`"same files"` or `"unverified"` if it has come back from a process that had it open, after a holder and its successor
-    had died at the same moment. It can be read then, and not written."""
+    """`"same files"` or `"unverified"` if a reader restored the name after a holder and its
+    successor had died at the same time. Such a name can be read, but not written."""
 
 
 class _View:
-    """All of a model's memory, for libraries that take an address. It keeps what has that open."""
+    """All memory of a model, for libraries that take an address. It keeps the model open."""
 
     def __init__(self, owner: object, address: int, nbytes: int, device: str, read_only: bool):
         self._owner = owner
@@ -146,9 +150,10 @@ class _View:
 
 
 class Model:
-    """A model that was opened: one mapping, in which all its tensors are. Any thread may use it.
+    """An opened model: one mapping that contains all its tensors. Any thread may use it.
 
-    It can be used in a `with` statement; arrays that were made of it stay good after that.
+    It can be used in a `with` statement. Arrays that were made from it stay valid after the
+    statement ends.
 
     >>> published = store.publish("example", {"w": crosshandle.ones((2, 2), "float32")})
     >>> model = store.open("example")
@@ -168,7 +173,7 @@ class Model:
     >>> del weights
     >>> model.close()
 
-    A model at a place of its own can sleep, and wakes at the same addresses:
+    A model that was opened with `place` can sleep. It wakes at the same addresses:
 
     >>> model = store.open("example", place="sleepable")
     >>> model.sleep()
@@ -194,7 +199,7 @@ class Model:
 
     @property
     def name(self) -> str:
-        """The name under which it was opened."""
+        """The name of the model."""
         return self._model.describe()[0]
 
     @property
@@ -204,7 +209,7 @@ class Model:
 
     @property
     def hash(self) -> str:
-        """The hash of names, types, shapes and contents, as of the last `refresh` or `wake`."""
+        """The hash of names, types, shapes and contents, at the last `refresh` or `wake`."""
         return self._model.describe()[2]
 
     @property
@@ -214,7 +219,7 @@ class Model:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of all tensors, and those between them."""
+        """The size of the model in bytes, including gaps between tensors."""
         return self._model.describe()[4]
 
     @property
@@ -224,28 +229,31 @@ class Model:
 
     @property
     def address(self) -> int | None:
-        """The address of the first byte; of a model that was opened at a `place`, also while it sleeps."""
+        """The address of the first byte, or None.
+
+        A model opened with `place` has it while it sleeps, too.
+        """
         return self._model.address
 
     @property
     def asleep(self) -> bool:
-        """Whether it sleeps."""
+        """Whether the model sleeps."""
         return self._model.asleep
 
     def keys(self) -> list[str]:
-        """The names of the tensors, in order."""
+        """Returns the names of the tensors, in order."""
         return list(self._tensors)
 
     def metadata(self) -> dict[str, str]:
-        """What the files said beside the tensors."""
+        """Returns the metadata of the model's files."""
         return self._model.metadata()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor."""
+        """Returns the shape of a tensor."""
         return tuple(self._tensors[name][1])
 
     def dtype(self, name: str) -> str:
-        """The type of a tensor's elements, as safetensors calls it."""
+        """Returns the type of a tensor's elements, in the notation of safetensors."""
         return self._tensors[name][0]
 
     def __len__(self) -> int:
@@ -261,10 +269,12 @@ class Model:
         return self.get_tensor(name)
 
     def get_tensor(self, name: str, framework: str | None = None) -> Any:
-        """A tensor, without a copy: of `framework`, or of the one that the model was opened for.
+        """Returns a tensor without a copy, for `framework` or for the framework that the model was
+        opened for.
 
-        `crosshandle` is this package's `Array`. What is made keeps the memory mapped, except of a model that was opened
-        at a `place`: its tensors have their addresses, and are there unless it sleeps.
+        `crosshandle` stands for this package's `Array`. The tensor keeps the memory mapped. Tensors
+        of a model that was opened with `place` do not: they are valid while the model is open and
+        awake.
         """
         if name not in self._tensors:
             raise KeyError(name)
@@ -275,7 +285,7 @@ class Model:
             return self._numpy(name)
         if self._placed:
             raise ValueError(
-                "tensors of a model at a place of its own are torch's or NumPy's: those of others would keep it awake"
+                "a model with a place supports only torch and NumPy tensors: arrays of other libraries would keep it awake"
             )
         dtype = self._tensors[name][0]
         array: Array = self._model.array(name, _named(name, dtype))
@@ -284,7 +294,7 @@ class Model:
         return getattr(array, framework)()
 
     def state_dict(self, framework: str | None = None) -> dict[str, Any]:
-        """All tensors by their names, without a copy."""
+        """Returns all tensors by name, without a copy."""
         return {name: self.get_tensor(name, framework) for name in self._tensors}
 
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
@@ -332,47 +342,57 @@ class Model:
         return every[offset : offset + nbytes].view(kind).view(shape)
 
     def verify(self, threads: int | None = None) -> None:
-        """Takes the hash of all bytes again. Raises `WrongContentsError` if it is another one."""
+        """Hashes all bytes of the model again.
+
+        Raises `WrongContentsError` if the hash is different.
+        """
         self._model.verify(threads)
 
     def stable(self, timeout: float | None = 30.0) -> int:
-        """Waits until no update is under way, and returns a number that every update changes. Raises `TornUpdateError`."""
+        """Waits until no update is in progress. Returns a number that every update changes.
+
+        Raises `TornUpdateError` if an update was started but not finished.
+        """
         return self._model.stable(timeout)
 
     def is_still(self, number: int) -> bool:
-        """Whether no update has begun since `stable` returned this: what was read meanwhile is whole."""
+        """Returns whether no update has started since `stable` returned `number`.
+
+        If so, everything read since then is consistent.
+        """
         return self._model.is_still(number)
 
     def next_update(self, number: int, timeout: float | None = None) -> int:
-        """Waits for the end of an update after this one, and returns its number."""
+        """Waits until an update after number `number` has finished, and returns its number."""
         return self._model.next_update(number, timeout)
 
     def refresh(self, timeout: float | None = 30.0) -> int:
-        """Reads the hash again, after updates. Returns the number of the last one."""
+        """Reads the hash again after updates. Returns the number of the last update."""
         return self._model.refresh(timeout)
 
     def _is_used(self) -> bool:
-        """Whether the program has tensors of a model at a place."""
+        """Returns whether the program has tensors of this model, which was opened with `place`."""
         for kind in list(self._views):
             every = self._views[kind]
-            # References of the dict, of this name and of the call.
+            # Three references belong to the dict, the local name and the call.
             if sys.getrefcount(every) > 3:
                 return True
-            # That of the tensor, and of the storage's object.
+            # Two uses belong to the tensor and the storage's Python object.
             if kind == "torch" and _storages.uses_of_torch(every.untyped_storage()) > 2:
                 return True
         return False
 
     def sleep(self, to: str | None = None, *, keep_tensors: bool = False) -> None:
-        """Unmaps the model, which was opened at a `place`.
+        """Unmaps a model that was opened with `place`. `wake` maps it again.
 
-        With `to`, usually `"host"`, its memory goes to that device first, as the next version of its name. What it had
-        is free when no other process has it open. `wake` brings the model back.
+        With `to`, usually `"host"`, the model first moves to that device and becomes the next
+        version of its name. Its old memory is freed when no other process has it open.
 
-        Raises `StoreError` while the program has tensors of the model, since their bytes would be gone. With
-        `keep_tensors` they may live on: after `wake` they are good again at the same addresses. Until then a
-        program must not touch them. On the host a touch ends the process (`SIGSEGV`). On a GPU it is an error of the
-        device, after which the process can use the device no more. No work that uses the tensors may be under way.
+        Raises `StoreError` while the program has tensors of the model, since their bytes would be
+        gone. With `keep_tensors` they may live on, and are valid again at the same addresses after
+        `wake`. The program must not use them until then, and no work that uses them may be in
+        progress. On the host, an access to them ends the process (`SIGSEGV`). On a GPU, it is a
+        device error, after which the process cannot use the device any more.
         """
         with self._lock:
             if not keep_tensors and not self.asleep and self._is_used():
@@ -385,12 +405,16 @@ class Model:
         self._model.sleep(to)
 
     def wake(self) -> bool:
-        """Maps what the name stands for now at the same addresses. Returns whether that is something else than before.
-        Tensors that were made before are good again."""
+        """Maps the current version of the name at the same addresses.
+
+        Returns whether it differs from the version before.
+
+        Existing tensors are valid again.
+        """
         return self._model.wake()
 
     def close(self) -> None:
-        """Closes it for this process, as far as no tensor keeps it open."""
+        """Closes the model for this process. Tensors that keep the memory mapped stay valid."""
         with self._lock:
             self._opened = None
             self._views = {}
@@ -412,10 +436,12 @@ class Model:
 
 
 class Updater:
-    """A model that this process can write, in place: while others have it open, and without more memory.
+    """A model that this process can update in place, while other processes have it open and without
+    more memory.
 
-    Keep it for any number of updates. Readers wait meanwhile (`Model.stable`), and learn of the end. If this process
-    dies in the middle, they get `TornUpdateError` until an update has written all tensors.
+    One updater can be used for any number of updates. Readers wait during an update
+    (`Model.stable`) and are notified when it ends. If this process dies during an update, readers
+    get `TornUpdateError` until another update has written all tensors.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
     >>> updater = store.updater("example")
@@ -429,12 +455,13 @@ class Updater:
 
     @property
     def version(self) -> int:
-        """The version that it writes, also if the name has a later one."""
+        """The version that this updater writes, even if the name has a later one."""
         return self._updater.version
 
     @property
     def epoch(self) -> int | None:
-        """The number of this process as the name's one writer; `None` unless it was claimed."""
+        """The number of this process as the only writer of the name, or None if the name was not
+        claimed."""
         return self._updater.epoch
 
     def update(
@@ -447,12 +474,15 @@ class Updater:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Writes tensors over those of the same names, types and shapes, and returns the model's new hash.
+        """Writes tensors over those of the same names, types and shapes.
 
-        `tensors` may yield them one by one, as they are made: then the peak of memory is one of them. Arrays on the
-        model's GPU are copied there, when the work that was submitted to their library's current stream is done.
-        `files` are of safetensors. Without `hashed`, nobody can `verify` the contents until a later update with it.
-        `timeout` is for another process's update to end.
+        Returns the model's new hash.
+
+        `tensors` may be an iterator that creates tensors one by one, so that only one of them needs
+        memory at a time. Arrays on the model's GPU are copied on the device, after the work that
+        was submitted to their library's current stream. `files` are paths of safetensors files.
+        With `hashed=False`, `verify` does not work until a later update with `hashed=True`.
+        `timeout` is the maximum number of seconds to wait for another process's update.
         """
         items: Any = tensors.items() if isinstance(tensors, Mapping) else tensors
         pieces = ([_described(name, array, on_host=False)] for name, array in items)
@@ -461,9 +491,12 @@ class Updater:
 
 
 class Store:
-    """Where models are loaded to and opened from: the holder of a directory of sockets, by default the usual one.
+    """A client of the holder in a socket directory, by default the usual one.
 
-    `token` is shown to the holder, for names that need one. The functions of this module are those of a usual store.
+    It loads, publishes and opens models.
+
+    `token` is shown to the holder for names that require one. The functions of this module use the
+    usual holder without a token.
 
     >>> published = store.Store().publish("example", {"w": crosshandle.ones(8)})
     >>> model = store.Store().open("example")
@@ -484,15 +517,22 @@ class Store:
         back_up: bool = False,
         timeout: float = 30.0,
     ) -> Model:
-        """Opens a model, to read it. Raises `WrongContentsError` if it has another hash than `expected_hash`.
+        """Opens a model for reading.
 
-        `framework` is what `get_tensor` makes: numpy, torch, jax, cupy, or crosshandle for this package's arrays. `place` is
-        `"agreed"` for the same addresses in every process that asks so, a number for addresses of the program's choice
-        (a multiple of 32 MiB), `"sleepable"` for any: such a model can `sleep` and `wake`. If the addresses are taken,
-        `AddressTakenError` is raised, or with `or_elsewhere` others are used.
-        With `back_up`, this process brings the model back to the next holder if the one that runs and its successor die at
-        the same moment; that takes some descriptors. The holder, and the end of an update that is under
-        way, are waited for at most `timeout` seconds.
+        Raises `WrongContentsError` if its hash is not `expected_hash`.
+
+        `framework` is what `get_tensor` returns: numpy, torch, jax, cupy, or crosshandle for this
+        package's arrays.
+
+        `place` says where the model is mapped. `"agreed"` means the same addresses in every process
+        that passes it. A number is an address that the program chooses, a multiple of 32 MiB.
+        `"sleepable"` means any address. A model with a `place` can `sleep` and `wake`. If the
+        addresses are in use, the call raises `AddressTakenError`, or uses others with
+        `or_elsewhere`.
+
+        With `back_up`, this process restores the model to the next holder if the current holder and
+        its successor die at the same time. That takes some descriptors. `timeout` is the maximum
+        number of seconds to wait for the holder, and for an update in progress to end.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.open("example", published.hash).keys()
@@ -521,13 +561,16 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Loads files of safetensors, or a checkpoint by its index, and hands them over under a name.
+        """Loads safetensors files, or a checkpoint by its index file, and hands them over to the
+        holder under a name.
 
-        `replace` publishes the name's next version: who has the one before open keeps it. `direct` reads past the page
-        cache. With `resume`, a load that is killed leaves what it has brought with the holder, and the next one of the same
-        files under the same name goes on there. `metadata` is added to the files' own. `staging_bytes` and `part_bytes` are
-        how much each of a thread's two staging buffers has, and how much a thread reads at a time. `progress` is called
-        with the bytes of each piece and of all, by several threads.
+        `replace` publishes the next version of the name. Processes that have the previous version
+        open keep it. `direct` bypasses the page cache. With `resume`, a load that is killed leaves
+        the part that it has read with the holder, and the next load of the same files under the
+        same name continues there. `metadata` is added to the metadata of the files. `staging_bytes`
+        is the size of each of a thread's two staging buffers. `part_bytes` is how much a thread
+        reads at a time. Several threads call `progress`, with the number of bytes of the piece just
+        loaded and of the whole model.
 
         >>> loaded = store.load("example", ["model.safetensors"])
         >>> loaded.version
@@ -560,9 +603,11 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Copies arrays of any library into memory of a device, and hands that over, as `load` does.
+        """Copies arrays of any library into memory of a device, and hands it over to the holder as
+        `load` does.
 
-        If all arrays are on that device already, it copies them itself; otherwise they go by way of the host.
+        If all arrays are already on that device, the device copies them. Otherwise they are copied
+        through the host.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> published = store.publish("example", {"w": crosshandle.zeros(8)}, replace=True)
@@ -578,11 +623,12 @@ class Store:
     def updater(
         self, name: str, *, claim: bool = False, force: bool = False, timeout: float | None = 0.0
     ) -> Updater:
-        """Opens a model to write its tensors in place.
+        """Opens a model to update its tensors in place.
 
-        With `claim` this process is its one writer until it ends: others are let in when it has. `timeout` is how long to
-        wait until the writer before has provably ended, in seconds; `force` does not ask for the proof. A `timeout` that
-        is not 0 also limits how long the holder may take to answer (otherwise 30 s).
+        With `claim`, this process is the only writer until it ends. `timeout` is the maximum number
+        of seconds to wait for proof that the previous writer has ended. `force` skips this proof. A
+        `timeout` other than 0 also limits how long the holder may take to reply (otherwise 30
+        seconds).
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
         >>> updater = store.updater("example")
@@ -591,7 +637,7 @@ class Store:
         return Updater(self._store.updater(name, claim=claim, force=force, timeout=timeout))
 
     def verify(self, name: str, expected_hash: str | None = None, *, threads: int | None = None) -> str:
-        """Opens a model and takes the hash of all its bytes. Returns the model's hash.
+        """Opens a model and hashes all its bytes. Returns the model's hash.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.verify("example") == published.hash
@@ -602,7 +648,9 @@ class Store:
             return model.hash
 
     def ls(self, *, timeout: float | None = None) -> list[Held]:
-        """What the holder has. Waits for its answer at most `timeout` seconds, and never more than 30.
+        """Returns the names that the holder keeps.
+
+        Waits for its reply at most `timeout` seconds, and never more than 30.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> [held.name for held in store.ls()]
@@ -611,7 +659,7 @@ class Store:
         return [Held(**name) for name in self._store.ls(timeout)]
 
     def rm(self, name: str, *, timeout: float | None = None) -> None:
-        """Lets go of a name. Who has it open keeps it. `timeout` as for `ls`.
+        """Removes a name. Processes that have its object open keep it. `timeout` is as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.rm("example")
@@ -621,7 +669,9 @@ class Store:
         self._store.rm(name, timeout)
 
     def pin(self, name: str, pinned: bool = True, *, timeout: float | None = None) -> None:
-        """Protects a name from being removed and replaced, or does so no more. `timeout` as for `ls`.
+        """Protects a name from being removed or replaced, or ends the protection.
+
+        `timeout` is as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.pin("example")
@@ -630,7 +680,7 @@ class Store:
         self._store.pin(name, pinned, timeout)
 
     def await_version(self, name: str, version: int, timeout: float | None = None) -> int:
-        """Waits until a name has a later version than this, and returns its number.
+        """Waits until a name has a version later than `version`, and returns that version.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.await_version("example", 0, timeout=5)
@@ -640,7 +690,7 @@ class Store:
 
 
 def _named(name: str, dtype: str) -> str:
-    """This package's name of a type."""
+    """Returns this package's name for a safetensors type."""
     if dtype not in _DTYPES:
         raise TypeError(f"the tensor {name} has elements of {dtype}, which no array library knows")
     return _DTYPES[dtype]
@@ -653,7 +703,7 @@ def _files(files: Files) -> list[str]:
 
 
 def _synchronize(device: str) -> None:
-    """Waits for what torch and CuPy have submitted, if they are there."""
+    """Waits for the work that torch and CuPy have submitted, if they are loaded."""
     torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
     if torch is not None and torch.cuda.is_initialized():
         torch.cuda.synchronize(device)
@@ -663,7 +713,7 @@ def _synchronize(device: str) -> None:
 
 
 def _is_on(array: Any, device: str) -> bool:
-    """Whether an array is torch's or CuPy's, on this GPU."""
+    """Returns whether an array belongs to torch or CuPy and is on this GPU."""
     library, _, number = device.partition(":")
     if library != "cuda":
         return False
@@ -675,7 +725,10 @@ def _is_on(array: Any, device: str) -> bool:
 
 
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:
-    """A tensor as the store takes it: without gaps, and with its bytes there."""
+    """Describes a tensor for the store.
+
+    The described array has no gaps, and its bytes are ready.
+    """
     _rust.check_whole(array)
     library = type(array).__module__.partition(".")[0]
     if library == "torch":
@@ -694,7 +747,7 @@ def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[
     elif library == "numpy":
         import numpy
 
-        # A copy if it has gaps. The byte order of other machines is refused below.
+        # This makes a copy if the array has gaps. `describe` refuses a foreign byte order.
         shape = array.shape
         array = numpy.ascontiguousarray(array).reshape(shape)
     elif on_host and library.startswith("jax"):
@@ -721,7 +774,7 @@ def open(
     back_up: bool = False,
     timeout: float = 30.0,
 ) -> Model:
-    """Opens a model, to read it: see `Store.open`.
+    """Opens a model for reading. See `Store.open`.
 
     >>> published = store.publish("example", {"w": crosshandle.ones(8)})
     >>> store.open("example").keys()

@@ -1,4 +1,5 @@
-"""torch: tensors in memory that is born shareable, and `torch.multiprocessing` by this package's bundles.
+"""torch: tensors in memory that can be shared from the start, and bundles for
+`torch.multiprocessing`.
 
     import crosshandle.torch
 
@@ -9,7 +10,7 @@
     with torch.cuda.use_mem_pool(pool):           # tensors that others open in microseconds
         weights = torch.empty(...)
 
-    crosshandle.torch.load_state_dict("llama-70b", module)   # weights that a holder has, without a copy
+    crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ _lock = threading.Lock()
 
 
 def allocator(device: int | None = None) -> Any:
-    """The allocator for `torch.cuda.MemPool`, and for `torch.cuda.memory.change_current_allocator`.
+    """Returns an allocator for `torch.cuda.MemPool` and
+    `torch.cuda.memory.change_current_allocator`.
 
-    `device` is torch's number of the device, by default the current one. What it allocates can be shared by a handle at
-    once, also while a graph is captured. Memory that others have open stays theirs when torch frees it.
+    `device` is torch's number of the device, by default the current one. Memory from this allocator
+    can be shared by handle at once, also while a graph is captured. Other processes keep memory
+    that they have open when torch frees it.
 
     >>> pool = torch.cuda.MemPool(crosshandle.torch.allocator().allocator())      # needs gpu
     """
@@ -60,12 +63,13 @@ def allocator(device: int | None = None) -> Any:
 
 
 class MemPool(torch.cuda.MemPool):
-    """A pool for `torch.cuda.use_mem_pool`, whose tensors can be shared by a handle at once.
+    """A pool for `torch.cuda.use_mem_pool`, whose tensors can be shared by handle at once.
 
-    `reserve` bytes are taken now, as one block that importers map once: a tree of tensors in it is opened in the time
-    of one. What does not fit is allocated piece by piece. The block is given back when the pool is gone and nothing in it
-    is in use. Other pools of the device may use what is left of it, since torch does not say for which pool it
-    allocates.
+    `reserve` bytes are allocated now, as one block that importers map only once. Opening a tree of
+    tensors from this block takes as long as opening a single one. Tensors that do not fit are
+    allocated separately. The block is freed when the pool has ended and no tensor uses the block.
+    Other pools of the device may use free space in the block, because torch does not say for which
+    pool it allocates.
 
     >>> with torch.cuda.use_mem_pool(crosshandle.torch.MemPool(reserve=1 << 30)):   # needs gpu
     ...     weights = torch.ones(1024, device="cuda")
@@ -77,12 +81,13 @@ class MemPool(torch.cuda.MemPool):
         if reserve:
             arena = _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
             assert arena is not None
-            # torch gives the pool's memory back when the pool ends, some time after this object does.
+            # torch gives the pool's memory back when the pool ends, some time after this object
+            # does.
             weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
 def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: bool) -> torch.Tensor:
-    """What a pickled tensor is made of again. Runs nothing that the sender chose."""
+    """Unpickles a tensor. Runs no code that the sender chose."""
     tensor: torch.Tensor = open(data).torch()
     opened(ticket)
     if is_parameter:
@@ -94,7 +99,7 @@ def _open_tensor(data: bytes, ticket: bytes, requires_grad: bool, is_parameter: 
 def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[bytes, bytes, bool, bool]]:
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError(
-            "this tensor requires a gradient and is no leaf, and autograd does not cross processes: detach() it"
+            "this tensor requires a gradient and is not a leaf, and autograd does not cross processes: detach() it"
         )
     event = default_context(f"cuda:{tensor.get_device()}").event()
     event.signal(torch.cuda.current_stream(tensor.device))
@@ -104,7 +109,7 @@ def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[by
 
 
 class _PickledByPut:
-    """An object that `Queue.put` has pickled, in its caller's thread."""
+    """An object that `Queue.put` has already pickled, in the thread of its caller."""
 
     __slots__ = ("_data",)
 
@@ -116,19 +121,22 @@ class _PickledByPut:
 
 
 def _pickled_by_put(value: Any) -> Any:
-    """Pickles an object now, if a tensor in it may depend on the current stream. The thread of the queue that would do so
-    later has other current streams."""
+    """Pickles an object now if a tensor in it may depend on the current stream.
+
+    Otherwise the feeder thread of the queue would pickle it later, and that thread has other
+    current streams.
+    """
     if isinstance(value, (str, bytes, int, float, type(None))) or not torch.cuda.is_initialized():
         return value
     try:
         return _PickledByPut(bytes(ForkingPickler.dumps(value)))
     except Exception:
-        # The thread of the queue reports it, as for any other object.
+        # The feeder thread reports the error, as for any other object.
         return value
 
 
 class Registration:
-    """What `register` has changed; `with` and `undo` change it back.
+    """The changes that `register` has made. `undo`, or the end of a `with` block, reverts them.
 
     >>> registration = crosshandle.torch.register()
     >>> registration.undo()
@@ -139,7 +147,7 @@ class Registration:
         self._puts = puts
 
     def undo(self) -> None:
-        """Lets torch send tensors itself again."""
+        """Restores torch's own way of sending tensors."""
         if self._before is not None:
             for kind, reducer in self._before.items():
                 ForkingPickler.register(kind, reducer)
@@ -157,21 +165,23 @@ class Registration:
 
 
 def register() -> Registration:
-    """Makes the queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
+    """Makes queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
 
-    The program stays as it is. A sender may free the tensor, and exit once the receiver has it; segments that grow
-    (`expandable_segments`) work; nothing needs ptrace rights, and nothing that the sender chose runs in the
-    receiver. Tensors on the host are sent by torch as before. The receiving process imports this module by itself.
+    The program does not change otherwise. A sender may free a tensor at once, and exit when the
+    receiver has it. Expandable segments (`expandable_segments`) work. No ptrace rights are needed,
+    and the receiver runs no code that the sender chose. Host tensors are sent by torch as before.
+    The receiving process imports this module automatically.
 
-    The receiver's stream waits for what the stream that is current when `put` is called was given before. A tensor is
-    kept until the receiver has opened it, as everything is that is pickled: see `crosshandle.pending`.
+    The receiver's stream waits for the work that was on the sender's current stream when `put` was
+    called. Like every pickled object, a tensor is kept until the receiver has opened it. See
+    `crosshandle.pending`.
 
     >>> with crosshandle.torch.register():
     ...     queue = torch.multiprocessing.get_context("spawn").Queue()
     ...     queue.put(torch.ones(1024, device="cuda"))           # needs gpu
     ...     tensor = queue.get(timeout=30)                       # needs gpu
     """
-    import torch.multiprocessing  # registers torch's own
+    import torch.multiprocessing  # registers torch's own reducers
 
     before: dict[type, Any] = {}
     table: dict[type, Any] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]

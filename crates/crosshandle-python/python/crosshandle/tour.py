@@ -1,6 +1,6 @@
-"""A tour: a dozen numbered examples, each with what it showed. `python -m crosshandle.tour [NUMBER …]`.
+"""A tour of numbered examples, each with its result: `python -m crosshandle.tour [NUMBER …]`.
 
-It needs nothing but this package. The source of each example is a few lines long: read it here, beside its output.
+It only needs this package. Each example is a few lines long. Read its source next to its output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Other:
 
     def receive(self) -> Any:
         if not self.pipe.poll(_LIMIT):
-            raise TimeoutError("the other process says nothing")
+            raise TimeoutError("the other process sent no reply")
         return self.pipe.recv()
 
     def __enter__(self) -> _Other:
@@ -56,7 +56,7 @@ def _write_into(pipe: Any, handle: bytes) -> None:
 
 
 def memory() -> str:
-    """Memory crosses as 104 bytes"""
+    """Memory is sent as 104 bytes"""
     block = crosshandle.default_context().allocate(4096, name="tour")
     with _Other(_write_into, bytes(block.handle())) as other:
         other.receive()
@@ -64,7 +64,7 @@ def memory() -> str:
 
 
 def checked() -> str:
-    """A handle is checked before anything is done with it"""
+    """A handle is checked before it is used"""
     handle = bytearray(bytes(crosshandle.default_context().allocate(64).handle()))
     handle[40] ^= 1
     try:
@@ -83,7 +83,7 @@ def _double(pipe: Any, bundle: bytes) -> None:
 
 
 def tree() -> str:
-    """A tree of arrays crosses as one bundle"""
+    """A tree of arrays is sent as one bundle"""
     layers = [crosshandle.empty(4, "float32"), crosshandle.empty(4, "float32")]
     numbers: Any = memoryview(layers[1])
     numbers[0], numbers[1], numbers[2], numbers[3] = 1.0, 2.0, 3.0, 4.0
@@ -103,7 +103,7 @@ def _answer(pipe: Any, ask: bytes, answer: bytes, rounds: int) -> None:
 
 
 def events() -> str:
-    """Events are waited for across processes"""
+    """A process waits for an event of another process"""
     context, rounds = crosshandle.default_context(), 2000
     ask, answer = context.event(), context.event()
     with _Other(_answer, bytes(ask.handle()), bytes(answer.handle()), rounds):
@@ -117,13 +117,13 @@ def events() -> str:
 
 
 def deadline() -> str:
-    """Every wait has a deadline, and an exception of Python's own kind"""
+    """Every wait has a deadline, and raises a built-in exception"""
     event = crosshandle.default_context().event(name="never")
     try:
         event.wait_value(1, timeout=0.05)
     except TimeoutError as late:
         return f"{type(late).__name__}, which is a TimeoutError: {late}"
-    raise AssertionError("nobody had signalled")
+    raise AssertionError("no process had signalled")
 
 
 def _promise(pipe: Any) -> None:
@@ -148,7 +148,7 @@ def death() -> str:
 
 
 def outlives() -> str:
-    """Memory outlives the process that made it"""
+    """Memory outlives the process that allocated it"""
     with _Other(_promise) as other:
         block = crosshandle.open(other.receive()[1])
         other.process.kill()
@@ -165,7 +165,7 @@ def _try_to_write(pipe: Any, bundle: bytes) -> None:
 
 
 def read_only() -> str:
-    """What is shared read-only cannot be written by others"""
+    """Other processes cannot write to memory that was shared read-only"""
     array = crosshandle.empty(8, "int64")
     memoryview(array)[0] = 7
     with crosshandle.share(array, read_only=True) as bundle:
@@ -182,7 +182,7 @@ def _signal_each(pipe: Any, handles: list[bytes]) -> None:
 
 
 def awaited() -> str:
-    """Events are awaited in asyncio, a hundred of them by one descriptor"""
+    """A hundred events are awaited in asyncio with one descriptor"""
     context = crosshandle.default_context()
     waited = [context.event() for _ in range(100)]
 
@@ -204,7 +204,7 @@ def _take(pipe: Any, queue: Any) -> None:
 
 
 def queue() -> str:
-    """Arrays cross the queues of multiprocessing without being copied"""
+    """Arrays are sent through queues of multiprocessing without a copy"""
     array = crosshandle.empty(1 << 20, "int64")
     view = memoryview(array)
     view[0] = 41
@@ -216,7 +216,7 @@ def queue() -> str:
 
 
 def pages() -> str:
-    """Physical memory is mapped where the program wants it"""
+    """Physical memory is mapped at addresses that the program chooses"""
     context = crosshandle.default_context()
     size = context.device.granularity
     block = context.physical_memory(size)
@@ -228,7 +228,7 @@ def pages() -> str:
 
 
 class _Buffer:
-    """What a program would use again."""
+    """An object that a program would reuse."""
 
     def __init__(self, told: list[str]):
         self.told = told
@@ -238,7 +238,7 @@ class _Buffer:
 
 
 def lent() -> str:
-    """What is lent is not used again while another process has it open"""
+    """Lent memory is not reused while another process has it open"""
     told: list[str] = []
     context = crosshandle.default_context()
     block = context.allocate(4096)
@@ -272,12 +272,12 @@ def _dpctl_reverses(pipe: Any, bundle: bytes) -> None:
 
 
 def dpctl() -> str:
-    """dpctl's memory crosses as memory of SYCL's"""
+    """dpctl memory is shared as SYCL memory"""
     if importlib.util.find_spec("dpctl") is None:
         return "dpctl is not installed here; `array.dpctl()` and `.dpnp()` would make memory and arrays of SYCL's"
     array = crosshandle.empty(5, "uint8")
     memoryview(array)[:] = bytes(range(1, 6))
-    # The SYCL runtime of the other process takes memory that this adapter knows.
+    # The SYCL runtime of the other process only accepts memory that this adapter knows.
     loading = {"UR_ADAPTERS_FORCE_LOAD": crosshandle.ur_adapter("host"), "CROSSHANDLE_UR_BACKEND": "opencl"}
     kept = {name: os.environ.get(name) for name in loading}
     os.environ.update(loading)
@@ -299,7 +299,7 @@ EXAMPLES: list[Callable[[], str]] = [
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the examples, or those whose numbers are given. Returns 1 if one failed."""
+    """Runs all examples, or those with the given numbers. Returns 1 if one failed."""
     wanted = {int(number) for number in arguments} or set(range(1, len(EXAMPLES) + 1))
     unknown = wanted - set(range(1, len(EXAMPLES) + 1))
     if unknown:

@@ -1,5 +1,5 @@
-//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing here makes room for a size that
-//! was only claimed.
+//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing here allocates memory
+//! for a size that was only claimed.
 
 use super::MAX_DIMENSIONS;
 use crosshandle::memory_limit;
@@ -9,11 +9,12 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyMemoryView, PySequence, PyString};
 use std::ops::Deref;
 
-/// From this size on, a copy is compared with the memory that the machine has left: the kernel may grant more
-/// than that, and end the process when the copy is made.
+/// Minimum size in bytes of a copy that is checked against the machine's free memory. The kernel
+/// may grant more memory than is free, and end the process when the copy is made.
 const CHECKED_BYTES: usize = 32 << 20;
 
-/// The items of a sequence. PyO3's own `Vec` makes room for as many as `len()` says, and panics for too many.
+/// The items of a sequence. PyO3's own `Vec` allocates memory for `len()` items, and panics if that
+/// is too much.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Items<T>
@@ -40,7 +41,7 @@ where
     }
 }
 
-/// A shape or strides: a number or a sequence of at most as many numbers as an array has dimensions.
+/// A shape or strides: a number, or a sequence of numbers with at most [`MAX_DIMENSIONS`] items.
 pub(crate) struct Sizes<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Sizes<T>
@@ -60,8 +61,8 @@ where
     }
 }
 
-/// Bytes, from an object with the buffer protocol or a sequence of numbers. Those of `bytes` are not copied, since
-/// nobody changes them.
+/// Bytes from an object with the buffer protocol, or from a sequence of numbers. A `bytes` object
+/// is not copied, because it never changes.
 pub(crate) struct Data(Copied);
 
 enum Copied {
@@ -105,13 +106,13 @@ impl Deref for Data {
     }
 }
 
-/// Returns a buffer's bytes, as a view.
+/// Returns a memoryview of a buffer's bytes.
 pub(crate) fn bytes_of<'py>(buffer: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyMemoryView>> {
     let view = PyMemoryView::from(buffer)?;
     Ok(view.call_method1("cast", ("B",))?.cast_into()?)
 }
 
-/// Refuses a copy of more bytes than the machine has left.
+/// Fails if a copy of `bytes` bytes does not fit into the machine's free memory.
 pub(crate) fn check_room(bytes: usize) -> PyResult<()> {
     if bytes < CHECKED_BYTES {
         return Ok(());
@@ -124,7 +125,7 @@ pub(crate) fn check_room(bytes: usize) -> PyResult<()> {
     }
 }
 
-/// Makes `bytes` bytes of zeros, for a copy.
+/// Allocates `bytes` zero bytes for a copy.
 pub(crate) fn room_for(bytes: usize) -> PyResult<Vec<u8>> {
     check_room(bytes)?;
     let mut room = Vec::new();
@@ -135,7 +136,7 @@ pub(crate) fn room_for(bytes: usize) -> PyResult<Vec<u8>> {
     Ok(room)
 }
 
-/// Makes Python's bytes, which `fill` writes without the interpreter's lock.
+/// Makes a Python `bytes` object. `fill` writes its contents without the interpreter's lock.
 pub(crate) fn filled<'py, E: Send>(
     py: Python<'py>,
     bytes: usize,
@@ -148,7 +149,7 @@ where
     PyBytes::new_with(py, bytes, |into| Ok(py.detach(|| fill(into))?))
 }
 
-/// Makes Python's bytes of others.
+/// Makes a Python `bytes` object with a copy of `bytes`.
 pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, bytes.len(), |into| {
         into.copy_from_slice(bytes);
@@ -157,5 +158,5 @@ pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, 
 }
 
 fn no_room(bytes: usize) -> PyErr {
-    PyMemoryError::new_err(format!("there is no room for a copy of {bytes} bytes"))
+    PyMemoryError::new_err(format!("there is no memory for a copy of {bytes} bytes"))
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 
-/// What a view points to besides the elements.
+/// The data that a view points to, apart from the elements.
 struct Description {
     format: CString,
     shape: Vec<ffi::Py_ssize_t>,
@@ -24,11 +24,12 @@ pub(super) unsafe fn fill(
     flags: c_int,
 ) -> PyResult<()> {
     if view.is_null() {
-        return Err(PyBufferError::new_err("there is no view to be filled"));
+        return Err(PyBufferError::new_err("there is no view to fill"));
     }
     let own = array.get();
     let refused = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
-    // SAFETY: it can be written. Set first, since an error leaves no object there.
+    // SAFETY: the caller promises that it can be written. The object is set to null first, because
+    // a view must have no object after an error.
     unsafe { (*view).obj = ptr::null_mut() };
     if !own.is_on_host() {
         return refused("the host cannot access this memory");
@@ -50,7 +51,8 @@ pub(super) unsafe fn fill(
         shape: sizes.collect(),
         strides: own.layout.strides.clone(),
     });
-    // SAFETY: it can be written. What it points to is freed by `release`; the array keeps the elements.
+    // SAFETY: it can be written. `release` frees the description that it points to, and the array
+    // keeps the elements.
     unsafe {
         (*view).buf = own.address() as *mut c_void;
         (*view).len = own.nbytes() as ffi::Py_ssize_t;
@@ -76,7 +78,8 @@ pub(super) unsafe fn fill(
     Ok(())
 }
 
-/// Frees what [`fill`] made, but not the view's reference to the array, which the interpreter drops.
+/// Frees the description that [`fill`] made. The interpreter drops the view's reference to the
+/// array.
 ///
 /// # Safety
 /// `view` was filled by [`fill`].

@@ -12,11 +12,11 @@ use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// The version that capsules are made in.
+/// The DLPack version of the capsules that this module makes.
 pub(crate) const VERSION: [u32; 2] = [1, 0];
-/// Set in `flags` of memory that must not be written.
+/// The flag for memory that must not be written.
 pub(crate) const READ_ONLY: u64 = 1;
-/// The names of capsules that nobody has taken over, in the two forms.
+/// The names of capsules that no consumer has taken yet, in the two forms.
 pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
@@ -55,8 +55,8 @@ pub(crate) struct Unversioned {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// What a managed tensor keeps. Nothing of Python's: whoever frees it need not hold the
-/// interpreter's lock.
+/// The data that a managed tensor keeps. It contains no Python objects, so it can be freed without
+/// the interpreter's lock.
 struct Owner<T> {
     tensor: T,
     _memory: Arc<SharedMemory>,
@@ -77,14 +77,15 @@ unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
 
 /// The two forms of a managed tensor.
 trait Managed: Sized {
-    /// The capsule's name, before and after it was taken over.
+    /// The name of the capsule, before and after a consumer has taken the tensor.
     const NAMES: [&CStr; 2];
 
     fn new(tensor: Tensor, read_only: bool) -> Self;
     fn owner(&self) -> *mut c_void;
     fn set_owner(&mut self, owner: *mut c_void);
 
-    /// Makes a managed tensor of an array with elements of a type, which `delete` frees.
+    /// Makes a managed tensor for an array. `element` is its element type. `delete` frees the
+    /// tensor.
     fn make(array: &Array, element: Plain, device: (i32, i32), read_only: bool) -> *mut Self {
         let Layout {
             dtype,
@@ -94,7 +95,7 @@ trait Managed: Sized {
         } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
-        // Where there is one element at most, no distance counts, and torch takes none that is negative.
+        // A dimension with at most one element needs no stride, and torch rejects negative ones.
         let steps = shape
             .iter()
             .zip(strides)
@@ -121,7 +122,7 @@ trait Managed: Sized {
             _shape: sizes,
             _strides: steps,
         }));
-        // SAFETY: it was just made, and is this function's alone.
+        // SAFETY: the tensor was just made, and only this function has it.
         unsafe {
             (*owner).tensor.set_owner(owner.cast());
             &raw mut (*owner).tensor
@@ -171,7 +172,7 @@ impl Managed for Unversioned {
     }
 }
 
-/// Returns the device of memory, as DLPack numbers it.
+/// Returns DLPack's type and number of the device that memory is on.
 pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
     let index = info.index as i32;
@@ -182,7 +183,7 @@ pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     }
 }
 
-/// Returns a capsule of an array, in the newest form that the consumer takes.
+/// Returns a capsule of an array, in the newest form that the consumer accepts.
 pub(super) fn capsule<'py>(
     array: &Bound<'py, Array>,
     max_version: Option<(u32, u32)>,
@@ -198,7 +199,7 @@ pub(super) fn capsule<'py>(
     }
     if own.read_only {
         return Err(PyBufferError::new_err(
-            "this memory is read-only, which the consumer's version of DLPack cannot say: copy it",
+            "this memory is read-only, which the consumer's version of DLPack cannot express: copy it",
         ));
     }
     wrap(
@@ -207,7 +208,8 @@ pub(super) fn capsule<'py>(
     )
 }
 
-/// Returns a capsule of an array in the form that every consumer takes, and that cannot say what is read-only.
+/// Returns a capsule of an array in the form that every consumer accepts. That form has no
+/// read-only flag.
 pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound<'py, PyAny>> {
     let element = element(array)?;
     wrap(
@@ -216,7 +218,7 @@ pub(super) fn unversioned<'py>(py: Python<'py>, array: &Array) -> PyResult<Bound
     )
 }
 
-/// Makes a managed tensor of an array. The caller frees it by its deleter.
+/// Makes a managed tensor for an array. The caller frees it with its deleter.
 pub(super) fn managed(array: &Array, read_only: bool) -> PyResult<*mut Versioned> {
     let element = element(array)?;
     Ok(Versioned::make(
@@ -227,7 +229,7 @@ pub(super) fn managed(array: &Array, read_only: bool) -> PyResult<*mut Versioned
     ))
 }
 
-/// Describes an array by a tensor that is good as long as the array.
+/// Describes an array by a tensor that is valid as long as the array lives.
 pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
     let element = element(array)?;
     let (device_type, device_id) = device(&array.memory);
@@ -253,7 +255,7 @@ pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
     })
 }
 
-/// Returns the name of a device that DLPack numbers.
+/// Returns the name of the device with DLPack's type and number.
 pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
     match kind {
         CPU => Ok("host".into()),
@@ -265,10 +267,10 @@ pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
     }
 }
 
-/// Returns a capsule of a tensor that a library has made, and takes the tensor over.
+/// Returns a capsule that owns a tensor of another library.
 ///
 /// # Safety
-/// `tensor` is the caller's own.
+/// The caller owns `tensor`.
 pub(super) unsafe fn wrap_foreign(
     py: Python<'_>,
     tensor: *mut Versioned,
@@ -280,13 +282,13 @@ pub(super) unsafe fn wrap_foreign(
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
-/// Frees the tensor of a capsule that no library has taken over, by its own function.
+/// Frees the tensor of a capsule that no consumer has taken, with the tensor's own deleter.
 ///
 /// # Safety
 /// `capsule` is one that [`wrap_foreign`] made.
 unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     let name = Versioned::NAMES[0].as_ptr();
-    // SAFETY: it is a capsule. A consumer that takes the tensor over changes the name.
+    // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name) == 1 {
             let tensor = ffi::PyCapsule_GetPointer(capsule, name).cast::<Versioned>();
@@ -297,12 +299,15 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     }
 }
 
-/// Returns the type of an array's elements. Refuses types that DLPack lacks, and strides that it, which counts in
-/// elements, cannot say. Refuses also negative ones: torch throws a C++ exception at them that nothing catches.
+/// Returns the type of an array's elements for DLPack.
+///
+/// Fails for types without a DLPack code, and for strides that are not multiples of the element
+/// size. Also fails for negative strides, because torch throws a C++ exception for them that is
+/// never caught.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
-            "the array has a negative stride, which torch takes by no DLPack: use array.numpy() on the host, or copy \
+            "the array has a negative stride, which torch does not accept through DLPack: use array.numpy() on the host, or copy \
              the array first (copy.copy(array))",
         ));
     }
@@ -316,12 +321,12 @@ fn element(array: &Array) -> PyResult<Plain> {
     match array.layout.strides.iter().all(|stride| stride % size == 0) {
         true => Ok(element),
         false => Err(PyBufferError::new_err(
-            "the array's strides are no multiples of its elements, which DLPack cannot say",
+            "the array's strides are not multiples of its element size, which DLPack cannot express",
         )),
     }
 }
 
-/// Shows an array to a library that never writes, in the form that cannot say what is read-only.
+/// An array for a library that never writes to it, in the DLPack form without a read-only flag.
 #[pyclass(frozen)]
 pub(super) struct NeverWritten(pub(super) Py<Array>);
 
@@ -353,20 +358,20 @@ fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>
     // SAFETY: the name lives for ever, and the destructor is for capsules of `T`.
     let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy::<T>)) };
     if capsule.is_null() {
-        // SAFETY: nobody has it.
+        // SAFETY: no capsule has taken the tensor.
         unsafe { delete(tensor) };
     }
     // SAFETY: it is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
 }
 
-/// Frees the tensor of a capsule that nobody has taken over.
+/// Frees the tensor of a capsule that no consumer has taken.
 ///
 /// # Safety
 /// `capsule` is one that [`wrap`] made.
 unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
     let name = T::NAMES[0].as_ptr();
-    // SAFETY: it is a capsule. A consumer that takes the tensor over changes the name.
+    // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule, name) == 1 {
             delete(ffi::PyCapsule_GetPointer(capsule, name).cast::<T>());

@@ -1,4 +1,4 @@
-//! The types of elements.
+//! Types of elements.
 
 use crate::foreign::swapped;
 use pyo3::exceptions::PyTypeError;
@@ -10,30 +10,30 @@ use std::sync::Arc;
 /// The type of an array's elements, in this machine's byte order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Dtype {
-    /// A type that DLPack numbers.
+    /// A type with a DLPack code.
     Plain(Plain),
-    /// A type of NumPy's that DLPack lacks: a date, a string of fixed size, a record.
+    /// A NumPy type without a DLPack code: a date, a string of fixed size, or a record.
     Described(Arc<Described>),
 }
 
-/// A type that DLPack numbers.
+/// A type with a DLPack code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plain {
     pub(crate) kind: Kind,
-    /// The bits of an element: a multiple of 8.
+    /// The size of an element in bits, which is a multiple of 8.
     pub(crate) bits: u8,
 }
 
-/// A type that a text describes. `crosshandle/_dtypes.py` has the grammar, and checks the text before it makes a
-/// NumPy dtype of it.
+/// A type that is described by text. `crosshandle/_dtypes.py` defines the grammar, and checks the
+/// text before it makes a NumPy dtype.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct Described {
     pub(crate) text: String,
-    /// The bytes of an element; not 0.
+    /// The size of an element in bytes, which is not 0.
     pub(crate) bytes: u32,
 }
 
-/// The kind of an element. The numbers are those of DLPack.
+/// The kind of an element. The values are DLPack's type codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -53,7 +53,8 @@ pub(crate) enum Kind {
     Float8E8m0fnu = 14,
 }
 
-/// A type: its name, kind and bits, NumPy's letter for it and the buffer protocol's, if they have it.
+/// A type: its name, kind and size in bits, its NumPy letter, and its letter in the buffer
+/// protocol.
 type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
 
 const TYPES: [Entry; 23] = [
@@ -82,7 +83,7 @@ const TYPES: [Entry; 23] = [
     ("float8_e8m0fnu", Kind::Float8E8m0fnu, 8, None, None),
 ];
 
-/// Other names of types: NumPy's for those of C and one-letter codes, Python's classes, and torch's.
+/// Other names of types: NumPy's C names and one-letter codes, Python's classes, and torch's names.
 const ALIASES: [(&str, &str); 47] = [
     ("bool_", "bool"),
     ("?", "bool"),
@@ -134,9 +135,9 @@ const ALIASES: [(&str, &str); 47] = [
 ];
 
 impl Dtype {
-    /// Bytes.
+    /// The type of raw bytes.
     pub(crate) const BYTE: Self = Self::plain(Kind::Uint, 8);
-    /// The type of a new array that nothing is said of.
+    /// The default type of a new array.
     pub(crate) const DOUBLE: Self = Self::plain(Kind::Float, 64);
 
     const fn plain(kind: Kind, bits: u8) -> Self {
@@ -156,34 +157,35 @@ impl Dtype {
         Self::Described(Arc::new(Described { text, bytes }))
     }
 
-    /// Reads a type in any form that NumPy or torch has: a name, a code, a dtype, or a class of scalars.
+    /// Converts a type in any form that NumPy or torch accepts: a name, a code, a dtype, or a
+    /// scalar class.
     pub(crate) fn of(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         if let Ok(text) = value.extract::<String>() {
             return Self::named(value.py(), &text, None);
         }
-        // NumPy's dtypes.
+        // A NumPy dtype.
         let text = value.getattr_opt("str")?;
         if let Some(text) = text.and_then(|text| text.extract::<String>().ok()) {
             return Self::named(value.py(), &text, Some(value));
         }
-        // Python's classes, and NumPy's and JAX's of scalars.
+        // A Python class, or a scalar class of NumPy or JAX.
         let name = value.getattr_opt("__name__")?;
         if let Some(name) = name.and_then(|name| name.extract::<String>().ok()) {
             return Self::named(value.py(), &name, None);
         }
-        // torch's dtypes.
+        // A torch dtype.
         let text = value.str()?.to_string();
         if let Some(name) = text.strip_prefix("torch.") {
             return Self::named(value.py(), name, None);
         }
-        // Arrow's.
+        // An Arrow type.
         if let Some(convert) = value.getattr_opt("to_pandas_dtype")? {
             return Self::of(&convert.call0()?);
         }
         Err(unknown(&text))
     }
 
-    /// Reads a name or a code. `dtype` is the dtype of NumPy that has it as its `str`.
+    /// Converts a name or a code. `dtype` is the NumPy dtype whose `str` it is.
     fn named(py: Python<'_>, text: &str, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         if let Some(found) = Self::lookup(text) {
             return Ok(found);
@@ -193,7 +195,7 @@ impl Dtype {
         {
             return Err(swapped(text));
         }
-        // Those of ml_dtypes are bytes without a type to NumPy.
+        // NumPy treats the types of ml_dtypes as bytes without a type.
         if let Some(dtype) = dtype {
             let name: String = dtype.getattr("name")?.extract()?;
             if let Some(found) = Self::lookup(&name) {
@@ -232,12 +234,12 @@ impl Dtype {
         Some(Self::plain(found.1, found.2))
     }
 
-    /// Reads the buffer protocol's name of a type with so many bytes.
+    /// Converts a type in the notation of the buffer protocol. `bytes` is the size of an element.
     pub(crate) fn from_format(format: &str, bytes: usize) -> Option<Self> {
         let format = format
             .strip_prefix(['@', '=', '|', NATIVE])
             .unwrap_or(format);
-        // `long` has the size of one of the others.
+        // `long` has the size of one of the other types.
         let format = match (format, bytes) {
             ("l", 8) => "q",
             ("l", 4) => "i",
@@ -251,7 +253,7 @@ impl Dtype {
         (usize::from(bits) / 8 == bytes).then_some(Self::plain(kind, bits))
     }
 
-    /// Returns the bytes of an element.
+    /// Returns the size of an element in bytes.
     pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Plain(plain) => usize::from(plain.bits) / 8,
@@ -259,16 +261,16 @@ impl Dtype {
         }
     }
 
-    /// Returns what addresses of elements are multiples of, in bytes.
+    /// Returns the alignment of elements in bytes.
     pub(crate) fn align(&self) -> usize {
         match self {
             Self::Plain(_) => self.bytes().min(8),
-            // Only NumPy reads them, which takes any address.
+            // Only NumPy reads such elements, and it accepts any address.
             Self::Described(_) => 1,
         }
     }
 
-    /// Returns the type that NumPy reads the bytes of elements as when it lacks their own.
+    /// Returns the type that NumPy uses for the bytes of elements whose own type it does not have.
     pub(crate) fn raw(&self) -> Self {
         match self {
             Self::Plain(plain) => Self::plain(Kind::Uint, plain.bits.min(64)),
@@ -278,7 +280,7 @@ impl Dtype {
         }
     }
 
-    /// Returns DLPack's numbers for it, if it has some.
+    /// Returns the type for DLPack, if DLPack has a code for it.
     pub(crate) fn numbered(&self) -> Option<Plain> {
         match self {
             Self::Plain(plain) => Some(*plain),
@@ -286,12 +288,12 @@ impl Dtype {
         }
     }
 
-    /// Returns whether it is one of the floating-point types of 8 bits, which few libraries know.
+    /// Returns whether this is an 8-bit floating-point type, which few libraries support.
     pub(crate) fn is_float8(&self) -> bool {
         matches!(self, Self::Plain(plain) if plain.kind as u8 > Kind::Bool as u8)
     }
 
-    /// Returns NumPy's code; `None` if NumPy has no such type, or it is a record.
+    /// Returns NumPy's code, or `None` for a record or a type that NumPy does not have.
     pub(crate) fn typestr(&self) -> Option<String> {
         match self {
             Self::Plain(plain) => plain.entry().3.map(|letter| typestr(letter, plain.bits)),
@@ -300,12 +302,12 @@ impl Dtype {
         }
     }
 
-    /// Returns the buffer protocol's name; `None` if it has none.
+    /// Returns the buffer protocol's notation of the type, or `None`.
     pub(crate) fn format(&self) -> Option<&'static str> {
         self.numbered()?.entry().4
     }
 
-    /// Returns the dtype of NumPy, also of what comes by the package ml_dtypes.
+    /// Returns the NumPy dtype, including those from the package ml_dtypes.
     pub(crate) fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         static DTYPE_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         static DTYPE_NAMED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -329,20 +331,21 @@ impl Plain {
     }
 }
 
-/// Returns the name of a type in any form that NumPy or torch has, and the bytes of an element.
+/// Returns the name of a type, and the size of an element in bytes. `value` has any form that NumPy
+/// or torch accepts.
 #[pyfunction]
 pub(crate) fn dtype_of(value: &Bound<'_, PyAny>) -> PyResult<(String, usize)> {
     let dtype = Dtype::of(value)?;
     Ok((dtype.to_string(), dtype.bytes()))
 }
 
-/// Returns NumPy's dtype for a type in any form that NumPy or torch has.
+/// Returns the NumPy dtype for a type in any form that NumPy or torch accepts.
 #[pyfunction]
 pub(crate) fn numpy_dtype<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     Dtype::of(value)?.numpy(value.py())
 }
 
-/// The sign of this machine's byte order in NumPy's codes, and that of the other one.
+/// The sign of this machine's byte order in NumPy's codes, and the sign of the opposite order.
 const NATIVE: char = if cfg!(target_endian = "little") {
     '<'
 } else {

@@ -1,8 +1,10 @@
-//! DLPack's table of C functions for this module's arrays: `Array.__dlpack_c_exchange_api__`.
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. What other libraries' tables are used for is in
-//! `foreign/exchange.rs`.
+//! DLPack's table of C functions for this module's arrays, `Array.__dlpack_c_exchange_api__`.
 //!
-//! The functions wait on the host until an array's bytes are there, since they know no stream of the caller's.
+//! See <https://dmlc.github.io/dlpack/latest/python_spec.html>. `foreign/exchange.rs` uses the
+//! tables of other libraries.
+//!
+//! The functions do not get a stream from the caller, so they wait on the host until an array's
+//! bytes are ready.
 
 use super::dlpack::{self, Tensor, Versioned};
 use super::{Array, Dtype, MAX_DIMENSIONS};
@@ -15,7 +17,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// The name of a capsule that holds a table.
+/// The name of a capsule that contains a table.
 pub(crate) const NAME: &CStr = c"dlpack_exchange_api";
 
 /// `DLPackExchangeAPIHeader`.
@@ -29,15 +31,15 @@ pub(crate) struct Header {
 #[repr(C)]
 pub(crate) struct Functions {
     header: Header,
-    /// Makes a tensor in new memory, like another one.
+    /// Makes a tensor in new memory, with the properties of another tensor.
     allocate: Option<Allocate>,
-    /// Makes a tensor of an array, which keeps the memory.
+    /// Makes a tensor that keeps an array's memory.
     managed_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut *mut Versioned) -> c_int>,
-    /// Makes an array of a tensor, which it takes over. Waits for no stream.
+    /// Makes an array that owns a tensor. Waits for no stream.
     pub(crate) managed_to_object:
         Option<unsafe extern "C" fn(*mut Versioned, *mut *mut c_void) -> c_int>,
-    /// Fills in a tensor that is good as long as the array, and that waits for no stream. Returns -1 with an exception
-    /// set, as the other functions do.
+    /// Fills in a tensor that is valid as long as the array lives. Waits for no stream. On failure
+    /// it returns -1 and sets an exception, as the other functions do.
     pub(crate) tensor_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
     current_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
@@ -49,9 +51,10 @@ type Allocate = unsafe extern "C" fn(
     Option<unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char)>,
 ) -> c_int;
 
-// SAFETY: nothing in a table changes, and it points to functions and other tables, which live as long as the process.
+// SAFETY: a table never changes. It only points to functions and other tables, which live as long
+// as the process.
 unsafe impl Sync for Functions {}
-// SAFETY: as above.
+// SAFETY: as for `Sync`.
 unsafe impl Send for Functions {}
 
 /// The table of this module's arrays.
@@ -67,22 +70,22 @@ static TABLE: Functions = Functions {
     current_stream: Some(current_stream),
 };
 
-/// Returns a capsule of the table.
+/// Returns a capsule with the table.
 pub(super) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let table = (&raw const TABLE).cast_mut().cast();
     // SAFETY: table and name live as long as the process.
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(table, NAME.as_ptr(), None)) }
 }
 
-/// Runs a function for C: an error, or a panic, is an exception and -1.
+/// Runs a function for C. An error or a panic becomes a Python exception, and the result -1.
 fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     Python::attach(|py| {
         let error = match catch_unwind(AssertUnwindSafe(|| call(py))) {
             Ok(Ok(())) => return 0,
             Ok(Err(error)) => error,
-            Err(_) => PyBufferError::new_err(
-                "a defect of crosshandle: its function of DLPack has panicked",
-            ),
+            Err(_) => {
+                PyBufferError::new_err("a bug in crosshandle: its DLPack function has panicked")
+            }
         };
         error.restore(py);
         -1
@@ -121,7 +124,7 @@ unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) ->
     guarded(|py| {
         // SAFETY: as the caller promises.
         let array = unsafe { array_of(py, object)? };
-        // What the tensor points to is the array's, which the caller has.
+        // The tensor points to data of the array, which the caller keeps.
         let tensor = dlpack::borrowed(array.get())?;
         // SAFETY: as the caller promises.
         unsafe { to.write(tensor) };
@@ -130,15 +133,15 @@ unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) ->
 }
 
 /// # Safety
-/// `tensor` is the caller's own, and `to` can be written.
+/// The caller owns `tensor`, and `to` can be written.
 unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_void) -> c_int {
     guarded(|py| {
         if tensor.is_null() {
             return Err(PyTypeError::new_err("there is no tensor"));
         }
-        // SAFETY: the capsule takes the tensor over.
+        // SAFETY: the caller owns the tensor, and the capsule takes it.
         let capsule = unsafe { dlpack::wrap_foreign(py, tensor)? };
-        // SAFETY: the capsule, which is held, keeps it.
+        // SAFETY: the capsule, which this function holds, keeps the tensor.
         let device = unsafe { ((*tensor).tensor.device_type, (*tensor).tensor.device_id) };
         let holder = Bound::new(py, Holder(capsule.unbind(), device))?;
         let adopt = py.import("crosshandle._creating")?.getattr("_adopted")?;
@@ -149,7 +152,7 @@ unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_v
     })
 }
 
-/// A tensor that a C function was given, as an object with DLPack's methods.
+/// A tensor that was passed to a C function, as an object with DLPack's methods.
 #[pyclass(frozen)]
 struct Holder(Py<PyAny>, (i32, i32));
 
@@ -166,8 +169,8 @@ impl Holder {
 }
 
 /// # Safety
-/// `like` is a tensor whose shape has a number for each dimension, `to` can be written, and `fail` takes `context` and two
-/// texts.
+/// `like` is a tensor whose shape has an element for each dimension, `to` can be written, and
+/// `fail` takes `context` and two texts.
 unsafe extern "C" fn allocate(
     like: *mut Tensor,
     to: *mut *mut Versioned,
@@ -188,7 +191,7 @@ unsafe extern "C" fn allocate(
             let dtype = dtype.ok_or_else(|| PyTypeError::new_err("no array has such elements"))?;
             let mut shape = Vec::with_capacity(dimensions);
             for place in 0..dimensions {
-                // SAFETY: there is one for each dimension.
+                // SAFETY: the shape has an element for each dimension.
                 let size = unsafe { *like.shape.add(place) };
                 shape.push(usize::try_from(size).map_err(|_| {
                     PyTypeError::new_err("the tensor has a dimension of negative size")
@@ -223,7 +226,8 @@ unsafe extern "C" fn allocate(
 /// # Safety
 /// `to` can be written.
 unsafe extern "C" fn current_stream(_kind: c_int, _number: i32, to: *mut *mut c_void) -> c_int {
-    // SAFETY: as the caller promises. This module has no stream of its own: the default one.
+    // SAFETY: as the caller promises. This module has no stream of its own, so it returns the
+    // default one.
     unsafe { to.write(ptr::null_mut()) };
     0
 }

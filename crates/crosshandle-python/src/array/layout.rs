@@ -1,4 +1,4 @@
-//! Where the elements of an array lie.
+//! The arrangement of an array's elements in memory.
 
 use super::Dtype;
 use super::MAX_DIMENSIONS;
@@ -7,20 +7,20 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::ops::Range;
 
-/// The elements of an array in memory.
+/// The arrangement of an array's elements in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Layout {
     pub(crate) dtype: Dtype,
-    /// Elements of each dimension.
+    /// The number of elements in each dimension.
     pub(crate) shape: Vec<usize>,
-    /// Bytes from an element to its neighbour in each dimension.
+    /// The distance between neighbouring elements in each dimension, in bytes.
     pub(crate) strides: Vec<isize>,
-    /// Bytes from the start of the memory to the first element.
+    /// The distance from the start of the memory to the first element, in bytes.
     pub(crate) offset: usize,
 }
 
 impl Layout {
-    /// Reads what a program asks for, of memory of `len` bytes.
+    /// Converts the layout that a program requests for memory of `len` bytes.
     pub(crate) fn of(
         shape: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,
@@ -33,12 +33,10 @@ impl Layout {
             Some(shape) => Self::shape_of(shape)?,
         };
         let layout = Self::contiguous(dtype, shape, offset);
-        layout.ok_or_else(|| {
-            PyValueError::new_err("the shape has more bytes than there are addresses")
-        })
+        layout.ok_or_else(|| PyValueError::new_err("the array is larger than the address space"))
     }
 
-    /// Reads a shape: a number of elements, or a sequence of them.
+    /// Converts a shape: a number of elements, or a sequence of numbers.
     pub(crate) fn shape_of(shape: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
         if let Ok(elements) = shape.extract::<usize>() {
             return Ok(vec![elements]);
@@ -54,14 +52,14 @@ impl Layout {
         })
     }
 
-    /// Returns a layout without gaps, the last dimension the densest; `None` if it has more bytes than
-    /// there are addresses.
+    /// Returns a layout without gaps, in which the last dimension varies fastest. Returns `None` if
+    /// it is larger than the address space.
     pub(crate) fn contiguous(dtype: Dtype, shape: Vec<usize>, offset: usize) -> Option<Self> {
         let mut strides = vec![0; shape.len()];
         let mut stride = isize::try_from(dtype.bytes()).ok()?;
         for (place, size) in strides.iter_mut().zip(&shape).rev() {
             *place = stride;
-            // A dimension without elements leaves the strides of the others as they are.
+            // A dimension without elements does not change the strides of the others.
             stride = stride.checked_mul(isize::try_from(*size).ok()?.max(1))?;
         }
         Some(Self {
@@ -72,9 +70,9 @@ impl Layout {
         })
     }
 
-    /// Returns the number of elements, of a layout that was [checked](Self::check).
+    /// Returns the number of elements of a [checked](Self::check) layout.
     pub(crate) fn elements(&self) -> usize {
-        // Without elements, the other sizes may be anything.
+        // If one size is 0, the others may have any value.
         match self.shape.contains(&0) {
             true => 0,
             false => self.shape.iter().product(),
@@ -86,15 +84,17 @@ impl Layout {
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
-    /// Returns how many bytes the elements reach to before the first one, and from its start on; both are 0
-    /// without elements. `None` if there are more bytes than addresses.
+    /// Returns the number of bytes before the start of the first element, and from its start to the
+    /// end of the elements.
+    ///
+    /// Both are 0 without elements. Returns `None` if there are more bytes than addresses.
     pub(crate) fn reach(&self) -> Option<(usize, usize)> {
         let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
         for (size, stride) in self.shape.iter().zip(&self.strides) {
             isize::try_from(*size).ok()?;
             elements = elements.saturating_mul(*size as u128);
             let reach = (*size).saturating_sub(1).checked_mul(stride.unsigned_abs());
-            // Without elements, the other sizes may be anything.
+            // If one size is 0, the others may have any value.
             let reach = match self.shape.contains(&0) {
                 true => 0,
                 false => reach?,
@@ -108,34 +108,34 @@ impl Layout {
             return Some((0, 0));
         }
         after = after.checked_add(self.dtype.bytes())?;
-        // Also if elements lie in the same place: consumers count the bytes of all.
+        // Elements at the same address are counted separately, as consumers do.
         let bytes = elements.saturating_mul(self.dtype.bytes() as u128);
         let is_within = bytes <= isize::MAX as u128;
         let total = before.checked_add(after)?;
         (is_within && total <= isize::MAX as usize).then_some((before, after))
     }
 
-    /// Returns the bytes from the lowest element to the end of the highest one, of a layout that was
-    /// [checked](Self::check).
+    /// Returns the range of bytes from the lowest element to the end of the highest one. The layout
+    /// must be [checked](Self::check).
     pub(crate) fn bytes(&self) -> Range<usize> {
         let (before, after) = self.reach().unwrap_or_default();
         self.offset.saturating_sub(before)..self.offset.saturating_add(after)
     }
 
-    /// Returns whether a neighbour in some dimension lies at a lower address.
+    /// Returns whether some dimension has a negative stride.
     pub(crate) fn is_reversed(&self) -> bool {
         let mut dimensions = self.shape.iter().zip(&self.strides);
         self.elements() > 0 && dimensions.any(|(size, stride)| *size > 1 && *stride < 0)
     }
 
-    /// Checks that all elements lie inside memory of `len` bytes, at multiples of their size.
+    /// Checks that all elements are inside memory of `len` bytes and are aligned.
     pub(crate) fn check(&self, len: usize) -> PyResult<()> {
         let refused = |what: String| Err(PyValueError::new_err(what));
         if self.shape.len() > MAX_DIMENSIONS || self.shape.len() != self.strides.len() {
             return refused(format!("an array has at most {MAX_DIMENSIONS} dimensions"));
         }
         let Some((before, after)) = self.reach() else {
-            return refused("the array has more bytes than there are addresses".into());
+            return refused("the array is larger than the address space".into());
         };
         let end = self.offset as u128 + after as u128;
         if before > self.offset || end > len as u128 {

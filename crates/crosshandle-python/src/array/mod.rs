@@ -1,4 +1,4 @@
-//! Typed views of memory, and the protocols by which array libraries take them.
+//! Typed views of memory, and the protocols by which array libraries use them.
 
 pub(crate) mod arguments;
 mod buffer;
@@ -29,15 +29,17 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The numbers of CUDA's default streams: the one that waits for all others, and each thread's own.
+/// CUDA's numbers of the default streams: the legacy stream, which waits for all others, and each
+/// thread's own.
 const LEGACY_STREAM: i64 = 1;
 const PER_THREAD_STREAM: i64 = 2;
 
 /// A view of memory as an array, without a copy. It keeps the memory open.
 ///
-/// Array libraries take it by the buffer protocol, `__array_interface__` (NumPy), DLPack (torch, JAX, CuPy,
-/// NumPy) and `__cuda_array_interface__` (CuPy, numba, torch); `numpy()`, `torch()`, `jax()` and
-/// `cupy()` are short for that. `dpctl()` and `dpnp()` open the memory once more, as USM. What they make keeps the memory open too.
+/// Array libraries read it through the buffer protocol, `__array_interface__` (NumPy), DLPack
+/// (torch, JAX, CuPy, NumPy) and `__cuda_array_interface__` (CuPy, numba, torch). The methods
+/// `numpy()`, `torch()`, `jax()` and `cupy()` are shortcuts for these protocols. `dpctl()` and
+/// `dpnp()` open the memory a second time, as USM. All their results keep the memory open too.
 ///
 /// >>> array = crosshandle.zeros((2, 3), "float32")
 /// >>> array.wait(timeout=5)               # for the event of the bundle, if it came with one
@@ -53,16 +55,19 @@ pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
     pub(crate) layout: Layout,
     pub(crate) read_only: bool,
-    /// The signals that say that the bytes are there.
+    /// The signals after which the bytes are ready.
     pub(crate) ready: Ready,
-    /// Sizes and steps in elements, as DLPack counts them: for those who borrow them.
+    /// Sizes and strides in elements, as DLPack counts them. Borrowed tensors point to them.
     numbers: OnceLock<Box<[i64]>>,
-    /// What ended the last wait for a view of the buffer, and when.
+    /// The error that ended the last wait for a buffer view, and when.
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
 
-/// How long after a failed wait for a view of the buffer another protocol of the same array fails in the same way. Halved:
-/// on a slow machine NumPy waits a second time. Doubled: who catches the error and tries again at once gets it twice.
+/// Time after a failed wait for a buffer view during which other protocols of the same array fail
+/// with the same error at once.
+///
+/// If it is too short, NumPy waits a second time on a slow machine. If it is too long, a program
+/// that retries gets the old error again.
 const SAME_WAIT: Duration = Duration::from_millis(50);
 
 impl Array {
@@ -70,7 +75,7 @@ impl Array {
         Self::of(memory, layout, false)
     }
 
-    /// Makes an array that can be read only, if `read_only` or the memory says so.
+    /// Makes an array that is read-only if `read_only` is true or the memory is read-only.
     pub(crate) fn of(memory: Arc<SharedMemory>, layout: Layout, read_only: bool) -> PyResult<Self> {
         layout.check(memory.memory.len())?;
         let read_only = read_only || memory.is_read_only();
@@ -85,19 +90,21 @@ impl Array {
         })
     }
 
-    /// Makes whatever takes the array wait for these signals first, and for no others.
+    /// Replaces the signals that all users of the array wait for.
     pub(crate) fn after(mut self, ready: Ready) -> Self {
         self.ready = ready;
         self
     }
 
-    /// Waits on the host until the bytes are there.
+    /// Waits on the host until the bytes are ready.
     pub(crate) fn wait_ready(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.ready.wait(py, timeout)
     }
 
-    /// Waits as [`wait_ready`](Self::wait_ready) does, for a view of the buffer. NumPy drops what this raises, and goes on to
-    /// another protocol; what ended the wait is raised there again, since it would wait once more.
+    /// Waits as [`wait_ready`](Self::wait_ready) does, for a buffer view.
+    ///
+    /// NumPy drops this method's error and tries another protocol, which would wait once more. So
+    /// the error is kept, and that protocol raises it again.
     fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
         let waited = self.wait_ready(py, None);
         if let Err(error) = &waited {
@@ -113,8 +120,8 @@ impl Array {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether the bytes are known to be there, so that nothing has to wait: as a rule the signal has
-    /// completed long before another process gets to the array.
+    /// Returns whether the bytes are known to be ready, so that no wait is needed. Usually the
+    /// signal has completed long before another process uses the array.
     fn is_ready(&self) -> bool {
         self.ready.pending().next().is_none()
     }
@@ -127,16 +134,16 @@ impl Array {
         self.memory.address() + self.layout.offset
     }
 
-    /// Returns whether programs on the host may follow the address.
+    /// Returns whether the host can access the memory.
     fn is_on_host(&self) -> bool {
         self.memory.memory.bytes().is_ok()
     }
 
-    /// Returns what `__array_interface__` and `__cuda_array_interface__` have in common.
+    /// Returns the common part of `__array_interface__` and `__cuda_array_interface__`.
     fn interface<'py>(&self, py: Python<'py>, version: u32) -> PyResult<Bound<'py, PyDict>> {
         let Some(typestr) = self.layout.dtype.typestr() else {
             return Err(PyAttributeError::new_err(format!(
-                "no array interface says what {} is: use numpy() or DLPack",
+                "the array interfaces do not support {}: use numpy() or DLPack",
                 self.layout.dtype
             )));
         };
@@ -152,8 +159,10 @@ impl Array {
         Ok(interface)
     }
 
-    /// Makes a stream that takes the array wait until the bytes are there, or the host where there are no streams.
-    /// `stream` is as DLPack has it: `None` is the default stream, −1 asks for no wait.
+    /// Makes the consumer's stream wait until the bytes are ready, or waits on the host if there
+    /// are no streams.
+    ///
+    /// `stream` has DLPack's values: `None` is the default stream, and −1 requests no wait.
     fn order_before(&self, py: Python<'_>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
         if self.is_ready() {
             return Ok(());
@@ -176,7 +185,7 @@ impl Array {
         Ok(())
     }
 
-    /// Returns the same bytes as elements of a type that every library has, for those that lack the elements' own.
+    /// Returns the same bytes with an element type that every library supports.
     fn as_raw(&self) -> PyResult<Self> {
         let layout = Layout {
             dtype: self.layout.dtype.raw(),
@@ -185,19 +194,20 @@ impl Array {
         self.with_layout(layout)
     }
 
-    /// Returns other elements of the same memory, which are ready when these are.
+    /// Returns an array of other elements in the same memory, which waits for the same signals.
     fn with_layout(&self, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
         Ok(array.after(self.ready.clone()))
     }
 
-    /// Returns a copy in new memory of the array's device, without gaps, once the bytes are there.
+    /// Waits until the bytes are ready, and returns a copy without gaps in new memory of the same
+    /// device.
     fn copy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let sharing = Self::import(slf.py(), "crosshandle._sharing", "copy_of")?;
         Ok(sharing.call1((slf,))?.cast_into()?)
     }
 
-    /// Returns what `copied` takes.
+    /// Returns the description that `copied` accepts.
     pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
         let own = slf.get();
         let place = match own.is_on_host() {
@@ -214,7 +224,8 @@ impl Array {
         Foreign::new(place, address, dtype, shape, Some(strides), true, keep)
     }
 
-    /// Returns a tensor, which can write memory that is read-only: the caller sees to that.
+    /// Returns a torch tensor. It allows writing to read-only memory, which the caller must
+    /// prevent.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
@@ -224,7 +235,8 @@ impl Array {
         }
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         if is_ready {
-            // Without torch's questions for device and stream, which take longer than all the rest.
+            // This skips torch's queries for device and stream, which take longer than everything
+            // else.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
         match own.read_only {
@@ -233,7 +245,7 @@ impl Array {
         }
     }
 
-    /// Calls a function of `crosshandle._libraries.usm` with where the array's bytes are.
+    /// Calls a function of `crosshandle._libraries.usm` with the location of the array's bytes.
     fn usm<'py>(
         slf: &Bound<'py, Self>,
         function: &str,
@@ -244,7 +256,7 @@ impl Array {
         own.wait_ready(py, None)?;
         let function = Self::import(py, "crosshandle._libraries.usm", function)?;
         let handle = MemoryHandle(own.memory.handle_of(own.read_only)?);
-        // A layout that was checked has a reach.
+        // A checked layout always has a reach.
         let (before, after) = own.layout.reach().unwrap_or_default();
         let first = own.layout.offset - before;
         function.call1((slf, handle, first, before + after, queue))
@@ -267,13 +279,14 @@ impl Array {
         PyTuple::new(py, &self.layout.shape)
     }
 
-    /// The distance of neighbours in each dimension, in bytes.
+    /// The distance between neighbouring elements in each dimension, in bytes.
     #[getter]
     fn strides<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.layout.strides)
     }
 
-    /// The name of the elements' type, such as `float32` or `<M8[ns]`. Of records it is NumPy's dtype.
+    /// The name of the element type, such as `float32` or `<M8[ns]`. For records it is the NumPy
+    /// dtype.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let dtype = &self.layout.dtype;
@@ -283,13 +296,13 @@ impl Array {
         Ok(dtype.to_string().into_pyobject(py)?.into_any())
     }
 
-    /// The bytes of an element.
+    /// The size of an element in bytes.
     #[getter]
     fn itemsize(&self) -> usize {
         self.layout.dtype.bytes()
     }
 
-    /// The same array with its dimensions in the opposite order.
+    /// The array with its dimensions in reverse order, as a view of the same memory.
     #[getter]
     #[pyo3(name = "T")]
     fn transposed(&self) -> PyResult<Self> {
@@ -311,33 +324,35 @@ impl Array {
         self.layout.elements()
     }
 
-    /// The bytes of all elements.
+    /// The size of all elements in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.layout.elements() * self.layout.dtype.bytes()
     }
 
-    /// Whether it can be read only.
+    /// Whether the array is read-only.
     #[getter]
     fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// The event that says that the bytes are there, if the bundle had one. Whatever takes the array waits for it: a
-    /// stream if the library has one, otherwise the host. Views and pickles of the array keep it. An array over parts
-    /// with different events waits for each, and this is the first.
+    /// The event that signals that the bytes are ready, or `None` if the bundle had none.
+    ///
+    /// Every user of the array waits for it: a stream if the library has one, otherwise the host.
+    /// Views and pickles of the array keep it. If parts of the array have different events, users
+    /// wait for all of them, and this is the first.
     #[getter]
     pub(crate) fn event(&self) -> Option<Event> {
         self.ready.first().map(Signal::event)
     }
 
-    /// Whether it is in memory that is lent, with what its library keeps the bytes by.
+    /// Whether the array is in lent memory, which is kept together with its library's owner object.
     #[getter]
     fn _is_lent(&self) -> bool {
         self.memory.is_lent()
     }
 
-    /// Keeps memory, or that of an array, as long as the memory that this array lies in.
+    /// Keeps memory, or the memory of an array, as long as this array's memory lives.
     fn _keep(&self, kept: &Bound<'_, PyAny>) -> PyResult<()> {
         let memory = match kept.cast::<Self>() {
             Ok(array) => Arc::clone(&array.get().memory),
@@ -347,7 +362,8 @@ impl Array {
         Ok(())
     }
 
-    /// Raises `StaleHandleError` or `ExporterGoneError` if no process can open the array's memory any more.
+    /// Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
+    /// memory any more.
     fn _check_openable(&self, py: Python<'_>) -> PyResult<()> {
         match self.layout.elements() {
             0 => Ok(()),
@@ -355,14 +371,14 @@ impl Array {
         }
     }
 
-    /// Returns the same array for reading only.
+    /// Returns a read-only view of the array.
     fn _as_read_only(&self) -> PyResult<Self> {
         let mut array = self.with_layout(self.layout.clone())?;
         array.read_only = true;
         Ok(array)
     }
 
-    /// The name of the device that the bytes are on, such as `cuda:0`.
+    /// The name of the array's device, such as `cuda:0`.
     #[getter]
     fn device(&self) -> String {
         self.memory.context.device().to_string()
@@ -374,38 +390,42 @@ impl Array {
         self.address()
     }
 
-    /// Waits on the host until the bytes are there, at most `timeout` seconds. Other threads run meanwhile; Ctrl-C ends
-    /// the wait. Whatever takes the array waits by itself, without a timeout.
+    /// Waits on the host until the bytes are ready, at most `timeout` seconds.
+    ///
+    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Libraries that use the array wait
+    /// automatically, without a timeout.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.wait_ready(py, timeout)
     }
 
-    /// Returns a NumPy array of the same bytes. Memory of a GPU is refused: a copy is `array.torch().cpu().numpy()`
-    /// or `array.cupy().get()`. Waits until the bytes are there, at most `timeout` seconds.
+    /// Returns a NumPy array of the same bytes.
+    ///
+    /// Waits until they are ready, at most `timeout` seconds. GPU memory is refused. To copy from a
+    /// GPU, use `array.torch().cpu().numpy()` or `array.cupy().get()`.
     #[pyo3(signature = (*, timeout = None))]
     fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         if !own.is_on_host() {
             return Err(PyBufferError::new_err(format!(
-                "the bytes are on {}, where NumPy cannot reach them: copy them with torch or CuPy",
+                "the array is on {}, which NumPy cannot access: copy it with torch or CuPy",
                 own.device()
             )));
         }
         let py = slf.py();
-        // Here, since NumPy would drop what ends the wait.
+        // Wait here, because NumPy would drop the error of the wait.
         own.wait_ready(py, timeout)?;
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
-        // A record, or a type that NumPy knows only by the package that JAX brings.
+        // A record, or a type that NumPy only has through the package ml_dtypes.
         let dtype = own.layout.dtype.numpy(py)?;
         let bytes = Bound::new(py, own.as_raw()?)?;
         Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
     }
 
-    /// Returns a torch tensor of the same bytes. A tensor can neither be read-only nor have negative strides: of such
-    /// an array this makes a copy, if `copy=True` says so.
+    /// Returns a torch tensor of the same bytes. Tensors can neither be read-only nor have negative
+    /// strides. For such an array, pass `copy=True` to get a copy.
     #[pyo3(signature = (*, copy = false))]
     fn torch<'py>(slf: &Bound<'py, Self>, copy: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
@@ -432,31 +452,34 @@ impl Array {
         } else {
             Self::torch_of(slf)?
         };
-        // Of read-only memory, the tensor that could write it ends here.
+        // If the memory is read-only, the tensor that could write to it ends here.
         match copy {
             true => tensor.call_method0("clone"),
             false => Ok(tensor),
         }
     }
 
-    /// Returns a JAX array of the same bytes, which nobody may write as long as it lives.
+    /// Returns a JAX array of the same bytes. No process may write to them as long as it lives.
     fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let never_written = dlpack::NeverWritten(slf.clone().unbind());
         let array = Self::import(py, "jax", "dlpack.from_dlpack")?.call1((never_written,))?;
-        // Otherwise a donation writes memory that others read.
+        // Otherwise JAX could reuse a donated buffer, and write to memory that other processes
+        // read.
         Self::import(py, "crosshandle._storages", "hold")?.call1((&array,))?;
         Ok(array)
     }
 
-    /// Returns a CuPy array of the same bytes, for memory of a GPU.
+    /// Returns a CuPy array of the same bytes. They must be in GPU memory.
     fn cupy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::import(slf.py(), "cupy", "from_dlpack")?.call1((slf,))
     }
 
-    /// Returns memory of dpctl, USM of a device, of the bytes from the lowest to the highest one of the array. It is in
-    /// the context of `queue`, or of the queue that dpctl uses for the array's device. The process has loaded this
-    /// package's Unified Runtime adapter: see `docs/python.md`.
+    /// Returns dpctl memory of the array's bytes, from the lowest to the highest one, as device
+    /// USM.
+    ///
+    /// It is in the context of `queue`, or of the queue that dpctl uses for the array's device. The
+    /// process must have loaded this package's Unified Runtime adapter, see `docs/python.md`.
     #[pyo3(signature = (queue = None))]
     fn dpctl<'py>(
         slf: &Bound<'py, Self>,
@@ -465,8 +488,10 @@ impl Array {
         Self::usm(slf, "memory_of", queue)
     }
 
-    /// Returns a dpnp array of the same bytes, in USM as `dpctl` has it. Of read-only memory it is not writable; read-only
-    /// arrays of memory that was opened by a handle for writing are refused, as they are by `dpctl`.
+    /// Returns a dpnp array of the same bytes, in USM as with `dpctl`.
+    ///
+    /// The result is not writable if the memory is read-only. A read-only array is refused if its
+    /// memory was opened by a handle that allows writing, as in `dpctl`.
     #[pyo3(signature = (queue = None))]
     fn dpnp<'py>(
         slf: &Bound<'py, Self>,
@@ -498,8 +523,8 @@ impl Array {
             ));
         }
         let interface = self.interface(py, 3)?;
-        // A stream that waits for the event, if there is one; who takes the array waits for that. A stream waits for one
-        // event, and the host for the others.
+        // A stream that waits for the pending event. The consumer waits for that stream. If there
+        // are several events, the host waits for the others.
         let pending = Vec::from_iter(self.ready.pending());
         let stream = match pending.split_last() {
             Some((last, others)) => {
@@ -538,13 +563,13 @@ impl Array {
         dlpack::capsule(slf, max_version)
     }
 
-    /// DLPack's table of C functions, by which libraries take arrays without a call of Python.
+    /// DLPack's table of C functions, by which libraries use arrays without calling Python.
     #[classattr]
     fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(exchange::capsule(py)?.unbind())
     }
 
-    /// Returns the device of the bytes, as DLPack numbers it.
+    /// Returns DLPack's type and number of the array's device.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
     }
@@ -555,7 +580,7 @@ impl Array {
         flags: c_int,
     ) -> PyResult<()> {
         slf.get().wait_for_buffer(slf.py())?;
-        // SAFETY: the interpreter passes a view to be filled.
+        // SAFETY: the interpreter passes a view to fill.
         unsafe { buffer::fill(slf, view, flags) }
     }
 
@@ -569,13 +594,13 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
     }
 
-    /// Returns a copy in new memory of the same device, as `copy.copy` of a NumPy array does. The copy is writable, has
-    /// no gaps, and is made once the bytes are there.
+    /// Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays. The
+    /// copy is made when the bytes are ready. It is writable and has no gaps.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         Self::copy(slf)
     }
 
-    /// Returns a copy as `copy.copy` does: the elements are numbers, and nothing lies deeper.
+    /// Returns a copy, as `copy.copy` does. Elements are numbers, so a deep copy is the same.
     fn __deepcopy__<'py>(
         slf: &Bound<'py, Self>,
         _memo: &Bound<'py, PyAny>,
@@ -583,7 +608,7 @@ impl Array {
         Self::copy(slf)
     }
 
-    /// Returns NumPy's array of the same bytes, as `numpy.asarray` asks for it.
+    /// Returns a NumPy array of the same bytes, for `numpy.asarray`.
     #[pyo3(signature = (dtype = None, *, copy = None))]
     fn __array__<'py>(
         slf: &Bound<'py, Self>,
@@ -595,7 +620,7 @@ impl Array {
         let is_converted = !dtype.eq(array.getattr("dtype")?)?;
         match (is_converted, copy) {
             (true, Some(false)) => Err(PyValueError::new_err(format!(
-                "elements of {} become {dtype} by a copy alone",
+                "converting elements of {} to {dtype} needs a copy",
                 slf.get().layout.dtype
             ))),
             (true, _) => array.call_method1("astype", (dtype,)),
@@ -604,7 +629,8 @@ impl Array {
         }
     }
 
-    /// Returns an element, or NumPy's view of a part: `array[0, 3]`, `array[1:]`. The view is memory of this package too.
+    /// Returns an element, or a NumPy view of a part: `array[0, 3]`, `array[1:]`. The view shares
+    /// this array's memory.
     fn __getitem__<'py>(
         slf: &Bound<'py, Self>,
         index: Bound<'py, PyAny>,
@@ -612,7 +638,7 @@ impl Array {
         Self::numpy(slf, None)?.get_item(index)
     }
 
-    /// Writes elements: `array[:] = 1`.
+    /// Writes elements, as in `array[:] = 1`.
     fn __setitem__(
         slf: &Bound<'_, Self>,
         index: Bound<'_, PyAny>,
@@ -625,10 +651,10 @@ impl Array {
         Ok(Self::numpy(slf, None)?.try_iter()?.into_any())
     }
 
-    /// Returns the elements as a list of Python's numbers, with a list for each row.
+    /// Returns the elements as a list of Python numbers, with a nested list for each row.
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
-        // Without NumPy, where that is possible.
+        // Works without NumPy for simple types.
         let is_simple = own
             .layout
             .dtype

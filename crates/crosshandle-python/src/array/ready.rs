@@ -1,7 +1,8 @@
-//! The signals after which an array's bytes are there.
+//! The signals after which an array's bytes are ready.
 //!
-//! They belong to the memory that a bundle opens: each array of that memory waits for the signals of the bytes that
-//! it has. So a view, a slice and a tensor of another library that lies there wait too, and are shared with them.
+//! They belong to the memory that a bundle opens. Each array in that memory waits for the signals
+//! of its bytes. Views, slices and tensors of other libraries in the same memory do the same, and
+//! pass the signals on when they are shared.
 
 use crate::error::Result;
 use crate::event::Event;
@@ -11,7 +12,7 @@ use pyo3::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A signal of an event of any process.
+/// A signal of an event, which may belong to any process.
 pub(crate) struct Signal {
     event: crosshandle::Event,
     handle: EventHandle,
@@ -31,7 +32,7 @@ impl Signal {
         self.value
     }
 
-    /// Returns the event, as programs have it.
+    /// Returns the event as a Python object.
     pub(crate) fn event(&self) -> Event {
         Event::new(self.event.clone(), Some(self.handle))
     }
@@ -41,7 +42,7 @@ impl Signal {
     }
 }
 
-/// Signals after which bytes are there; none, if they are.
+/// Signals after which bytes are ready. It is empty if they are ready already.
 #[derive(Clone, Default)]
 pub(crate) struct Ready(Vec<Arc<Signal>>);
 
@@ -54,19 +55,19 @@ impl Ready {
         self.0.first().map(|signal| &**signal)
     }
 
-    /// Returns those that have not completed, as far as is known: a failed one is among them.
+    /// Returns the signals that are not known to have completed, including failed ones.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Signal> {
         let signals = self.0.iter().map(|signal| &**signal);
         signals.filter(|signal| !matches!(signal.is_complete(), Ok(true)))
     }
 
-    /// Waits on the host for all of them, at most `timeout` seconds each.
+    /// Waits on the host for all signals, for at most `timeout` seconds each.
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let mut signals = self.0.iter();
         signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
     }
 
-    /// Returns what the next process waits for. Fails as the wait would.
+    /// Returns the signals that the next process must wait for. Fails as the wait would.
     pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
         let signals = self.0.iter().map(|signal| {
             let Signal { handle, value, .. } = **signal;
@@ -88,7 +89,7 @@ impl Ready {
     }
 }
 
-/// The signals after which parts of memory are there.
+/// The signals after which parts of memory are ready.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<Vec<(Range<usize>, Ready)>>);
 
@@ -100,7 +101,7 @@ impl Arrivals {
         }
     }
 
-    /// Returns the signals of all parts that have some of these bytes.
+    /// Returns the signals of all parts that overlap these bytes.
     pub(crate) fn of(&self, bytes: &Range<usize>) -> Ready {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ready = Ready::default();

@@ -17,10 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A counter of signals that processes share.
 ///
-/// Each signal gets the next number when it is submitted. `wait()` is for the latest one, or for the first one
-/// if there is none. `wait_value(n)` is for signal n, which may not have been submitted yet. `ready()` looks without
-/// waiting. A wait raises `PeerDiedError` if the process that was to signal has ended. Give each wait a timeout: a
-/// process that never opened the event cannot be missed. Any thread may use an event.
+/// Each signal gets the next number when it is submitted. `wait()` waits for the latest signal, or
+/// for the first one if there is none. `wait_value(n)` waits for signal `n`, which may not be
+/// submitted yet. `ready()` checks without waiting. A wait raises `PeerDiedError` if the process
+/// that should signal has ended. Always pass a timeout: the death of a process that never opened
+/// the event cannot be detected. Any thread may use an event.
 ///
 /// >>> ready = crosshandle.event("ready")
 /// >>> ready.signal()
@@ -45,15 +46,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,
-    /// The handle by which it was opened, if it was.
+    /// The handle by which this process opened the event, if it did.
     handle: Option<crosshandle::EventHandle>,
 }
 
 /// Whether the interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the events open that other processes made and this one has not closed, until the process has ended. So their
-/// makers learn that it ended with the events in use.
+/// Leaves the open events of other processes open until this process has ended. So their creators
+/// learn that it ended while it used the events.
 pub(crate) fn leave_events_open() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
@@ -63,7 +64,7 @@ impl Event {
         Self { event, handle }
     }
 
-    /// Returns whether this process made the event.
+    /// Returns whether this process created the event.
     pub(crate) fn is_own(&self) -> bool {
         self.handle.is_none()
     }
@@ -79,7 +80,7 @@ impl Drop for Event {
 
 #[pymethods]
 impl Event {
-    /// Makes an event in the default context of a device (default: the host).
+    /// Creates an event in the default context of a device (default: the host).
     #[new]
     #[pyo3(signature = (name = None, *, device = None, low_power = false, isolated = false))]
     fn make(
@@ -93,8 +94,10 @@ impl Event {
         Ok(context.get().event(name, low_power, isolated)?)
     }
 
-    /// Signals from this process, and returns the signal's number. With `stream`, of torch, CuPy, numba or cuda.core or
-    /// by its number, the stream signals once it has done what was submitted to it so far.
+    /// Signals the event, and returns the signal's number.
+    ///
+    /// With `stream`, the stream signals after the work that was submitted to it so far. `stream`
+    /// is a stream of torch, CuPy, numba or cuda.core, or its number.
     #[pyo3(signature = (stream = None))]
     fn signal(slf: &Bound<'_, Self>, stream: Option<&Bound<'_, PyAny>>) -> PyResult<u64> {
         let event = &slf.get().event;
@@ -105,8 +108,10 @@ impl Event {
         number.extract()
     }
 
-    /// Has a stream wait for signal `value` (default: the latest, or the first one if there is none) before it does
-    /// what is submitted to it later. This call does not wait. If the signal's process dies, the stream continues.
+    /// Makes a stream wait for signal `value` before it runs work that is submitted later.
+    ///
+    /// This call itself does not wait. The default is the latest signal, or the first one if there
+    /// is none. If the process that should signal dies, the stream continues.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,
@@ -117,20 +122,22 @@ impl Event {
         Ok(())
     }
 
-    /// Signals all numbers up to `value` at once.
+    /// Completes all signals up to number `value` at once.
     fn signal_value(&self, value: u64) -> Result<()> {
         Ok(self.event.signal_value(value)?)
     }
 
-    /// Waits for the signal that was submitted last, or for the first one if there is none, at most `timeout`
-    /// seconds. Other threads run meanwhile; Ctrl-C ends the wait. Raises `TimedOutError`, `PeerDiedError` or
-    /// `CommandFailedError`.
+    /// Waits for the latest signal, or for the first one if there is none, at most `timeout`
+    /// seconds.
+    ///
+    /// Other Python threads run meanwhile. Ctrl-C ends the wait. Raises `TimedOutError`,
+    /// `PeerDiedError` or `CommandFailedError`.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
-    /// Waits for signal `value`, submitted or not, as `wait` does.
+    /// Waits for signal `value`, which may not be submitted yet. Otherwise it works as `wait`.
     #[pyo3(signature = (value, timeout = None))]
     pub(crate) fn wait_value(
         &self,
@@ -139,7 +146,7 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
-        // What has completed needs no other thread to run.
+        // If the signal has completed, other threads need not run.
         let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);
         if done? {
             return Ok(());
@@ -149,14 +156,14 @@ impl Event {
         })
     }
 
-    /// Returns whether signal `value` (default: the latest) has completed; `False` if it was not submitted.
-    /// Raises as `wait` does.
+    /// Returns whether signal `value` has completed (default: the latest signal). Returns `False`
+    /// if it was not submitted. Raises the same exceptions as `wait`.
     #[pyo3(signature = (value = None))]
     fn ready(&self, value: Option<u64>) -> Result<bool> {
         self.done(value)
     }
 
-    /// The same as `ready`.
+    /// Returns the result of `ready`.
     #[pyo3(signature = (value = None))]
     fn done(&self, value: Option<u64>) -> Result<bool> {
         Ok(match value {
@@ -165,15 +172,16 @@ impl Event {
         })
     }
 
-    /// Returns whether signal `value` has completed, or does so in the next microseconds: for event loops that have
-    /// nothing else to wait for.
+    /// Returns whether signal `value` completes within a few microseconds. Event loops with no
+    /// other pending wait use it.
     fn _look(&self, py: Python<'_>, value: u64) -> Result<bool> {
         interrupt::look(py, &self.event, value)
     }
 
-    /// Returns an awaitable that ends when signal `value`, submitted or not, has completed: in asyncio and
-    /// in trio. By default it is for the latest signal, or for the first one if there is none. Cancelling it has no
-    /// effect on the event.
+    /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed.
+    ///
+    /// The signal may not be submitted yet. The default is the latest signal, or the first one if
+    /// there is none. Cancelling the awaitable has no effect on the event.
     #[pyo3(signature = (value = None))]
     fn reached<'py>(slf: &Bound<'py, Self>, value: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -182,19 +190,19 @@ impl Event {
         reached.call1((slf, value))
     }
 
-    /// The number of the signal that was submitted last; 0 if there was none.
+    /// The number of the latest submitted signal, or 0 if there is none.
     #[getter]
     fn submitted(&self) -> u64 {
         self.event.submitted()
     }
 
-    /// The greatest number such that this signal and all before it are finished.
+    /// The greatest number such that this signal and all earlier ones have completed or failed.
     #[getter]
     fn completed(&self) -> u64 {
         self.event.completed()
     }
 
-    /// The name that `crosshandle ps` and errors show; `None` if it has none.
+    /// The name that `crosshandle ps` and error messages show, or `None`.
     #[getter]
     fn get_name(&self) -> Option<String> {
         self.event.name()
@@ -213,8 +221,8 @@ impl Event {
         }))
     }
 
-    /// Waits until the latest signals of all events have completed, at most `timeout` seconds. An event without a
-    /// signal is waited for until its first one.
+    /// Waits until the latest signals of all events have completed, at most `timeout` seconds. For
+    /// an event without a signal, it waits for the first one.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
@@ -226,8 +234,8 @@ impl Event {
         })
     }
 
-    /// Waits until the latest signal of one of the events has completed, at most `timeout` seconds, and
-    /// returns that event's index. An event without a signal is waited for until its first one.
+    /// Waits until the latest signal of any of the events has completed, at most `timeout` seconds.
+    /// Returns the index of that event. For an event without a signal, it waits for the first one.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_any(

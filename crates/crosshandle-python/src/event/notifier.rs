@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Awaits any number of signals for an event loop: its descriptor can be read from when one of them has
-/// completed or failed. `Event.reached` uses one for each loop.
+/// Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
+/// has completed or failed. `Event.reached` uses one notifier for each loop.
 ///
 /// >>> import select
 /// >>> event, notifier = crosshandle.event(), crosshandle.Notifier()
@@ -41,13 +41,13 @@ impl Notifier {
         Ok(Self(Mutex::new(Some(crosshandle::Notifier::new()?))))
     }
 
-    /// The descriptor to watch; nothing is to be read from it.
+    /// Returns the descriptor to watch. Do not read from it.
     fn fileno(&self) -> PyResult<i32> {
         let notifier = self.notifier();
         Ok(notifier.as_ref().ok_or_else(closed)?.as_raw_fd())
     }
 
-    /// Awaits signal `value` of an event. `next` returns `token` with its result.
+    /// Awaits signal `value` of an event. `next` returns `token` with the result.
     fn add(&self, event: &Event, value: u64, token: u64) -> PyResult<()> {
         let notifier = self.notifier();
         let added = notifier
@@ -57,7 +57,7 @@ impl Notifier {
         Ok(added.map_err(Failure::from)?)
     }
 
-    /// Cancels what is awaited with a token. Returns whether anything was.
+    /// Cancels the wait with a token. Returns whether there was one.
     fn remove(&self, token: u64) -> bool {
         let notifier = self.notifier();
         notifier
@@ -65,8 +65,8 @@ impl Notifier {
             .is_some_and(|notifier| notifier.remove(token))
     }
 
-    /// Returns the next token with `None`, or with the exception that the wait would raise; `None` if
-    /// nothing has come.
+    /// Returns the next token whose wait has ended, or `None` if there is none. The second element
+    /// is the exception that a wait would raise, or `None`.
     fn next<'py>(&self, py: Python<'py>) -> Option<(u64, Option<Bound<'py, PyAny>>)> {
         let notification = self.notifier().as_ref()?.next()?;
         let error = notification.result.err();
@@ -79,7 +79,7 @@ impl Notifier {
         Some((notification.token, error))
     }
 
-    /// Cancels all that is awaited, and closes the descriptor.
+    /// Cancels all waits, and closes the descriptor.
     fn close(&self, py: Python<'_>) {
         let notifier = self.notifier().take();
         py.detach(|| drop(notifier));

@@ -1,10 +1,10 @@
-//! The memory beneath arrays of other libraries, shared without a copy.
+//! Sharing the memory of other libraries' arrays without a copy.
 //!
-//! An array may lie in memory of this library, perhaps in an allocator that a program gave to torch or CuPy;
-//! in memory that was opened from a handle; or in an allocation that its library made with the driver. Each
-//! call makes one record for each allocation that the arrays lie in, so that a tree of hundreds of tensors is
-//! opened by one handle. The owners of the arrays are kept until the record is released here and no process has
-//! it open.
+//! An array may be in memory of this library, perhaps from an allocator that a program passed to
+//! torch or CuPy. It may also be in memory that was opened from a handle, or in an allocation that
+//! its library made with the driver. Each call makes one record for each allocation that contains
+//! arrays, so importers open a tree of hundreds of tensors with one handle. The owners of the
+//! arrays are kept until the record is released here and no process has it open.
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
@@ -20,14 +20,14 @@ use std::collections::HashMap;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The allocations that a context has adopted and that something still uses, by address.
+/// The allocations of a context that were adopted and are still in use, by address.
 #[derive(Default)]
 pub(crate) struct Wholes(
     Mutex<HashMap<usize, Whole>>,
     Mutex<HashMap<Loan, Weak<SharedMemory>>>,
 );
 
-/// What is lent: the addresses of the memory and of its owners.
+/// The key of a loan: the addresses of the memory and of its owners.
 type Loan = (usize, Vec<usize>);
 
 struct Whole {
@@ -35,29 +35,30 @@ struct Whole {
     allocation: DriverAllocation,
 }
 
-/// Memory that several arrays of one call lie in.
+/// The memory that contains several arrays of one call.
 enum Base {
-    /// Memory that nobody uses again before it is freed: it is shared as it is.
+    /// Memory that is not reused before it is freed. It is shared directly.
     Kept(Arc<SharedMemory>),
-    /// Memory that an allocator uses again: a part is lent, which keeps the arrays' owners.
+    /// Memory that an allocator reuses. A part of it is lent, which keeps the arrays' owners.
     Recycled(Arc<Memory>),
-    /// Allocations of the driver, one or several side by side as in torch's expandable segments. Treated as
-    /// recycled.
+    /// One allocation of the driver, or several adjacent ones, as in torch's expandable segments.
+    /// It is treated as recycled.
     Driver { number: u64, is_one: bool },
 }
 
-/// Arrays that lie in the same memory.
+/// Arrays that are in the same memory.
 struct Group {
     base: Base,
     start: usize,
     end: usize,
-    /// The places of the arrays among those of the call.
+    /// The indexes of the arrays in the call's list.
     members: Vec<usize>,
 }
 
-/// Makes arrays of shared memory of other libraries' arrays. Returns, for each, the array, or the exception
-/// that says why other processes cannot reach its memory. `owners` are objects that the bytes of each array live as
-/// long as.
+/// Makes arrays of shared memory from other libraries' arrays.
+///
+/// Returns an array for each, or the exception that says why other processes cannot access its
+/// memory. `owners` are the objects that keep the bytes of each array.
 #[pyfunction]
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
@@ -78,7 +79,7 @@ pub(crate) fn adopt_all<'py>(
     };
     owners::let_go_now();
     let mut groups: Vec<Group> = Vec::new();
-    // Neighbours lie in the same memory.
+    // Sorted by address, so that arrays in the same memory are adjacent.
     let mut order = Vec::from_iter(0..arrays.len());
     order.sort_unstable_by_key(|place| arrays[*place].get().first);
     for place in order {
@@ -108,7 +109,7 @@ pub(crate) fn adopt_all<'py>(
     }
     for group in groups {
         let mut owners = Vec::from_iter(group.members.iter().map(|place| &owners[*place]));
-        // Each once, as many tensors have one storage.
+        // Each owner once, because many tensors share a storage.
         owners.sort_unstable_by_key(|owner| owner.as_ptr());
         owners.dedup_by_key(|owner| owner.as_ptr());
         let lend = |memory: Arc<Memory>| context.1.lend(py, &context.0, &memory, &owners);
@@ -150,8 +151,8 @@ pub(crate) fn adopt_all<'py>(
         .collect())
 }
 
-/// Makes an array with the layout of another library's, whose lowest byte is `offset` bytes inside the memory that
-/// `base` is in.
+/// Makes an array with the layout of another library's array. Its lowest byte is `offset` bytes
+/// into the memory of `base`.
 #[pyfunction]
 pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResult<Array> {
     let layout = Layout {
@@ -163,7 +164,7 @@ pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResul
 }
 
 impl Group {
-    /// Returns the memory that the bytes between two addresses lie in.
+    /// Returns the memory that contains the bytes between two addresses.
     fn around(context: &crosshandle::Context, first: usize, end: usize) -> Result<Self> {
         let len = end - first;
         if let Some(shared) = find_live(first, len, false) {
@@ -208,7 +209,7 @@ impl Group {
         }
     }
 
-    /// Takes in the allocations that follow without a gap, up to an address.
+    /// Adds the allocations that follow without a gap, up to an address.
     fn extend(&mut self, context: &crosshandle::Context, end: usize) -> Result<()> {
         if end <= self.end {
             return Ok(());
@@ -218,7 +219,7 @@ impl Group {
                 "the array goes beyond the end of the memory that it starts in".into(),
             ));
         };
-        // Left as it was unless all are there.
+        // `self` does not change unless all of them exist.
         let mut reached = self.end;
         while reached < end {
             let next = allocation_at(context, reached)?;
@@ -243,8 +244,8 @@ fn allocation_at(context: &crosshandle::Context, address: usize) -> Result<Drive
 }
 
 impl Wholes {
-    /// Lends memory, with what keeps its bytes: the same as before, if that is still kept, so that sharing the same arrays
-    /// again makes nothing new.
+    /// Lends memory together with the owners of its bytes. Returns the existing loan if it is still
+    /// in use, so that sharing the same arrays again creates nothing new.
     fn lend(
         &self,
         py: Python<'_>,
@@ -255,7 +256,8 @@ impl Wholes {
         let addresses = owners.iter().map(|owner| owner.as_ptr().addr()).collect();
         let loan = (Arc::as_ptr(memory).addr(), addresses);
         let mut lent = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        // What is alive keeps the memory and the owners, so no others have their addresses.
+        // A live loan keeps the memory and the owners, so other objects cannot have their
+        // addresses.
         if let Some(known) = lent.get(&loan).and_then(Weak::upgrade) {
             return Ok(known);
         }
@@ -269,8 +271,8 @@ impl Wholes {
         Ok(made)
     }
 
-    /// Adopts an allocation, or several side by side: what was adopted before, if something still uses it,
-    /// so that importers find it mapped.
+    /// Adopts one allocation, or several adjacent ones. Returns the existing memory if it is still
+    /// in use, because importers have it mapped already.
     fn adopt(
         &self,
         context: &crosshandle::Context,
@@ -288,11 +290,11 @@ impl Wholes {
         }
         let start = NonNull::new(ptr::with_exposed_provenance_mut(allocation.address))
             .ok_or_else(|| Error::InvalidArgument("there is no memory at address 0".into()))?;
-        // SAFETY: what is lent of the result keeps the owners of the arrays in it, and their library frees
-        // the allocation after the last of them.
+        // SAFETY: each loan of the result keeps the owners of the arrays in it, and their library
+        // frees the allocation after the last owner has ended.
         let memory = Arc::new(unsafe { context.adopt_memory(start, allocation.len)? });
         let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only before the table would grow, so that the cost of looking spreads.
+        // Only before the table grows, so that the cost of the search is amortized.
         if wholes.len() == wholes.capacity() {
             wholes.retain(|_, whole| whole.memory.strong_count() > 0);
         }

@@ -1,7 +1,7 @@
-//! Allocators that other libraries call through C: what they allocate is shared by a handle at once.
+//! Allocators that other libraries call through C. Their memory can be shared by handle at once.
 //!
-//! torch calls the two functions below from any thread, with or without the interpreter's lock, also while a stream
-//! is captured. They use no Python.
+//! torch calls the two C functions below from any thread, with or without the interpreter's lock,
+//! and also during a stream capture. They use no Python.
 
 use crate::context::Context;
 use crate::error::Failure;
@@ -14,52 +14,54 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The context that allocates for each of CUDA's devices, and what it has allocated.
+/// For each CUDA device, the context that allocates and its allocations.
 static DEVICES: Mutex<BTreeMap<c_int, PerDevice>> = Mutex::new(BTreeMap::new());
 
 struct PerDevice {
     context: crosshandle::Context,
-    /// Allocations with memory of their own, by address.
+    /// Separate allocations, by address.
     single: HashMap<usize, Arc<SharedMemory>>,
     arenas: Vec<Arena>,
     next_arena: u64,
 }
 
-/// Memory whose freeing waits for the device's work, of which nobody could say when it was freed whether it is
-/// done, if the driver has refused to wait.
+/// Memory whose freeing must wait for the device's work. It stays here if the driver refuses to
+/// wait, since then the work may still be using it.
 enum Late {
-    /// A part of an arena: the device's number, and the address.
+    /// A part of an arena: the number of the device, and the address.
     Part(c_int, usize),
-    /// Memory of its own.
+    /// A separate allocation.
     Whole { _memory: Arc<SharedMemory> },
 }
 
-/// What is freed once work of its context was waited for.
+/// Memory that is freed after a wait for its context's work.
 static LATE: Mutex<Vec<(crosshandle::Context, Late)>> = Mutex::new(Vec::new());
 
-/// Set when the interpreter ends: the driver and the libraries above it end in whatever order, so nothing is
-/// freed any more. The process's memory goes with it.
+/// Set when the interpreter exits. The driver and the libraries above it end in any order, so
+/// nothing is freed after this. The memory is released with the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// Frees nothing from now on, since the process ends.
+/// Stops freeing memory, because the process is about to exit.
 #[pyfunction]
 pub(crate) fn stop_freeing() {
     ENDS.store(true, Ordering::Relaxed);
 }
 
-/// Keeps an object as long as the process: torch goes on calling an allocator whose object has ended.
+/// Keeps an object as long as the process. torch calls an allocator even after its object has
+/// ended.
 #[pyfunction]
 pub(crate) fn keep_for_ever(object: Py<PyAny>) {
     std::mem::forget(object);
 }
 
-/// What addresses and lengths in an arena are multiples of, as drivers align allocations.
+/// The alignment of addresses and lengths in an arena, in bytes, as drivers align allocations.
 const ALIGN: usize = 512;
 
-/// One block of memory that allocations are cut from: importers map all of it once.
+/// A block of memory that is divided into allocations. Importers map the whole block once.
 struct Arena {
     number: u64,
-    /// Whether its pool has ended: nothing more is cut from it, and it is given back with its last part.
+    /// Whether its pool has ended. Then it makes no more allocations, and is freed with its last
+    /// one.
     is_abandoned: bool,
     memory: Arc<SharedMemory>,
     /// The free parts, by offset.
@@ -80,7 +82,7 @@ impl Arena {
         }
     }
 
-    /// Takes the first part that is long enough. Returns its address.
+    /// Allocates the first free part that is long enough. Returns its address.
     fn take(&mut self, len: usize) -> Option<usize> {
         if self.is_abandoned {
             return None;
@@ -96,7 +98,7 @@ impl Arena {
         Some(self.memory.address() + offset)
     }
 
-    /// Gives a part back. Returns whether it is this arena's.
+    /// Frees a part. Returns whether the part belongs to this arena.
     fn give(&mut self, address: usize) -> bool {
         let Some(offset) = address.checked_sub(self.memory.address()) else {
             return false;
@@ -123,9 +125,10 @@ fn copied((offset, len): (&usize, &usize)) -> (usize, usize) {
     (*offset, *len)
 }
 
-/// Lets a context allocate for libraries on CUDA's device `number`. `reserve`, in bytes, is taken now, and
-/// allocations are cut from it as long as there is room; 0 takes none. Returns the number of what was taken, for
-/// `abandon_arena`.
+/// Makes a context allocate memory for libraries on CUDA device `number`.
+///
+/// It allocates an arena of `reserve` bytes now, and allocations come from it while there is room.
+/// With 0 there is no arena. Returns the number of the arena, for `abandon_arena`.
 #[pyfunction]
 pub(crate) fn serve_allocations(
     py: Python<'_>,
@@ -157,7 +160,7 @@ pub(crate) fn serve_allocations(
     }))
 }
 
-/// Cuts nothing more from an arena, and gives it back once nothing in it is in use.
+/// Stops allocations from an arena, and frees it when none of its parts is in use.
 #[pyfunction]
 pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
     let unused = {
@@ -175,19 +178,19 @@ pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
         std::mem::forget(unused);
         return;
     }
-    // Without the lock: freeing may take the driver a while.
+    // Dropped without the lock, because the driver may take a while to free it.
     py.detach(|| drop(unused));
 }
 
 impl PerDevice {
-    /// Takes out the arenas whose pools have ended, and that nothing is in. The caller drops them without the
-    /// lock.
+    /// Removes the unused arenas whose pools have ended. The caller drops them without the lock.
     fn take_unused(&mut self) -> Vec<Arena> {
         let is_unused = |arena: &mut Arena| arena.is_abandoned && arena.used.is_empty();
         self.arenas.extract_if(.., is_unused).collect()
     }
 
-    /// Gives a part of an arena back; `None` if no arena has it.
+    /// Frees a part of an arena. Returns `None` if the address is in no arena, otherwise the arenas
+    /// to drop.
     fn give(&mut self, address: usize) -> Option<Vec<Arena>> {
         let mut arenas = self.arenas.iter_mut();
         let is_given = arenas.any(|arena| arena.give(address));
@@ -195,7 +198,8 @@ impl PerDevice {
     }
 }
 
-/// Allocates memory of CUDA's device `device`; null if there is too little, or nobody serves that device.
+/// Allocates memory of CUDA device `device`. Returns null if there is too little memory, or no
+/// context serves that device.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn crosshandle_allocate(
     len: isize,
@@ -219,13 +223,13 @@ pub(crate) extern "C" fn crosshandle_allocate(
         devices.get_mut(&device)?.single.insert(address, shared);
         Some(address)
     };
-    // No panic may reach the caller, who is no Rust.
+    // The caller is C code, so no panic may reach it.
     let address = catch_unwind(AssertUnwindSafe(allocate)).ok().flatten();
     address.map_or(ptr::null_mut(), ptr::with_exposed_provenance_mut)
 }
 
-/// Frees what [`crosshandle_allocate`] returned; anything else is left alone. Processes that have opened the
-/// memory keep it.
+/// Frees memory that [`crosshandle_allocate`] returned, and ignores any other address. Processes
+/// that have opened the memory keep it.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn crosshandle_free(
     memory: *mut c_void,
@@ -250,19 +254,22 @@ pub(crate) extern "C" fn crosshandle_free(
         finish_uses(&context, late);
         Some(())
     };
-    // No panic may reach the caller, and one of the driver's backend is of no interest to who frees.
+    // No panic may reach the caller, which cannot handle a failure of the driver either.
     let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
-/// Frees memory once work that may still use it is done, for which this waits, as the driver's own functions do.
-/// Captures of streams go on undisturbed. If the driver refuses to wait, the memory stays until this is called again.
+/// Waits for work that may still use memory, and frees the memory.
+///
+/// The driver's own functions wait in the same way. Stream captures are not disturbed. If the
+/// driver refuses to wait, the memory is kept until the next call.
 fn finish_uses(context: &crosshandle::Context, late: Late) {
     let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
         let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);
         Vec::from_iter(all.extract_if(.., is_of_it).map(|(_, late)| late))
     };
     {
-        // Before the wait, so that it is for all work that may use what is taken out after it.
+        // Every entry that is taken below was queued before the wait, so the wait covers all work
+        // that may use it.
         let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
         all.push((context.clone(), late));
     }
@@ -271,7 +278,7 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
         late_of(&mut all)
     };
     match context.synchronize() {
-        // Where there is no driver, nothing works beside the program's threads.
+        // Without a driver, only the program's own threads use the memory.
         Ok(()) | Err(crosshandle::Error::Unsupported(_)) => {}
         Err(_) => {
             let mut all = LATE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -291,7 +298,7 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
     }
 }
 
-/// Memory for an allocator that is written in Python, freed on drop.
+/// Memory for an allocator that is written in Python. It is freed on drop.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Block(Arc<SharedMemory>);
 
@@ -305,7 +312,7 @@ impl Drop for Block {
             _memory: Arc::clone(&self.0),
         };
         let context = &self.0.context;
-        // Another thread of the program may have to run for the work to end.
+        // The work may need another Python thread to run before it ends.
         Python::try_attach(|py| py.detach(|| finish_uses(context, late)));
     }
 }

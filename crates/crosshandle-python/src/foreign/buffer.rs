@@ -1,4 +1,4 @@
-//! Arrays by the buffer protocol.
+//! Arrays with the buffer protocol.
 
 use super::description::{Foreign, Place};
 use super::interface::{is_swapped, swapped};
@@ -11,7 +11,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::slice;
 
-/// A view of an array of another library, released on drop.
+/// A view of another library's array. It is released on drop.
 struct View(Box<ffi::Py_buffer>);
 
 impl View {
@@ -24,7 +24,7 @@ impl View {
         if got != 0 {
             return Err(PyErr::fetch(value.py()));
         }
-        // SAFETY: it was filled.
+        // SAFETY: the call has filled it.
         Ok(Self(unsafe { view.assume_init() }))
     }
 
@@ -47,7 +47,7 @@ impl View {
     fn numbers(&self, start: *const ffi::Py_ssize_t) -> &[ffi::Py_ssize_t] {
         match start.is_null() || self.0.ndim <= 0 {
             true => &[],
-            // SAFETY: with the flags that it was asked with, a view has one for each dimension.
+            // SAFETY: the flags of the request guarantee a number for each dimension.
             false => unsafe { slice::from_raw_parts(start, self.0.ndim as usize) },
         }
     }
@@ -55,22 +55,24 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: it was filled, and is released once; its maker holds the interpreter's lock.
+        // SAFETY: it was filled, and is released once. The caller that created it holds the
+        // interpreter's lock.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// What an object's buffer tells.
+/// The description of an object by its buffer.
 pub(super) enum Found {
     Array(Foreign),
-    /// Its elements cannot be shared by this protocol.
+    /// The buffer protocol cannot share its elements.
     Refused(PyErr),
     NoBuffer,
 }
 
 /// Describes an array with a buffer.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
-    // Held as long as the array: some objects cannot move or free their bytes meanwhile.
+    // Held as long as the array, because some objects cannot move or free their bytes while a view
+    // exists.
     let Ok(held) = PyMemoryView::from(value) else {
         return Ok(Found::NoBuffer);
     };
@@ -82,7 +84,7 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
     let suboffsets = view.numbers(view.0.suboffsets);
     if suboffsets.iter().any(|offset| *offset >= 0) {
         return Ok(Found::Refused(PyTypeError::new_err(
-            "arrays of pointers to rows cannot be shared: make one block of it",
+            "arrays of pointers to rows cannot be shared: copy the array into one block",
         )));
     }
     let shape = view.numbers(view.0.shape).iter().map(|size| *size as usize);

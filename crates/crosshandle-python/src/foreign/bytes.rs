@@ -1,4 +1,4 @@
-//! The bytes of other libraries' arrays, to be copied elsewhere.
+//! The bytes of other libraries' arrays, for a copy.
 
 use super::description::{Foreign, Place};
 use crosshandle::{Access, MemoryRange};
@@ -8,15 +8,15 @@ use std::slice;
 /// Bytes without gaps.
 pub(crate) enum Bytes<'a> {
     Host(&'a [u8]),
-    /// On a GPU; `None` for an array without elements.
+    /// Bytes on a GPU, or `None` for an array without elements.
     Device(Option<MemoryRange>),
 }
 
 impl Foreign {
-    /// Returns the array's bytes; `None` if there are gaps between them.
+    /// Returns the array's bytes, or `None` if there are gaps between them.
     ///
     /// # Safety
-    /// Until the result is last used, nobody may write the array, and `self` has to live.
+    /// Until the last use of the result, no thread writes to the array, and `self` lives.
     pub(crate) unsafe fn bytes(&self) -> Option<Bytes<'_>> {
         if !self.layout.is_contiguous() {
             return None;
@@ -24,7 +24,8 @@ impl Foreign {
         let len = self.layout.elements() * self.layout.dtype.bytes();
         if self.place != Place::Host {
             let first = NonNull::new(ptr::with_exposed_provenance_mut(self.first));
-            // SAFETY: the library says that these bytes are the array's, and its owner is held by `self`.
+            // SAFETY: the library says that these bytes belong to the array, and `self` holds its
+            // owner.
             let range =
                 |first| unsafe { MemoryRange::from_raw_parts(first, len, Access::ReadOnly) };
             return Some(Bytes::Device(first.filter(|_| len > 0).map(range)));
@@ -33,8 +34,8 @@ impl Foreign {
         if len == 0 || first.is_null() {
             return Some(Bytes::Host(&[]));
         }
-        // SAFETY: the library says that these bytes are the array's, its owner is held by `self`, and the caller
-        // keeps writers away.
+        // SAFETY: the library says that these bytes belong to the array. `self` holds its owner,
+        // and the caller promises that no thread writes to them.
         Some(Bytes::Host(unsafe { slice::from_raw_parts(first, len) }))
     }
 }

@@ -1,4 +1,4 @@
-//! Arrays by DLPack.
+//! Arrays with DLPack.
 
 use super::description::{Foreign, Place};
 use super::interface::is_never_written;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::slice;
 
-/// Describes an array with `__dlpack__`; `None` if it has none.
+/// Describes an array with `__dlpack__`. Returns `None` if the object has no such method.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if value.getattr_opt("__dlpack__")?.is_none() {
         return Ok(None);
@@ -21,19 +21,19 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let options = PyDict::new(py);
     options.set_item("max_version", dlpack::VERSION)?;
     if place != Place::Host && !never_written {
-        // Nothing need wait: the program says by an event when the bytes are there.
+        // No stream has to wait, since the program signals by an event when the bytes are ready.
         options.set_item("stream", -1)?;
     }
     let capsule = match value.call_method("__dlpack__", (), Some(&options)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // A library that knows no versions.
+            // The library does not know DLPack versions.
             options.del_item("max_version")?;
             value.call_method("__dlpack__", (), Some(&options))?
         }
         capsule => capsule?,
     };
     let (tensor, read_only) = tensor(&capsule)?;
-    // SAFETY: the capsule, which is held, keeps what the tensor points to.
+    // SAFETY: the capsule, which is held, keeps the data that the tensor points to.
     let described = unsafe {
         of_tensor(
             tensor,
@@ -45,8 +45,8 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     described.map(Some)
 }
 
-/// Describes what DLPack's form of an array describes, on the device that its library says. `owner` is what the bytes
-/// live as long as.
+/// Converts a DLPack tensor on the device that its library reports. `owner` is the object that
+/// keeps the bytes.
 ///
 /// # Safety
 /// `shape` and `strides` are null, or point to a number for each dimension.
@@ -70,7 +70,7 @@ pub(super) unsafe fn of_tensor(
     };
     let numbers = |start: *const i64| match start.is_null() || dimensions == 0 {
         true => None,
-        // SAFETY: there is one for each dimension, as the caller promises.
+        // SAFETY: the caller promises one for each dimension.
         false => Some(unsafe { slice::from_raw_parts(start, dimensions) }),
     };
     let shape = numbers(tensor.shape).unwrap_or_default().iter();
@@ -88,20 +88,20 @@ pub(super) unsafe fn of_tensor(
     Foreign::new(place, address, dtype, shape, strides, read_only, owner)
 }
 
-/// Returns what a capsule describes, and whether it must not be written. The capsule stays as it is: whoever drops
-/// it frees the tensor.
+/// Returns the tensor of a capsule, and whether it must not be written. The capsule does not
+/// change, so dropping it frees the tensor.
 fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bool)> {
     let pointer = capsule.as_ptr();
     let [versioned, unversioned] = dlpack::NEW_CAPSULES;
-    // SAFETY: the call takes any object. A capsule with this name holds what DLPack says, which lives as long
-    // as the capsule.
+    // SAFETY: the call accepts any object. A capsule with this name contains the structure that
+    // DLPack defines, which lives as long as the capsule.
     unsafe {
         if ffi::PyCapsule_IsValid(pointer, versioned.as_ptr()) == 1 {
             let held = ffi::PyCapsule_GetPointer(pointer, versioned.as_ptr());
             let held = &*held.cast::<dlpack::Versioned>();
             if held.version[0] != dlpack::VERSION[0] {
                 return Err(PyTypeError::new_err(format!(
-                    "the array comes in version {} of DLPack, and this module knows version {}",
+                    "the array uses version {} of DLPack, and this module supports version {}",
                     held.version[0],
                     dlpack::VERSION[0]
                 )));
@@ -114,6 +114,6 @@ fn tensor<'a>(capsule: &'a Bound<'_, PyAny>) -> PyResult<(&'a dlpack::Tensor, bo
         }
     }
     Err(PyTypeError::new_err(
-        "__dlpack__ returned no capsule of DLPack",
+        "__dlpack__ did not return a DLPack capsule",
     ))
 }

@@ -9,15 +9,15 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::ptr::{self, NonNull};
 
-/// The bytes that host memory is filled with at a time.
+/// Size of the pieces in which host memory is filled, in bytes.
 const CHUNK: usize = 1 << 16;
 
-/// Bytes without gaps that a device's array is copied in, at most. Halved or doubled: arrays with more gaps are
-/// left to their libraries, whose kernels are faster than so many commands, or they are not.
+/// Maximum number of contiguous runs that an array on a device may have for a copy here. Arrays
+/// with more gaps are left to their libraries, whose kernels are faster than so many copy commands.
 const MAX_DEVICE_RUNS: usize = 1 << 16;
 
-/// Copies another library's array into new memory of a context on the array's device. The bytes of one on a GPU are
-/// there.
+/// Copies another library's array into new memory of a context on the array's device. The bytes of
+/// an array on a GPU must be ready.
 #[pyfunction]
 pub(crate) fn copied(
     py: Python<'_>,
@@ -27,7 +27,8 @@ pub(crate) fn copied(
     copy(py, context, array.get())
 }
 
-/// Copies an array into new memory of a context on the array's device, once its bytes are there.
+/// Waits until an array's bytes are ready, and copies it into new memory of a context on the
+/// array's device.
 #[pyfunction]
 pub(crate) fn copied_array(
     py: Python<'_>,
@@ -54,27 +55,27 @@ fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array>
     }
     if made.memory.memory.bytes().is_err() {
         return Err(PyValueError::new_err(
-            "arrays of the host are copied to memory of the host",
+            "arrays on the host are copied to host memory",
         ));
     }
     let from = ptr::with_exposed_provenance::<u8>(foreign.first);
     let to = made.memory.memory.as_ptr();
     runs.each(|offset, place| {
-        // SAFETY: the library says that these bytes are the array's, and its owner is held; that the elements
-        // have addresses was checked when it was described. The memory was just made, with as many bytes as the
-        // elements have, and nobody else has it.
+        // SAFETY: the library says that these bytes belong to the array, and its owner is held. The
+        // addresses of the elements were checked when the array was described. The new memory has
+        // as many bytes as the elements, and only this function has it.
         unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
         Ok(())
     })?;
     Ok(made)
 }
 
-/// The bytes of an array with elements, as far as they lie without gaps.
+/// The contiguous runs of an array that has elements.
 struct Runs<'a> {
     layout: &'a Layout,
-    /// The dimensions whose neighbours are no neighbours in memory.
+    /// The number of dimensions whose neighbouring elements are not adjacent in memory.
     outer: usize,
-    /// The bytes of each run.
+    /// The size of each run in bytes.
     len: usize,
 }
 
@@ -93,7 +94,8 @@ impl<'a> Runs<'a> {
         self.layout.shape[..self.outer].iter().product()
     }
 
-    /// Calls a function with the offset of each run in the memory from the lowest byte on, and its place in a copy.
+    /// Calls a function for each run, with the run's offset from the lowest byte and its offset in
+    /// the copy.
     fn each(&self, mut call: impl FnMut(usize, usize) -> crosshandle::Result<()>) -> PyResult<()> {
         let (shape, strides) = (&self.layout.shape, &self.layout.strides);
         let mut index = vec![0; self.outer];
@@ -102,7 +104,7 @@ impl<'a> Runs<'a> {
             let distance: isize = places.map(|(place, stride)| *place as isize * stride).sum();
             let offset = self.layout.offset.wrapping_add_signed(distance);
             call(offset, run * self.len).map_err(Failure::from)?;
-            // To the next run, the last dimension fastest.
+            // Continues with the next run. The last dimension varies fastest.
             let next = (0..self.outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension]);
             if let Some(dimension) = next {
                 index[dimension] += 1;
@@ -113,7 +115,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Makes an array in new memory of a context, filled with the bytes of one element or of several, over and over.
+/// Makes an array in new memory of a context. Fills it with the bytes of one or more elements,
+/// repeatedly.
 #[pyfunction]
 pub(crate) fn filled(
     py: Python<'_>,
@@ -127,7 +130,7 @@ pub(crate) fn filled(
     let len = made.layout.elements() * made.layout.dtype.bytes();
     if element.is_empty() || !len.is_multiple_of(element.len()) {
         return Err(PyValueError::new_err(format!(
-            "{len} bytes are not filled by {} over and over",
+            "the array has {len} bytes, which is not a multiple of the {} bytes of the pattern",
             element.len()
         )));
     }
@@ -141,7 +144,7 @@ pub(crate) fn filled(
             queue.submit(Command::fill(memory.range(..len)?, element)?)?;
             return queue.finish();
         }
-        // In pieces that fit into a cache.
+        // Writes pieces that fit into a cache.
         let piece = element.repeat((CHUNK / element.len()).max(1));
         let mut offset = 0;
         while offset < len {
@@ -155,7 +158,7 @@ pub(crate) fn filled(
     Ok(made)
 }
 
-/// Copies an array of this package without gaps into new memory of a context on any device.
+/// Copies a contiguous array of this package into new memory of a context on any device.
 #[pyfunction]
 pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResult<Array> {
     if !array.layout.is_contiguous() {
@@ -169,7 +172,7 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     if len == 0 {
         return Ok(made);
     }
-    // A queue of the device, if one of them is.
+    // Use a queue of the device if one of the two is on a device.
     let on = match made.memory.memory.bytes() {
         Ok(_) => &array.memory.context,
         Err(_) => &context.0,
@@ -187,7 +190,7 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     Ok(made)
 }
 
-/// Copies by a queue, and waits for it.
+/// Copies with a queue, and waits for it.
 fn on_device(
     py: Python<'_>,
     context: &Context,
@@ -206,13 +209,15 @@ fn on_device(
         let Some(first) = NonNull::new(first) else {
             return Ok(());
         };
-        // SAFETY: the library says that these bytes are the array's, and its owner is held until the copy is done.
+        // SAFETY: the library says that these bytes belong to the array, and its owner is held
+        // until the copy is done.
         let from = unsafe { MemoryRange::from_raw_parts(first, runs.len, Access::ReadOnly) };
         let to = made.memory.memory.range(place..place + runs.len)?;
         queue.submit(Command::copy(from, to)?)?;
         Ok(())
     });
-    // Also after an error, and whatever Ctrl-C says: the owner is held until what was submitted is done.
+    // This also runs after an error, and Ctrl-C does not end it. The owner must be held until the
+    // submitted work is done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
     submitted
 }

@@ -1,4 +1,4 @@
-//! What an array of another library is.
+//! Descriptions of other libraries' arrays.
 
 use super::{buffer, capsule, interface, torch};
 use crate::array::{Dtype, Layout, MAX_DIMENSIONS};
@@ -6,14 +6,14 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-/// The device that an array's bytes are on, as its library says.
+/// The device that an array's bytes are on, as its library reports it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Place {
     Host,
     Cuda(u32),
-    /// A CUDA device, the library does not say which.
+    /// A CUDA device. The library does not say which one.
     SomeCuda,
-    /// A device of SYCL's, the library does not say which.
+    /// A SYCL device. The library does not say which one.
     SomeSycl,
 }
 
@@ -21,10 +21,10 @@ impl Place {
     /// Returns the place for DLPack's type and number of a device.
     pub(super) fn from_dlpack(kind: i32, number: i32) -> PyResult<Self> {
         match (kind, u32::try_from(number)) {
-            // Pinned memory is the host's too.
+            // Pinned memory belongs to the host, too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
-            // Managed memory is refused with the driver's reason.
+            // The driver refuses managed memory later, and its error gives the reason.
             (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(
@@ -34,23 +34,24 @@ impl Place {
     }
 }
 
-/// An array of another library, and what keeps its bytes.
+/// An array of another library, and the object that keeps its bytes.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Foreign {
     pub(super) place: Place,
     /// The address of the lowest byte.
     pub(super) first: usize,
-    /// The number of bytes from the first one to the last one.
+    /// The number of bytes from the lowest one to the highest one.
     pub(super) len: usize,
-    /// The elements, from the lowest byte on.
+    /// The layout of the elements, relative to the lowest byte.
     pub(super) layout: Layout,
     pub(super) read_only: bool,
-    /// What the bytes live as long as.
+    /// The object that keeps the bytes.
     pub(super) owner: Py<PyAny>,
 }
 
 impl Foreign {
-    /// `address` is the first element's, `strides` are in bytes; `None` is without gaps.
+    /// Creates a description. `address` is the address of the first element. `strides` are in
+    /// bytes, and `None` stands for an array without gaps.
     pub(crate) fn new(
         place: Place,
         address: usize,
@@ -60,8 +61,7 @@ impl Foreign {
         read_only: bool,
         owner: Py<PyAny>,
     ) -> PyResult<Self> {
-        let too_large =
-            || PyValueError::new_err("the array has more bytes than there are addresses");
+        let too_large = || PyValueError::new_err("the array is larger than the address space");
         let mut layout = match strides {
             None => Layout::contiguous(dtype, shape, 0).ok_or_else(too_large)?,
             Some(strides) => Layout {
@@ -93,7 +93,8 @@ impl Foreign {
 
 #[pymethods]
 impl Foreign {
-    /// The device's name; `cuda` or `sycl` if the library does not say which one.
+    /// The name of the device. It is `cuda` or `sycl` if the library does not say which device it
+    /// is.
     #[getter]
     fn device(&self) -> String {
         match self.place {
@@ -104,7 +105,7 @@ impl Foreign {
         }
     }
 
-    /// The name of the elements' type.
+    /// The name of the element type.
     #[getter]
     fn dtype(&self) -> String {
         self.layout.dtype.to_string()
@@ -116,7 +117,7 @@ impl Foreign {
         PyTuple::new(py, &self.layout.shape)
     }
 
-    /// The object that the bytes live as long as, as its library's protocol tells.
+    /// The object that keeps the bytes, according to the library's protocol.
     #[getter]
     fn owner(&self, py: Python<'_>) -> Py<PyAny> {
         self.owner.clone_ref(py)
@@ -129,7 +130,7 @@ impl Foreign {
     }
 }
 
-/// Describes an array of another library, by torch's own attributes, `__cuda_array_interface__`,
+/// Describes an array of another library. Uses torch's own attributes, `__cuda_array_interface__`,
 /// `__sycl_usm_array_interface__`, the buffer protocol, DLPack or `__array_interface__`.
 #[pyfunction]
 pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
@@ -151,7 +152,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     match capsule::describe(value) {
         Ok(Some(array)) => return Ok(array),
         Ok(None) => {}
-        // The library may have another protocol that knows the elements.
+        // The library may have another protocol that supports the elements.
         Err(error) => match interface::host(value)? {
             Some(array) => return Ok(array),
             None => return Err(refused.unwrap_or(error)),
@@ -165,7 +166,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
         None => {
             let class = value.get_type();
             PyTypeError::new_err(format!(
-                "{} is no array that can be shared: it has no protocol of arrays",
+                "{} is not an array that can be shared: it supports no array protocol",
                 class.name()?
             ))
         }

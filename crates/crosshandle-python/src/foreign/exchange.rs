@@ -1,6 +1,6 @@
-//! DLPack's table of C functions, by which libraries exchange arrays without a call of Python:
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has it from 2.10 on. The table of this module's arrays
-//! is in `array/exchange.rs`.
+//! DLPack's table of C functions, by which libraries exchange arrays without calling Python. See
+//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has such a table since version
+//! 2.10. The table for this module's arrays is in `array/exchange.rs`.
 
 use super::capsule;
 use super::description::{Foreign, Place};
@@ -12,8 +12,10 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use std::mem::MaybeUninit;
 
-/// Describes an array of torch's class of tensors; `None` if the class has no table of a version that this module
-/// knows, or its function refuses the array. `owner` is what the bytes live as long as.
+/// Describes an instance of torch's tensor class.
+///
+/// Returns `None` if the class has no table of a supported version, or if its function refuses the
+/// array. `owner` is the object that keeps the bytes.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     class: &Bound<'_, PyAny>,
@@ -27,13 +29,14 @@ pub(super) fn describe(
         return Ok(None);
     }
     let mut tensor = MaybeUninit::<Tensor>::zeroed();
-    // SAFETY: the object is one of the class, or of one derived from it, and the caller has the interpreter.
+    // SAFETY: the object is an instance of the class or of a subclass, and the caller holds the
+    // interpreter's lock.
     let failed = unsafe { function(array.as_ptr().cast(), tensor.as_mut_ptr()) } != 0;
     if failed {
         drop(PyErr::take(py));
         return Ok(None);
     }
-    // SAFETY: the function has filled it in, and zeros are a tensor too.
+    // SAFETY: the function has filled it in, and zeros are a valid tensor too.
     let tensor = unsafe { tensor.assume_init() };
     let Ok(place) = Place::from_dlpack(tensor.device_type, tensor.device_id) else {
         return Ok(None);
@@ -43,24 +46,26 @@ pub(super) fn describe(
     Ok(described.ok())
 }
 
-/// Returns whether an object is laid out as those of a class are. `isinstance` also believes one that only says so,
-/// such as a proxy, which the library's functions would read as if it were an array.
+/// Returns whether an object has the memory layout of a class's instances.
+///
+/// `isinstance` is also true for a proxy that only claims the class, and the library's functions
+/// would read its memory as an array.
 fn is_made_of(array: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     let Ok(class) = class.cast::<PyType>() else {
         return false;
     };
-    // SAFETY: an object and a type, both alive.
+    // SAFETY: both the object and the type are alive.
     unsafe { ffi::PyObject_TypeCheck(array.as_ptr(), class.as_type_ptr()) != 0 }
 }
 
-/// Returns the table of torch's class of tensors, which is looked for once.
+/// Returns the table of torch's tensor class. Searches for it once.
 fn known(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     static KNOWN: PyOnceLock<Option<&'static Functions>> = PyOnceLock::new();
     Ok(*KNOWN.get_or_try_init(class.py(), || find(class))?)
 }
 
-/// Makes a tensor of torch, which waits for no stream; `None` if torch has no table of a version that this module knows.
-/// The array is without strides that torch refuses.
+/// Makes a torch tensor, which waits for no stream. Returns `None` if torch has no table of a
+/// supported version. The strides of the array must be acceptable to torch.
 pub(crate) fn torch_tensor<'py>(
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<*mut dlpack::Versioned>,
@@ -74,12 +79,13 @@ pub(crate) fn torch_tensor<'py>(
         return Ok(None);
     };
     let mut made = std::ptr::null_mut();
-    // SAFETY: the tensor is a new one, which the function takes over whatever it returns; the caller has the interpreter.
+    // SAFETY: the function takes the new tensor, whatever it returns. The caller holds the
+    // interpreter's lock.
     let failed = unsafe { convert(make()?, &raw mut made) } != 0;
     if failed {
         return Err(PyErr::fetch(py));
     }
-    // SAFETY: the function has returned a new reference, or null with an exception.
+    // SAFETY: the function has returned a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, made.cast()).map(Some) }
 }
 
@@ -89,18 +95,18 @@ fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
         return Ok(None);
     };
     let name = NAME.as_ptr();
-    // SAFETY: the call takes any object.
+    // SAFETY: the call accepts any object.
     if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name) } != 1 {
         return Ok(None);
     }
     // SAFETY: it is a capsule of this name.
     let mut found: *const Header =
         unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name) }.cast();
-    // SAFETY: a capsule of this name has a table that lives as long as the process, and so has each table the one
-    // before it.
+    // SAFETY: a capsule of this name contains a table that lives as long as the process. The same
+    // is true for each table that it links to.
     while let Some(header) = unsafe { found.as_ref() } {
         if header.version[0] == dlpack::VERSION[0] {
-            // SAFETY: the rest of a table of this version is as declared.
+            // SAFETY: a table of this version has the declared layout.
             return Ok(Some(unsafe { &*found.cast::<Functions>() }));
         }
         found = header.before;

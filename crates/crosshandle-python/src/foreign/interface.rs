@@ -1,4 +1,4 @@
-//! Arrays by dictionaries: `__cuda_array_interface__`, `__sycl_usm_array_interface__` and
+//! Arrays with the dictionaries `__cuda_array_interface__`, `__sycl_usm_array_interface__` and
 //! `__array_interface__`.
 
 use super::description::{Foreign, Place};
@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Reads the dictionary in an attribute; `None` if there is none. An array that has it only for some of
-/// its values, such as those on a GPU, raises something for the others.
+/// Returns the dictionary in an attribute, or `None`. Some libraries have the attribute only for
+/// certain arrays, such as those on a GPU, and raise an exception for others.
 fn dictionary<'py>(
     value: &Bound<'py, PyAny>,
     attribute: &str,
@@ -29,7 +29,7 @@ fn needed<'py>(interface: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py
         .ok_or_else(|| PyValueError::new_err(format!("the array's interface has no {name:?}")))
 }
 
-/// Returns whether a type's name has the byte order that this machine has not.
+/// Returns whether a type's name has the byte order that this machine does not have.
 pub(super) fn is_swapped(name: &str) -> bool {
     name.starts_with(match cfg!(target_endian = "little") {
         true => ['>', '!'],
@@ -37,16 +37,16 @@ pub(super) fn is_swapped(name: &str) -> bool {
     })
 }
 
-/// Refuses elements of a type with another byte order.
+/// Returns the error for elements with another byte order.
 pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
     PyTypeError::new_err(format!(
-        "elements of {name} have the byte order of other machines: share \
+        "elements of {name} are not in this machine's byte order: share \
          array.astype(array.dtype.newbyteorder(\"=\"))"
     ))
 }
 
-/// Describes what a dictionary says. Strides are in bytes, or in elements if `in_elements`; `keep` is what
-/// the bytes live as long as.
+/// Converts a dictionary. Strides are in bytes, or in elements if `in_elements` is true. `keep` is
+/// the object that keeps the bytes.
 fn read(
     interface: &Bound<'_, PyDict>,
     place: Place,
@@ -61,7 +61,7 @@ fn read(
     let dtype = match Dtype::lookup(&text) {
         Some(dtype) => dtype,
         None if is_swapped(&text) => return Err(swapped(&text)),
-        // NumPy writes records, and types that came by a package, as bytes without a type.
+        // NumPy describes records, and types from other packages, as bytes without a type.
         None => match keep.getattr_opt("dtype")? {
             Some(dtype) => Dtype::of(&dtype)?,
             None => Dtype::of(&typestr)?,
@@ -98,7 +98,7 @@ fn read(
     )
 }
 
-/// Describes an array on a CUDA device; `None` if it has no such interface.
+/// Describes an array on a CUDA device. Returns `None` if it has no such interface.
 pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(interface) = dictionary(value, "__cuda_array_interface__")? else {
         return Ok(None);
@@ -110,31 +110,33 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         Err(_) => Place::SomeCuda,
     };
     let mut array = read(&interface, place, false, value)?;
-    // CuPy's arrays name their memory, so that an array may end before its memory does.
+    // A CuPy array refers to its memory object, so the array may end before the memory.
     let memory = value.getattr_opt("data")?;
     if let Some(memory) = memory.and_then(|data| data.getattr_opt("mem").ok().flatten()) {
         array.owner = memory.unbind();
     }
     if is_never_written(value)? {
         array.read_only = true;
-        // It holds JAX's buffer, so that a donation copies: the array itself may be donated while others read it.
+        // The capsule holds JAX's buffer, so JAX copies it when it is donated. The array itself
+        // could be donated while other processes read it.
         array.owner = value.call_method0("__dlpack__")?.unbind();
     }
     Ok(Some(array))
 }
 
-/// Describes an array in unified shared memory of SYCL; `None` if it has no such interface. Its bytes are there
-/// afterwards.
+/// Waits until the bytes of an array in SYCL's unified shared memory are ready, and describes the
+/// array. Returns `None` if it has no such interface.
 pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(interface) = dictionary(value, "__sycl_usm_array_interface__")? else {
         return Ok(None);
     };
     let mut array = read(&interface, Place::SomeSycl, true, value)?;
-    // dpctl's memory says that it is read-only, and is written all the same.
+    // dpctl memory reports itself as read-only, but it is writable.
     if module_of(value)?.is_some_and(|name| name.starts_with("dpctl.memory")) {
         array.read_only = false;
     }
-    // No event can follow a queue of SYCL's. It may be named otherwise, by a context or a device.
+    // No event can follow a SYCL queue, so wait for it. `syclobj` may also be a context or a
+    // device.
     if let Some(queue) = item(&interface, "syclobj")?
         && queue.hasattr("wait")?
     {
@@ -143,27 +145,27 @@ pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     Ok(Some(array))
 }
 
-/// Describes an array on the host; `None` if it has no such interface.
+/// Describes an array on the host. Returns `None` if it has no such interface.
 pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let interface = dictionary(value, "__array_interface__")?;
     let described = interface.map(|found| read(&found, Place::Host, false, value));
     described.transpose()
 }
 
-/// Returns whether an array's library relies on nobody writing it: JAX does. Such an array's bytes are there
-/// afterwards.
+/// Returns whether an array's library requires that the array is never written, as JAX does. If so,
+/// waits until its bytes are ready.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = module_of(value)?;
     let is_jax = module.is_some_and(|name| name.starts_with("jax"));
     if is_jax {
-        // There is no stream that an event could follow.
+        // JAX has no stream that an event could follow.
         value.call_method0("block_until_ready")?;
     }
     Ok(is_jax)
 }
 
-/// Refuses an array that is more than its protocols tell: one with a mask, or with a unit. Classes that are derived
-/// from the arrays of a library lose it in silence.
+/// Fails for an array with a mask or a unit, which array protocols do not carry. Subclasses of a
+/// library's arrays would lose them silently.
 #[pyfunction]
 pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
     let class = value.get_type();
@@ -179,7 +181,7 @@ pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
         }
     }
     for name in ["unit", "units"] {
-        // Raises for some values of some libraries.
+        // Some libraries raise an exception for certain values.
         let Ok(Some(unit)) = value.getattr_opt(name) else {
             continue;
         };
@@ -196,7 +198,7 @@ fn masked() -> PyErr {
     PyTypeError::new_err("an array with a mask cannot be shared: share its data and its mask")
 }
 
-/// Returns the name of the module that an object's class is in.
+/// Returns the name of the module that defines an object's class.
 fn module_of(value: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     let module = value.get_type().getattr_opt("__module__")?;
     Ok(module.and_then(|module| module.extract().ok()))

@@ -1,14 +1,14 @@
-//! Arrays that other libraries made: what they are, and how they are shared.
+//! Arrays of other libraries: their description, and how they are shared.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `description.rs` | what an array is, by the protocol that its library has |
+//! | `description.rs` | the description of an array, from its library's protocol |
 //! | `buffer.rs`, `capsule.rs`, `exchange.rs`, `interface.rs`, `torch.rs` | the protocols |
-//! | `adopt.rs` | the memory beneath arrays, shared without a copy |
-//! | `owners.rs` | what keeps that memory from being used again |
+//! | `adopt.rs` | sharing the memory of arrays without a copy |
+//! | `owners.rs` | the objects that keep that memory from being reused |
 //! | `allocator.rs` | allocators that torch and CuPy call |
-//! | `copy.rs` | copies of what cannot be |
-//! | `bytes.rs` | the bytes themselves, for a store |
+//! | `copy.rs` | copies of arrays that cannot be shared |
+//! | `bytes.rs` | the bytes of arrays, for a store |
 
 mod adopt;
 pub(crate) mod allocator;

@@ -1,4 +1,4 @@
-//! Owners of lent memory: Python's objects that the library lets go of, on whatever thread.
+//! Owners of lent memory: Python objects that the library may release on any thread.
 
 use crosshandle::adapter_support::PerProcess;
 use pyo3::ffi;
@@ -8,15 +8,16 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Python's objects that stand for memory until drop.
+/// Python objects that keep memory until drop.
 ///
-/// The library may drop them beneath a function that a driver's library called, with the interpreter locked or
-/// not, as nobody there knows. So the drop touches no object: it has the main thread do that soon.
+/// The library may drop them inside a callback of a driver's library, where the interpreter may or
+/// may not be locked. So the drop itself does not touch the objects. It asks the main thread to
+/// release them soon.
 pub(crate) struct Owners(pub(crate) Vec<Py<PyAny>>);
 
-/// What is to be let go of.
+/// Objects that are to be released.
 static LEFT: PerProcess<Mutex<Vec<Py<PyAny>>>> = PerProcess::new(Mutex::default);
-/// Whether the main thread has been asked to.
+/// Whether the main thread has been asked to release them.
 static IS_ASKED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 
 impl Drop for Owners {
@@ -27,10 +28,12 @@ impl Drop for Owners {
         // SAFETY: any thread may call this at any time.
         let is_there = unsafe { ffi::Py_IsInitialized() } != 0;
         if is_there && !IS_ASKED.swap(true, Ordering::SeqCst) {
-            // SAFETY: any thread may call this while there is an interpreter; the function takes no argument.
+            // SAFETY: any thread may call this while the interpreter exists. The function ignores
+            // its argument.
             let refused = unsafe { ffi::Py_AddPendingCall(Some(let_go), ptr::null_mut()) } != 0;
             if refused {
-                // Its queue is full: the next drop asks again, or the next call of the module.
+                // The queue of pending calls is full. The next drop asks again, or the next call of
+                // this module releases them.
                 IS_ASKED.store(false, Ordering::SeqCst);
             }
         }
@@ -38,15 +41,15 @@ impl Drop for Owners {
 }
 
 extern "C" fn let_go(_: *mut c_void) -> c_int {
-    // The interpreter calls this, so it is there.
+    // The interpreter makes this call, so it exists.
     Python::attach(|_| let_go_now());
     0
 }
 
-/// Lets go of all owners. The caller has the interpreter.
+/// Releases all owners. The caller holds the interpreter's lock.
 pub(crate) fn let_go_now() {
     IS_ASKED.store(false, Ordering::SeqCst);
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
-    // Without the lock: their drops run code of the program.
+    // Dropped without the lock, because this may run code of the program.
     drop(left);
 }

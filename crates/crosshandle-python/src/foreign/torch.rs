@@ -1,4 +1,5 @@
-//! torch's tensors: a tree has hundreds, and DLPack's capsules take ten times as long.
+//! Tensors of torch. A tree may have hundreds of them, and DLPack's capsules are ten times slower
+//! than this code.
 
 use super::description::{Foreign, Place};
 use super::exchange;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 
-/// Returns torch's class of tensors, if a program has imported torch.
+/// Returns torch's tensor class, if the program has imported torch.
 fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if let Some(class) = CLASS.get(py) {
@@ -23,14 +24,14 @@ fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyAny>>> {
     let Some(torch) = modules.bind(py).get_item("torch")? else {
         return Ok(None);
     };
-    // While torch is being imported it has none.
+    // torch has no such class while its import is in progress.
     let Some(class) = torch.getattr_opt("Tensor")? else {
         return Ok(None);
     };
     Ok(Some(CLASS.get_or_init(py, || class.unbind()).bind(py)))
 }
 
-/// Describes a tensor; `None` if it is none of torch's.
+/// Describes a tensor. Returns `None` if the object is not a torch tensor.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(class) = class(value.py())? else {
         return Ok(None);
@@ -38,14 +39,14 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if !value.is_instance(class)? {
         return Ok(None);
     }
-    // Neither is part of what DLPack says.
+    // DLPack cannot express either.
     if value.call_method0("is_neg")?.is_truthy()? || value.call_method0("is_conj")?.is_truthy()? {
         return Err(PyValueError::new_err(
             "this tensor is a view that torch negates or conjugates when it reads: share \
              tensor.resolve_conj().resolve_neg()",
         ));
     }
-    // The tensor may be given another storage; this one is what the bytes live as long as.
+    // The tensor may get another storage later. This storage keeps its current bytes.
     let owner = value.call_method0("untyped_storage")?.unbind();
     let described = exchange::describe(value, class, &owner)?;
     described
@@ -53,8 +54,10 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
         .map(Some)
 }
 
-/// Describes a tensor of a torch before 2.10, which has no table of DLPack's functions, one that they refuse, or an
-/// object that stands for a tensor.
+/// Describes a tensor by its attributes.
+///
+/// This is for torch before 2.10, which has no table of DLPack's functions, for tensors that these
+/// functions refuse, and for objects that stand in for tensors.
 fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
     let place = if tensor.getattr("is_cuda")?.is_truthy()? {
         let number: u32 = tensor.call_method0("get_device")?.extract()?;

@@ -1,14 +1,14 @@
-//! Errors of links as Python's exceptions.
+//! Errors of links as Python exceptions.
 
 use crate::error::exception;
 use crosshandle_link::Error;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-/// The result of a call of a link, in Python.
+/// The result of a link's call, with an error that converts to a Python exception.
 pub(super) type Result<T> = std::result::Result<T, Failure>;
 
-/// An error of a link on its way to Python.
+/// An error of a link that converts to a Python exception.
 pub(crate) struct Failure(Error);
 
 impl From<Error> for Failure {
@@ -22,7 +22,7 @@ impl From<Failure> for PyErr {
         Python::attach(|py| match &error {
             Error::Local(local) => exception(py, local),
             error => build(py, error).unwrap_or_else(|failed| {
-                // The package is incomplete: the text still says what happened.
+                // The Python package is incomplete. The text still says what happened.
                 drop(failed);
                 PyRuntimeError::new_err(error.to_string())
             }),

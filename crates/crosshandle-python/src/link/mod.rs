@@ -12,13 +12,13 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// What both sides of a link are told.
+/// The options for either side of a link.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
     token: Option<String>,
     token_file: Option<PathBuf>,
-    /// Authority, certificate, key and the name of the side that listens.
+    /// The paths of the authority, the certificate and the key, and the name of the listening side.
     certificates: Option<(PathBuf, PathBuf, PathBuf, String)>,
     data: String,
     keep_alive: Option<f64>,
@@ -55,7 +55,7 @@ impl Options {
             "tls" => Data::Tls,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "memory moves by 'ucx' or by 'tls', not by '{other}'"
+                    "data is 'ucx' or 'tls', not '{other}'"
                 )));
             }
         };

@@ -1,4 +1,4 @@
-//! The objects of links.
+//! Links, listeners, and the remote objects that links open.
 
 use super::Options;
 use super::error::{Failure, Result};
@@ -16,11 +16,11 @@ use pyo3::types::{PyBytes, PySlice};
 use std::sync::{Mutex, PoisonError};
 use std::{mem, process};
 
-/// What `close` takes.
+/// An object that `close` can take out and drop.
 struct Closable<T> {
     object: Mutex<Option<T>>,
     what: &'static str,
-    /// The process that made it. A forked child lacks the threads of the link.
+    /// The process that created the object. A forked child does not have the link's threads.
     maker: u32,
 }
 
@@ -66,7 +66,7 @@ impl<T> Closable<T> {
 impl<T> Drop for Closable<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // Its drop would wait for threads of the parent.
+            // A drop would wait for threads of the parent.
             let object = self
                 .object
                 .get_mut()
@@ -76,8 +76,8 @@ impl<T> Drop for Closable<T> {
     }
 }
 
-/// Makes a call that waits for the other host. If Ctrl-C or the timeout comes first, it goes on by itself, and what it
-/// opens is closed again.
+/// Makes a call that waits for the remote host. If Ctrl-C or the timeout comes first, the call
+/// continues in the background, and an object that it opens is closed again.
 fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -88,7 +88,7 @@ fn aside<T: Send + 'static>(
     Ok(result.unwrap_or(Err(late)).map_err(Failure::from)?)
 }
 
-/// A link to another host: opens handles that were made there.
+/// A link to another host. It opens handles that were made there.
 ///
 /// >>> from crosshandle import link
 /// >>> context = crosshandle.default_context()
@@ -139,19 +139,19 @@ impl Link {
         Ok(Self::new(link, context))
     }
 
-    /// The other side's address.
+    /// The address of the peer.
     #[getter]
     fn peer(&self) -> PyResult<String> {
         Ok(self.link.get()?.peer().to_owned())
     }
 
-    /// Why the link has ended; `None` while it has not.
+    /// The reason why the link has ended, or `None` if it has not.
     #[getter]
     fn ended(&self) -> PyResult<Option<String>> {
         Ok(self.link.get()?.ended().map(|error| error.to_string()))
     }
 
-    /// Opens memory of the other host. Waits for its answer, at most `timeout` seconds.
+    /// Opens memory of the remote host. Waits for its reply, at most `timeout` seconds.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open_memory(
         &self,
@@ -168,7 +168,7 @@ impl Link {
         Ok(self.remote_memory(memory))
     }
 
-    /// Opens an event of the other host. Waits for its answer, at most `timeout` seconds.
+    /// Opens an event of the remote host. Waits for its reply, at most `timeout` seconds.
     #[pyo3(signature = (handle, *, timeout = None))]
     fn open_event(
         &self,
@@ -181,8 +181,8 @@ impl Link {
         Ok(RemoteEvent(Closable::new(event, "event")))
     }
 
-    /// Opens what has a name at the other host's holder: its version, and its parts by what they are for. Waits for the
-    /// answer, at most `timeout` seconds.
+    /// Opens a named object that the remote holder keeps. Returns its version, and the label and
+    /// memory of each part. Waits for the reply, at most `timeout` seconds.
     #[pyo3(signature = (name, *, timeout = None))]
     fn open_name(
         &self,
@@ -197,7 +197,7 @@ impl Link {
         Ok((found.version, parts.collect()))
     }
 
-    /// Ends the link: whatever waits for the other side, on both sides, fails.
+    /// Ends the link. On both sides, operations that wait for the peer fail.
     fn close(&self, py: Python<'_>) {
         if let Some(link) = self.link.take() {
             py.detach(|| link.close());
@@ -235,7 +235,7 @@ impl Link {
     }
 }
 
-/// Listens for other hosts that want to link.
+/// A listener for links from other hosts.
 ///
 /// >>> from crosshandle import link
 /// >>> token = link.new_token()
@@ -270,14 +270,14 @@ impl Listener {
         })
     }
 
-    /// The address at which it listens.
+    /// The address at which the listener listens.
     #[getter]
     fn address(&self) -> PyResult<String> {
         Ok(self.listener.get()?.local_address().to_string())
     }
 
-    /// Waits for the next host that links, at most `timeout` seconds. Other threads run meanwhile; Ctrl-C
-    /// ends the wait.
+    /// Waits for the next link from another host, at most `timeout` seconds. Other Python threads
+    /// run meanwhile. Ctrl-C ends the wait.
     #[pyo3(signature = (timeout = None))]
     fn accept(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Link> {
         let listener = self.listener.get()?;
@@ -292,7 +292,7 @@ impl Listener {
         }
     }
 
-    /// Ends the listening. Links that were accepted go on.
+    /// Stops listening. Accepted links continue.
     fn close(&self, py: Python<'_>) {
         let listener = self.listener.take();
         py.detach(|| drop(listener));
@@ -313,7 +313,7 @@ impl Listener {
     }
 }
 
-/// Memory of the other host, which can be read and written but not mapped.
+/// Memory of another host. It can be read and written, but not mapped.
 ///
 /// >>> from crosshandle import link
 /// >>> context = crosshandle.default_context()
@@ -348,20 +348,21 @@ impl RemoteMemory {
         Ok(self.memory.get()?.len())
     }
 
-    /// Whether it can be read only.
+    /// Whether the memory is read-only.
     #[getter]
     fn read_only(&self) -> PyResult<bool> {
         Ok(self.memory.get()?.access() == crosshandle::Access::ReadOnly)
     }
 
-    /// Whether the other host cannot access it, as it cannot a GPU's: it is copied there once more.
+    /// Whether the remote host copies through a staging buffer, because it cannot access the memory
+    /// directly, such as a GPU's.
     #[getter]
     fn staged(&self) -> PyResult<bool> {
         Ok(self.memory.get()?.is_staged())
     }
 
-    /// Copies bytes here: `nbytes` (default: all that follow) from byte `offset` on. Waits for them, at most `timeout`
-    /// seconds.
+    /// Reads `nbytes` bytes (default: all that follow) from byte `offset`. Waits for them, at most
+    /// `timeout` seconds.
     #[pyo3(signature = (nbytes = None, *, offset = 0, timeout = None))]
     fn read<'py>(
         &self,
@@ -375,7 +376,7 @@ impl RemoteMemory {
         let nbytes = nbytes.unwrap_or(rest);
         if nbytes > rest {
             return Err(PyValueError::new_err(format!(
-                "{nbytes} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                "{nbytes} bytes at byte {offset} are not inside the {} bytes of this memory",
                 memory.len()
             )));
         }
@@ -386,8 +387,8 @@ impl RemoteMemory {
         arguments::copied(py, &bytes)
     }
 
-    /// Fills an array or another writable buffer with bytes from byte `offset` on. Waits for them, at most `timeout`
-    /// seconds.
+    /// Fills an array or another writable buffer with bytes from byte `offset`. Waits for them, at
+    /// most `timeout` seconds.
     #[pyo3(signature = (into, *, offset = 0, timeout = None))]
     fn read_into(
         &self,
@@ -401,8 +402,8 @@ impl RemoteMemory {
         view.set_item(PySlice::full(py), bytes)
     }
 
-    /// Copies bytes there, from byte `offset` on: bytes, an array or another contiguous buffer. Returns when they
-    /// are there. If `timeout` seconds pass or Ctrl-C comes before that, they may arrive all the same.
+    /// Writes bytes, an array or another contiguous buffer at byte `offset`. Returns when the bytes
+    /// have arrived. After `timeout` seconds or Ctrl-C, the bytes may still arrive.
     #[pyo3(signature = (data, *, offset = 0, timeout = None))]
     fn write(
         &self,
@@ -415,8 +416,8 @@ impl RemoteMemory {
         aside(py, timeout, move || memory.write(offset, &data))
     }
 
-    /// Copies bytes there as `write` does, then signals an event of the same link, and returns the signal's number.
-    /// Whoever sees the signal sees the bytes.
+    /// Writes bytes as `write` does, then signals an event of the same link. Returns the signal's
+    /// number. A process that sees the signal also sees the bytes.
     #[pyo3(signature = (data, event, *, offset = 0, timeout = None))]
     fn write_and_signal(
         &self,
@@ -432,9 +433,12 @@ impl RemoteMemory {
         })
     }
 
-    /// Copies memory of this host there, maybe a GPU's. It waits for the events in `after` and signals `signal` when it
-    /// is done. In a `queue` it is a command like others, and this returns at once; without one it returns when the copy
-    /// is done. Ctrl-C and `timeout` seconds end that wait and not the copy, which may still read or write both memories.
+    /// Copies memory of this host, which may be on a GPU, to the remote memory.
+    ///
+    /// The copy waits for the events in `after`, and signals `signal` when it is done. With
+    /// `queue`, it is a command of that queue, and this call returns at once. Without `queue`, this
+    /// call returns when the copy is done. Ctrl-C and `timeout` end the call but not the copy,
+    /// which may still read or write both memories.
     #[pyo3(signature = (source, *, offset = 0, source_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -457,7 +461,8 @@ impl RemoteMemory {
         self.submit(py, command, queue, (after, signal), timeout)
     }
 
-    /// Copies to memory of this host, maybe a GPU's. As `copy_from`.
+    /// Copies the remote memory to memory of this host, which may be on a GPU. The arguments are as
+    /// for `copy_from`.
     #[pyo3(signature = (destination, *, offset = 0, destination_offset = 0, nbytes = None, queue = None, after = None, signal = None, timeout = None))]
     #[expect(
         clippy::too_many_arguments,
@@ -480,7 +485,7 @@ impl RemoteMemory {
         self.submit(py, command, queue, (after, signal), timeout)
     }
 
-    /// Closes it. What is under way goes on.
+    /// Closes the remote memory. Operations in progress continue.
     fn close(&self, py: Python<'_>) {
         let memory = self.memory.take();
         py.detach(|| drop(memory));
@@ -511,7 +516,7 @@ impl RemoteMemory {
         Ok(make().map_err(Failure::from)?)
     }
 
-    /// Submits to a queue of the caller's, or to one of its own, for which it waits.
+    /// Submits a command to the caller's queue, or to a new queue, which it then waits for.
     fn submit(
         &self,
         py: Python<'_>,
@@ -540,7 +545,7 @@ impl RemoteMemory {
     }
 }
 
-/// An event of the other host. Its `mirror` is waited for as any event is.
+/// An event of another host. To wait for it, wait for its `mirror`.
 ///
 /// >>> from crosshandle import link
 /// >>> ready = crosshandle.event()
@@ -560,22 +565,22 @@ pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 
 #[pymethods]
 impl RemoteEvent {
-    /// The event of this host that goes on as the other host's does, with the same numbers: to be waited for
-    /// in every way, and not to be signalled.
+    /// The event of this host that follows the remote host's event, with the same numbers. Wait for
+    /// it in any way, but do not signal it.
     #[getter]
     fn mirror(&self) -> PyResult<Event> {
         Ok(Event::new(self.0.get()?.mirror().clone(), None))
     }
 
-    /// Signals the other host's event, and returns the signal's number after a round trip, for which this waits at most
-    /// `timeout` seconds.
+    /// Signals the remote host's event. Returns the signal's number after a round trip, for which
+    /// it waits at most `timeout` seconds.
     #[pyo3(signature = (timeout = None))]
     fn signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let event = self.0.get()?;
         aside(py, timeout, move || event.signal())
     }
 
-    /// Closes it: waits for the mirror that are not over fail.
+    /// Closes the remote event. Pending waits for its mirror fail.
     fn close(&self, py: Python<'_>) {
         let event = self.0.take();
         py.detach(|| drop(event));

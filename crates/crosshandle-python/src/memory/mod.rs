@@ -21,8 +21,9 @@ use std::time::Duration;
 
 /// Memory that processes share: allocated by a context, or opened from a handle.
 ///
-/// `with` closes it at the end; arrays made from it keep it open as long as they live. After the last
-/// importer and the exporter have closed it, its bytes may be used again.
+/// A `with` statement closes the memory at its end. Arrays that were made from it keep it open as
+/// long as they live. After the last importer and the exporter have closed the memory, its bytes
+/// may be reused.
 ///
 /// >>> memory = crosshandle.Context("host").allocate(4096)
 /// >>> memory.write(b"hello", offset=16)
@@ -39,19 +40,20 @@ pub(crate) struct Memory {
     shared: Mutex<Option<Arc<SharedMemory>>>,
 }
 
-/// What arrays keep of memory.
+/// The part of a memory object that its arrays share and keep.
 pub(crate) struct SharedMemory {
     pub(crate) memory: Arc<crosshandle::Memory>,
-    /// The handle by which it was opened, if it was.
+    /// The handle by which this process opened the memory, if it did.
     handle: Option<crosshandle::MemoryHandle>,
     pub(crate) context: crosshandle::Context,
-    /// The number by which it is found by address; `None` for what is lent of other memory.
+    /// The number under which the memory is found by address, or `None` for memory that is lent
+    /// from other memory.
     live: Option<u64>,
-    /// Whether an allocator uses parts of it again and again.
+    /// Whether an allocator reuses parts of the memory.
     is_recycled: bool,
-    /// When its bytes are there.
+    /// The signals after which the bytes are ready.
     pub(crate) arrivals: Arrivals,
-    /// What lives as long: the tables of dropped bundles that have it.
+    /// The tables of dropped bundles that contain this memory. They live as long as it does.
     kept: Mutex<Vec<Arc<Self>>>,
 }
 
@@ -62,16 +64,18 @@ struct Live {
     memory: Weak<SharedMemory>,
 }
 
-/// The memory of this process that is open, by address and a number.
-/// A forked child finds only what it has made or opened itself: it cannot share the rest.
+/// The open memory of this process, by address and number. A forked child finds only memory that it
+/// allocated or opened itself, because it cannot share the rest.
 static LIVE: PerProcess<Mutex<BTreeMap<(usize, u64), Live>>> = PerProcess::new(Mutex::default);
-/// The length of the longest memory there ever was.
+/// The length of the longest memory that was ever open, in bytes.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory that `len` bytes at an address lie in, if it was allocated or opened here and is open.
+/// Returns the memory that contains `len` bytes at an address. The memory was allocated or opened
+/// here, and is open.
 ///
-/// `is_opened_here` asks for memory that this process has opened by a handle of its own: a driver may map that where the
-/// exported allocation is, whose bytes the handle keeps no longer than it was meant to.
+/// `is_opened_here` selects memory that this process opened by a handle that it exported itself. A
+/// driver may map such memory at the address of the exported allocation, whose lifetime the handle
+/// does not extend.
 pub(crate) fn find_live(
     first: usize,
     len: usize,
@@ -84,7 +88,7 @@ pub(crate) fn find_live(
     let mut around = before.filter(|((start, _), live)| {
         live.is_opened_here == is_opened_here && is_around(*start, live.len)
     });
-    // Whoever drops the result does so without the lock.
+    // The caller drops the result without the lock.
     around.find_map(|(_, live)| live.memory.upgrade())
 }
 
@@ -98,7 +102,7 @@ impl Drop for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Makes it known by its address.
+    /// Creates the object and makes it findable by its address.
     fn known(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -114,13 +118,13 @@ impl SharedMemory {
         shared
     }
 
-    /// Does so for many that were opened.
+    /// Creates objects for several opened memories, and makes them findable by their addresses.
     fn all_known(
         memories: Vec<crosshandle::Memory>,
         handles: &[crosshandle::MemoryHandle],
         context: &crosshandle::Context,
     ) -> Vec<Arc<Self>> {
-        // A system call.
+        // Called once, since it is a system call.
         let own = std::process::id();
         let opened = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
             let memory = Arc::new(memory);
@@ -140,7 +144,7 @@ impl SharedMemory {
         all
     }
 
-    /// Gives it a number.
+    /// Creates the object with a number.
     fn numbered(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -159,7 +163,7 @@ impl SharedMemory {
         }
     }
 
-    /// Enters it where memory is found by its address.
+    /// Adds the object to the table of memory by address.
     fn enter(self: &Arc<Self>, live: &mut BTreeMap<(usize, u64), Live>, is_opened_here: bool) {
         let Some(number) = self.live else {
             return;
@@ -177,7 +181,7 @@ impl SharedMemory {
         );
     }
 
-    /// Wraps memory that an allocator uses again and again.
+    /// Wraps memory that an allocator reuses.
     pub(crate) fn for_allocator(
         memory: crosshandle::Memory,
         context: crosshandle::Context,
@@ -194,7 +198,7 @@ impl SharedMemory {
         Self::known(memory, Some(handle), context, false)
     }
 
-    /// Wraps a part of other memory, which has handles of its own.
+    /// Wraps a part of other memory, which has its own handles.
     pub(crate) fn lent(memory: crosshandle::Memory, context: crosshandle::Context) -> Self {
         Self {
             memory: Arc::new(memory),
@@ -207,7 +211,7 @@ impl SharedMemory {
         }
     }
 
-    /// Keeps other memory as long as this.
+    /// Keeps other memory as long as this memory lives.
     pub(crate) fn keep(&self, other: Arc<Self>) {
         if ptr::eq(self, &raw const *other) {
             return;
@@ -218,7 +222,8 @@ impl SharedMemory {
         }
     }
 
-    /// Fails as an opening by the memory's handle would in another process, if this process has opened it by one.
+    /// Checks whether other processes can still open this memory with the handle that this process
+    /// used. Fails with the error that they would get.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
         let Some(handle) = self.handle else {
             return Ok(());
@@ -235,7 +240,8 @@ impl SharedMemory {
         self.live.is_none()
     }
 
-    /// Returns the memory if an allocator uses it again and again: it is lent, with what keeps it from that.
+    /// Returns the memory if an allocator reuses it. Such memory is lent, together with an owner
+    /// that prevents its reuse.
     pub(crate) fn recycled(&self) -> Option<Arc<crosshandle::Memory>> {
         self.is_recycled.then(|| Arc::clone(&self.memory))
     }
@@ -248,9 +254,10 @@ impl SharedMemory {
         self.memory.as_ptr().addr()
     }
 
-    /// Returns a handle: a new one in the process that allocated it, else the one that it was opened by.
+    /// Returns a handle: a new one in the process that allocated the memory, otherwise the one that
+    /// opened it.
     pub(crate) fn handle(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
-        // Memory that a forked child has inherited is kept by its parent alone.
+        // Memory that a forked child has inherited is kept by its parent only.
         check_birth(&self.context)?;
         Ok(match self.handle {
             Some(handle) => handle,
@@ -259,7 +266,8 @@ impl SharedMemory {
         })
     }
 
-    /// Returns a handle as [`handle`](Self::handle) does. If one for reading only is asked for, it is one.
+    /// Returns a handle as [`handle`](Self::handle) does. Fails if `read_only` is true and only a
+    /// writable handle is available.
     pub(crate) fn handle_of(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
         let handle = self.handle(read_only)?;
         match read_only && !handle.is_read_only() {
@@ -269,7 +277,7 @@ impl SharedMemory {
     }
 }
 
-/// Returns why no handle for reading only can be had.
+/// Returns the error for a read-only handle that only the exporter of the memory can make.
 pub(crate) fn no_read_only() -> crosshandle::Error {
     crosshandle::Error::Unsupported(
         "this memory was opened by a handle that lets its holder write, and only the process that made that can \
@@ -297,7 +305,7 @@ impl Memory {
         Ok(Self::new(memory, Some(handle), context.clone()))
     }
 
-    /// Opens several, in their order.
+    /// Opens several memories. The results are in the order of the handles.
     pub(crate) fn open_all(
         py: Python<'_>,
         context: &crosshandle::Context,
@@ -347,20 +355,20 @@ impl Memory {
         Ok(self.shared()?.memory.len())
     }
 
-    /// The address in this process.
+    /// The address of the memory in this process.
     #[getter]
     fn address(&self) -> PyResult<usize> {
         Ok(self.shared()?.address())
     }
 
-    /// Whether it can be read only.
+    /// Whether the memory is read-only.
     #[getter]
     fn read_only(&self) -> PyResult<bool> {
         Ok(self.shared()?.is_read_only())
     }
 
-    /// The name that `crosshandle ps` and errors show; `None` if it has none. The process that allocated
-    /// it can set it.
+    /// The name that `crosshandle ps` and error messages show, or `None`. Only the process that
+    /// allocated the memory can set it.
     #[getter]
     fn get_name(&self) -> PyResult<Option<String>> {
         Ok(self.shared()?.memory.name())
@@ -372,15 +380,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether commands that were submitted use it.
+    /// Whether a submitted command uses the memory.
     #[getter]
     fn in_use(&self) -> PyResult<bool> {
         Ok(self.shared()?.memory.is_in_use())
     }
 
-    /// Lends a part (default: all) with handles of its own. `owner`, any object, stands for what must not be used
-    /// again meanwhile: it is dropped when the result and its arrays are closed and no process has the part
-    /// open.
+    /// Lends a part of the memory (default: all of it), with handles of its own.
+    ///
+    /// `owner` is any object that stands for the reuse of this part. It is dropped when the result
+    /// and its arrays are closed, and no process has the part open.
     #[pyo3(signature = (owner, *, nbytes = None, offset = 0))]
     fn lend(&self, owner: Py<PyAny>, nbytes: Option<usize>, offset: usize) -> PyResult<Self> {
         let shared = self.shared()?;
@@ -400,9 +409,10 @@ impl Memory {
         Ok(MemoryHandle(self.shared()?.handle_of(read_only)?))
     }
 
-    /// Returns a view of it as an array, without a copy. `shape` is a number or a tuple (default: all
-    /// elements in one dimension); `dtype` is a NumPy dtype or a name such as `"float32"`, `offset` is in
-    /// bytes. The array keeps the memory open.
+    /// Returns a view of the memory as an array, without a copy.
+    ///
+    /// `shape` is a number or a tuple (default: all elements in one dimension). `dtype` is a NumPy
+    /// dtype or a name such as `"float32"`. `offset` is in bytes. The array keeps the memory open.
     #[pyo3(signature = (shape = None, dtype = None, *, offset = 0))]
     fn array(
         &self,
@@ -415,7 +425,7 @@ impl Memory {
         Array::new(shared, layout)
     }
 
-    /// Copies bytes out of host memory.
+    /// Copies bytes from host memory.
     #[pyo3(signature = (nbytes = None, *, offset = 0))]
     fn read<'py>(
         &self,
@@ -434,14 +444,14 @@ impl Memory {
         })
     }
 
-    /// Copies bytes into host memory.
+    /// Copies bytes, an array or another contiguous buffer into host memory.
     #[pyo3(signature = (data, *, offset = 0))]
     fn write(&self, py: Python<'_>, data: Data, offset: usize) -> PyResult<()> {
         let shared = self.shared()?;
         Ok(detached(py, || shared.memory.write(offset, &data))?)
     }
 
-    /// Closes it for this process, as far as no array keeps it open.
+    /// Closes the memory for this process. Arrays that were made from it keep it open.
     fn close(&self, py: Python<'_>) {
         let shared = self
             .shared
@@ -477,7 +487,7 @@ impl Memory {
         Ok(Self::of(Arc::clone(&copied.get().memory)))
     }
 
-    /// Returns a copy as `copy.copy` does.
+    /// Returns a copy, as `copy.copy` does.
     fn __deepcopy__(&self, py: Python<'_>, _memo: &Bound<'_, PyAny>) -> PyResult<Self> {
         self.__copy__(py)
     }
@@ -487,7 +497,7 @@ impl Memory {
         shared.check_openable(slf.py())?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(slf.py(), handle.as_bytes());
-        // It arrives as it is here, whatever the handle grants.
+        // The receiver gets the same access as this process has, whatever the handle allows.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",

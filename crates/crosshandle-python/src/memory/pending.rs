@@ -1,8 +1,8 @@
-//! Pickled objects that no process has opened yet. `python/crosshandle/_pending.py` is what programs use.
+//! Pickled objects that no process has opened yet. Programs use `python/crosshandle/_pending.py`.
 //!
-//! Each pickle has a *ticket*: an event of the sender's, which a receiver signals once it has opened the
-//! object. The sender keeps the object until as many signals have come as there are receivers. So any number
-//! of processes can receive, and a relay costs nothing more.
+//! Each pickle has a *ticket*: an event of the sender, which each receiver signals when it has
+//! opened the object. The sender keeps the object until there are as many signals as receivers. So
+//! any number of processes can receive the object, and forwarding it costs nothing more.
 
 use crate::array::Array;
 use crate::context::Context;
@@ -22,18 +22,18 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The default of the number of pickled objects that a process keeps.
+/// The default maximum number of pickled objects that a process keeps.
 const MAX_OBJECTS: usize = 1 << 16;
-/// The part of the machine's memory that pickled objects may keep by default.
+/// The default limit for the bytes of pickled objects is the machine's memory divided by this.
 const PART_OF_MEMORY: usize = 2;
-/// The default of the time that pickling waits for room.
+/// The default time that pickling waits for room.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What keeps an object, or a part of it, from reuse.
+/// An object that keeps a pickled object, or a part of it, from being reused.
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::PhysicalMemory),
-    /// An event, and an open of it by this process: the receiver counts as a process that has it open.
+    /// An event, and this process's own open of it. The open stands for the receiver.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }
@@ -42,7 +42,7 @@ enum Kept {
 struct Pickle {
     kept: Vec<Kept>,
     ticket: crosshandle::Event,
-    /// The number of signals of the ticket after which the object is no longer kept.
+    /// The number of signals after which the object is no longer kept.
     receivers: u64,
 }
 
@@ -57,29 +57,30 @@ impl Pickle {
     }
 }
 
-/// The limits of what a process keeps.
+/// The limits for the pickled objects that a process keeps.
 #[derive(Clone, Copy)]
 struct Limits {
     objects: usize,
     bytes: usize,
-    /// The time that pickling waits for room; `None` is for ever.
+    /// The time that pickling waits for room, or `None` for no timeout.
     timeout: Option<Duration>,
 }
 
 struct Table {
     pickles: BTreeMap<u64, Pickle>,
     next: u64,
-    /// The number of pickles that are kept no longer.
+    /// The number of pickles that are no longer kept.
     ended: u64,
-    /// The bytes of all pickles, each counted by itself: more than what they keep, if some share memory.
+    /// The sum of the sizes of all pickles, in bytes. They keep less if some share memory.
     upper_bound: usize,
     limits: Limits,
 }
 
-/// What this process has pickled. A forked child has pickled nothing: what its parent keeps is the parent's.
+/// The pickled objects of this process. A forked child starts with none, because its parent keeps
+/// the others.
 struct Pending {
     table: Mutex<Table>,
-    /// Notified when a pickle is kept no longer.
+    /// Notified when a pickle is no longer kept.
     changed: Condvar,
 }
 
@@ -98,7 +99,8 @@ static PENDING: PerProcess<Pending> = PerProcess::new(|| Pending {
     changed: Condvar::new(),
 });
 
-/// Returns the bytes of memory that this machine has, or as many as there are addresses if it does not say.
+/// Returns the size of the machine's memory in bytes, or `usize::MAX` if the machine does not
+/// report it.
 fn memory_of_machine() -> usize {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
@@ -111,7 +113,7 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 impl Table {
-    /// Takes a pickle out. The caller drops it without the lock.
+    /// Removes a pickle from the table. The caller drops it without the lock.
     #[must_use]
     fn take(&mut self, number: u64) -> Option<Pickle> {
         let pickle = self.pickles.remove(&number)?;
@@ -121,7 +123,7 @@ impl Table {
         Some(pickle)
     }
 
-    /// Takes out all that were opened. Their callbacks may not have run yet.
+    /// Removes all pickles that were opened. Their callbacks may not have run yet.
     #[must_use]
     fn take_opened(&mut self) -> Vec<Pickle> {
         let is_opened = |pickle: &Pickle| pickle.ticket.submitted() >= pickle.receivers;
@@ -133,7 +135,7 @@ impl Table {
             .collect()
     }
 
-    /// Returns how many bytes are kept by pickles alone: by nothing else in this process.
+    /// Returns the number of bytes that only pickles keep, and nothing else in this process.
     fn bytes(&self) -> usize {
         let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> =
             HashMap::new();
@@ -196,7 +198,7 @@ fn make_room(py: Python<'_>) -> PyResult<()> {
     }
 }
 
-/// Waits until a pickle is kept no longer, at most `timeout`.
+/// Waits until a pickle is no longer kept, for at most `timeout`.
 fn wait_for_change(timeout: Duration) {
     let table = table();
     let ended = table.ended;
@@ -206,25 +208,26 @@ fn wait_for_change(timeout: Duration) {
     drop(waited);
 }
 
-/// Handles what a ticket's callback says.
+/// Handles the result of a ticket's callback.
 fn come(number: u64, result: crosshandle::Result<()>) {
     let mut table = table();
     let Some(pickle) = table.pickles.get(&number) else {
         return;
     };
-    // The only receiver has opened the object, and died before it could signal.
+    // If so, the only receiver died after it had opened the object, and before it could signal.
     let has_died = result.is_err() && pickle.receivers == 1;
     let taken = match has_died || pickle.ticket.submitted() >= pickle.receivers {
         true => table.take(number),
-        // What later receivers signal is seen when something else is pickled, or looks.
+        // Later receivers' signals are noticed when another object is pickled, or the state is
+        // queried.
         false => None,
     };
     drop(table);
     drop(taken);
 }
 
-/// Keeps objects until `receivers` processes have opened them. Returns the ticket that each receiver gives to
-/// `opened`. Waits for room if too much is kept.
+/// Keeps objects until `receivers` processes have opened them. Waits for room if a limit is
+/// reached. Returns the ticket that each receiver passes to `opened`.
 #[pyfunction]
 pub(crate) fn keep<'py>(
     py: Python<'py>,
@@ -258,7 +261,8 @@ pub(crate) fn keep<'py>(
     Ok(PyBytes::new(py, handle.as_bytes()))
 }
 
-/// Returns what an object is pickled as: the function of `crosshandle._sharing` that opens it, and the bytes for that.
+/// Returns the pickled form of an object: the function of `crosshandle._pending` that opens it, and
+/// the argument of that function.
 pub(crate) fn reduced<'py>(
     object: &Bound<'py, impl PyClass>,
     open: &str,
@@ -269,7 +273,7 @@ pub(crate) fn reduced<'py>(
     reduced.call1((object, open, bytes))
 }
 
-/// Returns what keeps objects.
+/// Returns the values that keep objects.
 fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     let mut kept = Vec::with_capacity(objects.len());
     for object in objects.iter() {
@@ -295,7 +299,7 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     Ok(kept)
 }
 
-/// Returns what keeps an event until its receiver has opened it.
+/// Returns the value that keeps an event until its receiver has opened it.
 fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     let opened = match event.is_own() {
         true => {
@@ -309,8 +313,8 @@ fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     Ok(Kept::Event(event.event.clone(), opened))
 }
 
-/// Tells the sender of a pickle that this process has opened the object. A sender that has ended, or keeps it no
-/// longer, needs no word.
+/// Notifies the sender of a pickle that this process has opened the object. Does nothing if the
+/// sender has ended or no longer keeps the object.
 #[pyfunction]
 pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResult<()> {
     let ticket = crosshandle::EventHandle::from_bytes(ticket);
@@ -325,7 +329,7 @@ pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResu
     Ok(())
 }
 
-/// Returns how many pickled objects are kept, and how many bytes they alone keep.
+/// Returns the number of pickled objects that are kept, and how many bytes only they keep.
 #[pyfunction]
 pub(crate) fn kept(py: Python<'_>) -> (usize, usize) {
     let mut table = table();
@@ -336,7 +340,7 @@ pub(crate) fn kept(py: Python<'_>) -> (usize, usize) {
     kept
 }
 
-/// Keeps none of the pickled objects any longer. Returns how many were kept.
+/// Stops keeping the pickled objects. Returns the number of objects that were kept.
 #[pyfunction]
 pub(crate) fn release_kept(py: Python<'_>) -> usize {
     let mut table = table();
@@ -352,8 +356,8 @@ pub(crate) fn release_kept(py: Python<'_>) -> usize {
     count
 }
 
-/// Waits until all pickled objects have been opened. Returns once `patience` seconds pass in which none was, with the
-/// number of those that are left.
+/// Waits until all pickled objects have been opened, or until none was opened for `patience`
+/// seconds. Returns the number of objects that are left.
 #[pyfunction]
 pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyResult<usize> {
     let patience = timeout(patience)?;
@@ -371,7 +375,8 @@ pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyRes
     }
 }
 
-/// Returns the limits: objects, bytes, and the seconds that pickling waits for room, where `None` is for ever.
+/// Returns the limits: the number of objects, the number of bytes, and the seconds that pickling
+/// waits for room. The last one is `None` for no timeout.
 #[pyfunction]
 pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
     let Limits {
@@ -382,7 +387,7 @@ pub(crate) fn kept_limits() -> (usize, usize, Option<f64>) {
     (objects, bytes, timeout.map(|timeout| timeout.as_secs_f64()))
 }
 
-/// Sets the limits.
+/// Sets the limits that `kept_limits` returns.
 #[pyfunction]
 pub(crate) fn set_kept_limits(objects: usize, bytes: usize, timeout: Option<f64>) -> PyResult<()> {
     let timeout = self::timeout(timeout)?;

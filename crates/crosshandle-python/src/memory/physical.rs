@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory without an address: it is used by mapping it into a `VirtualRange`, any number of times. It
-/// lives as long as it is held, mapped or open in any process.
+/// Memory without an address. To use it, map it into a `VirtualRange`, any number of times. It
+/// lives as long as a process holds it, maps it or has it open.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> physical = context.physical_memory(context.device.granularity)
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
     pub(crate) memory: crosshandle::PhysicalMemory,
-    /// The handle by which it was opened, if it was.
+    /// The handle by which this process opened the memory, if it did.
     handle: Option<crosshandle::PhysicalMemoryHandle>,
 }
 
@@ -41,7 +41,7 @@ impl PhysicalMemory {
         self.memory.len()
     }
 
-    /// The name that `crosshandle ps` and errors show; `None` if it has none.
+    /// The name that `crosshandle ps` and error messages show, or `None`.
     #[getter]
     fn get_name(&self) -> Option<String> {
         self.memory.name()
@@ -56,7 +56,7 @@ impl PhysicalMemory {
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
         Ok(PhysicalMemoryHandle(match self.handle {
-            // Who gets it could write.
+            // This handle would allow its receiver to write.
             Some(handle) if read_only && !handle.is_read_only() => {
                 return Err(no_read_only().into());
             }
@@ -82,7 +82,8 @@ impl PhysicalMemory {
     }
 }
 
-/// Reserved addresses, into which physical memory is mapped. `with` gives them back at the end.
+/// Reserved addresses, into which physical memory is mapped. A `with` statement releases them at
+/// its end.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> size = context.device.granularity
@@ -113,7 +114,7 @@ impl VirtualRange {
     }
 }
 
-/// Reads what access a program asks for; `None` is none.
+/// Parses the access that a program requests. `None` is no access.
 fn access_of(access: Option<&str>) -> PyResult<Option<Access>> {
     match access {
         None => Ok(None),
@@ -144,9 +145,11 @@ impl VirtualRange {
         Ok(self.range()?.as_ptr().addr())
     }
 
-    /// Maps physical memory, or `nbytes` bytes of it from `memory_offset` on, at byte `offset` of the range.
-    /// `access` is `"rw"`, `"r"`, or `None`: then touching it is a fault. Offsets and sizes are multiples
-    /// of the device's granularity.
+    /// Maps physical memory at byte `offset` of the range.
+    ///
+    /// Maps `nbytes` bytes of the memory, starting at `memory_offset` (default: all of it).
+    /// `access` is `"rw"`, `"r"`, or `None`, which makes every access a fault. Offsets and sizes
+    /// are multiples of the device's granularity.
     #[pyo3(signature = (offset, memory, *, memory_offset = 0, nbytes = None, access = Some("rw")))]
     fn map(
         &self,
@@ -164,7 +167,7 @@ impl VirtualRange {
         })?)
     }
 
-    /// Unmaps bytes (default: all), which are one mapping or several side by side.
+    /// Unmaps bytes (default: all). They must be one mapping, or several adjacent ones.
     #[pyo3(signature = (offset = 0, nbytes = None))]
     fn unmap(&self, py: Python<'_>, offset: usize, nbytes: Option<usize>) -> PyResult<()> {
         let range = self.range()?;
@@ -172,7 +175,7 @@ impl VirtualRange {
         Ok(detached(py, || range.unmap(part))?)
     }
 
-    /// Changes the access to mappings (default: all), as `map` takes it.
+    /// Changes the access to mappings (default: all). `access` is as for `map`.
     #[pyo3(signature = (access, offset = 0, nbytes = None))]
     fn protect(
         &self,
@@ -186,12 +189,12 @@ impl VirtualRange {
         Ok(detached(py, || range.set_access(part, access))?)
     }
 
-    /// Whether something is mapped at a byte.
+    /// Returns whether memory is mapped at a byte.
     fn is_mapped(&self, offset: usize) -> PyResult<bool> {
         Ok(self.range()?.is_mapped(offset))
     }
 
-    /// Copies bytes out of one mapping, of memory that the host can access.
+    /// Copies bytes from one mapping. The host must be able to access the memory.
     fn read<'py>(
         &self,
         py: Python<'py>,
@@ -200,7 +203,8 @@ impl VirtualRange {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(nbytes);
-        // Before there is room for them: the range may be far longer than what is mapped.
+        // Checked before the buffer is allocated, because the range may be far larger than its
+        // mappings.
         detached(py, || range.with_bytes(part.clone(), |_| ()))?;
         arguments::filled(py, nbytes, |into| {
             let read = range.with_bytes(part, |bytes| bytes.read(0, into));
@@ -208,7 +212,7 @@ impl VirtualRange {
         })
     }
 
-    /// Copies bytes into one mapping, of memory that the host can access.
+    /// Copies bytes into one mapping. The host must be able to access the memory.
     fn write(&self, py: Python<'_>, offset: usize, data: Data) -> PyResult<()> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(data.len());
@@ -217,7 +221,7 @@ impl VirtualRange {
         })?)
     }
 
-    /// Unmaps all, and gives the addresses back.
+    /// Unmaps everything, and releases the addresses.
     fn close(&self, py: Python<'_>) {
         let range = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(range));

@@ -1,4 +1,4 @@
-//! The exceptions of a store: those of the library, and some of `crosshandle/_store_errors.py`.
+//! Exceptions of the store: those of the library, and those in `crosshandle/_store_errors.py`.
 
 use crate::error::exception;
 use crosshandle::HolderFault;
@@ -7,10 +7,10 @@ use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The result of a call of a store, in Python.
+/// The result of a store's call, with an error that converts to a Python exception.
 pub(super) type Result<T> = std::result::Result<T, StoreFailure>;
 
-/// An error of a store on its way to Python.
+/// An error of a store, or a Python exception.
 pub(super) enum StoreFailure {
     Store(Error),
     Python(PyErr),

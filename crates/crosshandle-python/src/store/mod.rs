@@ -1,4 +1,4 @@
-//! Models under names, with a holder. `python/crosshandle/store.py` is what programs import.
+//! Named models that a holder keeps. Programs import `python/crosshandle/store.py`.
 
 mod error;
 mod model;
@@ -22,23 +22,26 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The longest time that a wait which asks the holder does not look for signals of the system such as Ctrl-C's. Halved:
-/// a long wait asks twice as often. Doubled: Ctrl-C ends it up to a second late.
+/// Interval at which a wait for the holder checks for operating system signals such as Ctrl-C. Each
+/// interval makes a new request to the holder.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// The same for a claim, for which the holder looks at all processes. Halved: a claim may fail on a machine that is so busy
-/// that a look takes longer. Doubled: Ctrl-C ends it up to two seconds late.
+/// Interval at which a claim checks for operating system signals. For a claim, the holder examines
+/// all processes. If the interval is shorter than that takes on a busy machine, the claim fails.
 const CLAIM_SLICE: Duration = Duration::from_secs(1);
 
-/// Models that a holder keeps under names.
+/// A client of the holder that keeps named models.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreClient(Store);
 
-/// A tensor of another library: its name, its type as safetensors calls it, its shape, and its bytes.
+/// A tensor of another library: its name, its safetensors type, its shape, and its bytes.
 type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
-/// The version of a name, the model's hash, whether the holder's successor has it too, the bytes that were there
-/// already, and the seconds that making the memory, making staging buffers, and filling took.
+/// The version of the name, the model's hash, whether the holder's successor has the model too, and
+/// the number of bytes that an earlier load had read.
+///
+/// Last come the seconds for allocating the memory, for allocating staging buffers, and for filling
+/// the memory.
 type Published = (u64, String, bool, u64, (f64, f64, f64));
 
 fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {
@@ -67,8 +70,8 @@ impl StoreClient {
         Self(store)
     }
 
-    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address; `options` has `expected_hash`,
-    /// `or_elsewhere` and `back_up`.
+    /// Opens a model. `place` is `None`, `"sleepable"`, `"agreed"` or an address. `options`
+    /// contains `expected_hash`, `or_elsewhere` and `back_up`.
     #[pyo3(signature = (name, *, place, timeout, options))]
     fn open(
         &self,
@@ -108,8 +111,8 @@ impl StoreClient {
         Ok(StoreModel::new(model))
     }
 
-    /// Loads files of safetensors, and hands them over. Returns the version, the hash, whether the holder's
-    /// successor has it too, and how long the parts took: see `published`.
+    /// Loads safetensors files, and hands them over. Returns the elements of
+    /// `crosshandle.store.Published`.
     #[pyo3(signature = (name, files, *, device, options, hold))]
     fn load(
         &self,
@@ -135,7 +138,7 @@ impl StoreClient {
         })?)
     }
 
-    /// Copies tensors of the host's, or of the device's own, and hands them over as `load` does.
+    /// Copies tensors from the host or from the device itself, and hands them over as `load` does.
     #[pyo3(signature = (name, tensors, *, device, options, hold))]
     fn publish(
         &self,
@@ -151,7 +154,8 @@ impl StoreClient {
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
             let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.0.clone());
-            // SAFETY: the arrays live as long as `tensors`, and whoever publishes them leaves them alone.
+            // SAFETY: the arrays live as long as `tensors`, and the program that publishes them
+            // does not write to them meanwhile.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
                     name,
@@ -170,7 +174,7 @@ impl StoreClient {
         }
         if !named.is_empty() && !ranges.is_empty() {
             return Err(PyValueError::new_err(
-                "some arrays are on the host and some on a device: bring all of them to one",
+                "some arrays are on the host and some on a device: copy all of them to the same device",
             )
             .into());
         }
@@ -184,7 +188,8 @@ impl StoreClient {
         })?)
     }
 
-    /// Opens a model to write its tensors in place; `claim`: as its one writer, `force`: also if that is not proven.
+    /// Opens a model to write its tensors in place. `claim` makes this process the only writer.
+    /// `force` skips the proof that the previous writer has ended.
     #[pyo3(signature = (name, *, claim, force, timeout))]
     fn updater(
         &self,
@@ -218,12 +223,12 @@ impl StoreClient {
         }
     }
 
-    /// Lets go of the contexts that it keeps for later calls.
+    /// Drops the contexts that are kept for later calls.
     fn forget_contexts(&self, py: Python<'_>) {
         py.detach(|| self.0.forget_contexts());
     }
 
-    /// Returns what the holder has, a dict for each name.
+    /// Returns the names that the holder keeps, as a dict for each name.
     #[pyo3(signature = (timeout = None))]
     fn ls<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> Result<Bound<'py, PyList>> {
         let names = released(py, interrupt::timeout(timeout)?, || self.0.holder().list())?;
@@ -234,21 +239,21 @@ impl StoreClient {
         Ok(all)
     }
 
-    /// Lets go of what a name stands for.
+    /// Removes a name from the holder.
     #[pyo3(signature = (name, timeout = None))]
     fn rm(&self, py: Python<'_>, name: &str, timeout: Option<f64>) -> Result<()> {
         let timeout = interrupt::timeout(timeout)?;
         Ok(released(py, timeout, || self.0.holder().remove(name))?)
     }
 
-    /// Protects a name from being removed or replaced, or does so no more.
+    /// Protects a name from being removed or replaced, or ends the protection.
     #[pyo3(signature = (name, pinned, timeout = None))]
     fn pin(&self, py: Python<'_>, name: &str, pinned: bool, timeout: Option<f64>) -> Result<()> {
         let timeout = interrupt::timeout(timeout)?;
         Ok(released(py, timeout, || self.0.holder().pin(name, pinned))?)
     }
 
-    /// Waits until a name has a later version, and returns its number.
+    /// Waits until a name has a version later than `version`, and returns that version.
     fn await_version(
         &self,
         py: Python<'_>,
@@ -285,7 +290,7 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
 
 fn hash_of(text: &str) -> PyResult<Hash> {
     Hash::from_hex(text).map_err(|error| {
-        PyValueError::new_err(format!("a hash has 64 hexadecimal digits: {error}"))
+        PyValueError::new_err(format!("a hash consists of 64 hexadecimal digits: {error}"))
     })
 }
 
@@ -295,7 +300,7 @@ fn not_plain(name: &str) -> PyErr {
     ))
 }
 
-/// Reads what `store.py` says of a load.
+/// Converts the options for loading that `store.py` passes.
 fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
     let mut options = LoadOptions::new();
     if let Some(threads) = item::<usize>(given, "threads")? {
@@ -328,7 +333,7 @@ fn load_options(given: &Bound<'_, PyDict>) -> PyResult<LoadOptions> {
     Ok(options)
 }
 
-/// Reads what `store.py` says of a name.
+/// Converts the options for a name that `store.py` passes.
 fn hold_options(given: &Bound<'_, PyDict>) -> PyResult<HoldOptions> {
     let mut options = HoldOptions::new();
     if let Some(replaces) = item::<bool>(given, "replace")? {
@@ -346,7 +351,7 @@ fn hold_options(given: &Bound<'_, PyDict>) -> PyResult<HoldOptions> {
     Ok(options)
 }
 
-/// Returns what a dict has under a key, unless that is None.
+/// Returns the value of a key in a dict, or `None` if it is missing or None.
 fn item<'py, T>(given: &Bound<'py, PyDict>, key: &str) -> PyResult<Option<T>>
 where
     T: for<'a> FromPyObject<'a, 'py>,
@@ -358,8 +363,8 @@ where
     }
 }
 
-/// Waits by calling `attempt` with short timeouts, without the interpreter's lock, until it ends otherwise than by its
-/// timeout.
+/// Waits by calling `attempt` with short timeouts, without the interpreter's lock, until it returns
+/// something other than a timeout.
 fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<f64>,

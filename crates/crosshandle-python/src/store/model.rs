@@ -1,4 +1,4 @@
-//! Models that were opened.
+//! Open models.
 
 use super::error::Result;
 use super::wait;
@@ -12,20 +12,20 @@ use pyo3::types::PyDict;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-/// Longest time for which a wait does not check for signals of the system such as Ctrl-C. `sleep`, `wake` and `refresh`
-/// of another thread wait for its end, too. Halved: on a busy machine a wait may never reach a writer that it has not
-/// asked yet. Doubled: Ctrl-C ends a wait up to 400 ms late.
+/// Interval at which a wait checks for operating system signals such as Ctrl-C.
+///
+/// `sleep`, `wake` and `refresh` of other threads wait for its end too. If it is too short, a wait
+/// on a busy machine may never reach a writer that it has not asked yet.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// As `SLICE` for a wake, which asks the holder first. Halved: a wake that waits for an update asks twice as often, and
-/// may not find out in one slice that a claim is abandoned. Doubled: Ctrl-C ends it up to a second late.
+/// Interval at which a wake checks for operating system signals. It asks the holder in each
+/// interval. If it is too short, it may not notice that a claim is abandoned.
 const WAKE_SLICE: Duration = Duration::from_millis(500);
 
-/// How long `wake` and `verify` wait for an update to end, as the crate's own do. Halved: large updates make them fail.
-/// Doubled: a stopped writer holds them up longer.
+/// How long `wake` and `verify` wait for an update to end, which is the store crate's own timeout.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// A model that was opened: one mapping, in which all its tensors are.
+/// An open model: one mapping that contains all its tensors.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreModel(RwLock<Model>);
 
@@ -34,7 +34,8 @@ impl StoreModel {
         Self(RwLock::new(model))
     }
 
-    /// Calls `f` with the model, without the interpreter's lock: another thread may change the model.
+    /// Calls `f` with the model, without the interpreter's lock, because another thread may be
+    /// changing the model.
     fn with<T: Send>(
         &self,
         py: Python<'_>,
@@ -54,7 +55,8 @@ impl StoreModel {
 
 #[pymethods]
 impl StoreModel {
-    /// Returns the name, the version, the hash, the device, the bytes and the number of the last update.
+    /// Returns the name, the version, the hash, the device, the size in bytes, and the number of
+    /// the last update.
     fn describe(&self, py: Python<'_>) -> Result<(String, u64, String, String, u64, u64)> {
         self.with(py, |model| {
             Ok((
@@ -68,7 +70,7 @@ impl StoreModel {
         })
     }
 
-    /// Returns, for each tensor, its type as safetensors calls it, its shape, its first byte and its length.
+    /// Returns the safetensors type, the shape, the offset and the length in bytes of each tensor.
     fn tensors<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let tensors = self.with(py, |model| Ok(model.manifest().tensors.clone()))?;
         let all = PyDict::new(py);
@@ -78,7 +80,7 @@ impl StoreModel {
         Ok(all)
     }
 
-    /// Returns what the files said beside the tensors.
+    /// Returns the metadata of the model's files.
     fn metadata<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let metadata = self.with(py, |model| Ok(model.manifest().metadata.clone()))?;
         let all = PyDict::new(py);
@@ -88,7 +90,8 @@ impl StoreModel {
         Ok(all)
     }
 
-    /// Returns a tensor as an array of a type that this package has. It keeps the memory open.
+    /// Returns a tensor as an array of a type that this package supports. The array keeps the
+    /// memory open.
     fn array(&self, py: Python<'_>, name: &str, dtype: &Bound<'_, PyAny>) -> Result<Array> {
         let dtype = Dtype::of(dtype)?;
         let (memory, info) = self.with(py, |model| {
@@ -101,31 +104,33 @@ impl StoreModel {
             ))
         })?;
         let shape: Vec<usize> = info.shape.iter().map(|size| *size as usize).collect();
-        // One without elements may have its place at the end.
+        // A tensor without elements may be at the end of the memory.
         let offset = (info.offset as usize).min(memory.memory.len());
         let layout = Layout::contiguous(dtype, shape, offset);
         let layout = layout.filter(|layout| {
             layout.elements().checked_mul(layout.dtype.bytes()) == Some(info.bytes as usize)
         });
         let layout = layout.ok_or_else(|| {
-            PyValueError::new_err(format!("{name} has another length than its shape and type"))
+            PyValueError::new_err(format!(
+                "the length of {name} does not match its shape and type"
+            ))
         })?;
         Ok(Array::of(memory, layout, true)?)
     }
 
-    /// The address of the model's memory, which stays while it sleeps.
+    /// The address of the model's memory. It does not change while the model sleeps.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<Option<usize>> {
         self.with(py, |model| Ok(model.address()))
     }
 
-    /// Whether it sleeps.
+    /// Whether the model sleeps.
     #[getter]
     fn asleep(&self, py: Python<'_>) -> Result<bool> {
         self.with(py, |model| Ok(model.is_asleep()))
     }
 
-    /// Takes the hash of the contents again, and compares.
+    /// Hashes the contents again, and compares the hash.
     #[pyo3(signature = (threads = None))]
     fn verify(&self, py: Python<'_>, threads: Option<usize>) -> Result<()> {
         let options = LoadOptions::new();
@@ -133,35 +138,36 @@ impl StoreModel {
             Some(threads) => options.threads(threads),
             None => options,
         };
-        // A long wait for an update can be interrupted; the hash cannot.
+        // A long wait for an update can be interrupted, but hashing cannot.
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         self.stable(py, patience)?;
         self.with(py, |model| model.verify(&options))
     }
 
-    /// Waits until no update is under way. Returns a number that updates change.
+    /// Waits until no update is in progress. Returns a number that updates change.
     fn stable(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.read().stable(slice))
     }
 
-    /// Returns whether no update has begun since a number was returned.
+    /// Returns whether no update has started since `stable` returned `number`.
     fn is_still(&self, py: Python<'_>, number: u64) -> Result<bool> {
         self.with(py, |model| model.is_still(number))
     }
 
-    /// Waits for the end of an update after the one with this number.
+    /// Waits until an update after number `number` has finished. Returns its number.
     fn next_update(&self, py: Python<'_>, number: u64, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| {
             self.read().next_update(number, slice)
         })
     }
 
-    /// Reads names and hash again.
+    /// Reads the names and the hash again. Returns the number of the last update.
     fn refresh(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.write().refresh(slice))
     }
 
-    /// Unmaps the memory, and keeps its addresses. With `to`, the name's memory is on that device from then on.
+    /// Unmaps the memory, and keeps its addresses reserved. With `to`, the model first moves to
+    /// that device.
     #[pyo3(signature = (to = None))]
     fn sleep(&self, py: Python<'_>, to: Option<&str>) -> Result<()> {
         Ok(released(py, None, || match to {
@@ -170,7 +176,8 @@ impl StoreModel {
         })?)
     }
 
-    /// Maps what the name stands for now at the same addresses. Returns whether that is something else.
+    /// Maps the current version of the name at the same addresses. Returns whether it differs from
+    /// the version before.
     fn wake(&self, py: Python<'_>) -> Result<bool> {
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         wait(py, patience, WAKE_SLICE, |slice| {

@@ -1,4 +1,4 @@
-//! Updates in place.
+//! Updates of models in place.
 
 use super::error::Result;
 use super::{Tensor, load_options, not_plain};
@@ -12,10 +12,10 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::{Mutex, TryLockError};
 
-/// A model that this process can write.
+/// A model that this process can update in place.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreUpdater {
-    /// Beside the lock, which an update keeps while it calls the program.
+    /// Outside the lock, because an update calls the program while it holds the lock.
     version: u64,
     epoch: Option<u64>,
     updater: Mutex<Updater>,
@@ -33,20 +33,21 @@ impl StoreUpdater {
 
 #[pymethods]
 impl StoreUpdater {
-    /// The version that it writes.
+    /// The version that this updater writes.
     #[getter]
     fn version(&self) -> u64 {
         self.version
     }
 
-    /// The number of this process as the name's one writer; `None` if the name was not claimed.
+    /// The number of this process as the only writer of the name, or `None` if the name was not
+    /// claimed.
     #[getter]
     fn epoch(&self) -> Option<u64> {
         self.epoch
     }
 
-    /// Does one update: writes what `pieces` yields, lists of tensors, and the tensors of `files`. Returns the model's
-    /// new hash.
+    /// Makes one update. Writes the lists of tensors that `pieces` yields, and the tensors of
+    /// `files`. Returns the model's new hash.
     #[pyo3(signature = (pieces, files, *, hashed, timeout, options))]
     fn update(
         &self,
@@ -71,7 +72,8 @@ impl StoreUpdater {
         };
         let updater: &mut Updater = &mut updater;
         let slices = Slices::new(interrupt::timeout(Some(timeout))?);
-        // As `wait` does: what this returns borrows from the updater.
+        // Does the work of `wait`, which cannot be used because the result borrows from the
+        // updater.
         let update = loop {
             let (next, is_last) = slices.next(SLICE);
             let free = &mut *updater;
@@ -84,8 +86,8 @@ impl StoreUpdater {
         for piece in pieces.by_ref() {
             let Items::<Tensor<'_>>(tensors) = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
-                // SAFETY: the array lives as long as `tensors`, and whoever gives it away for an update leaves
-                // it alone meanwhile.
+                // SAFETY: the array lives as long as `tensors`, and the program that passes it to
+                // an update does not write to it meanwhile.
                 let bytes = unsafe { array.get().bytes() };
                 released(py, None, || match bytes {
                     Some(Bytes::Host(bytes)) => update.write([NamedBytes {

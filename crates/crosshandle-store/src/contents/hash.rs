@@ -1,13 +1,14 @@
-//! BLAKE3 of contents that several threads read in pieces: the hash is that of all bytes in order, as any
-//! other program computes it.
+//! BLAKE3 of contents that several threads read in pieces. The result is the ordinary hash of all
+//! bytes in order, as any other program computes it.
 
 use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 use blake3::{Hash, Hasher};
 
-/// Bytes of a piece. A power of two, so that each piece but the last is a whole subtree of the hash's.
+/// Size of a piece in bytes. It is a power of two, so that each piece except the last is a complete
+/// subtree of the hash.
 pub(crate) const PIECE_BYTES: u64 = 16 << 20;
 
-/// Returns the number of pieces in so many bytes.
+/// Returns the number of pieces in `len` bytes.
 pub(crate) fn pieces(len: u64) -> u64 {
     len.div_ceil(PIECE_BYTES)
 }
@@ -15,14 +16,14 @@ pub(crate) fn pieces(len: u64) -> u64 {
 /// The hash of one piece.
 #[derive(Clone)]
 pub(crate) enum PieceHash {
-    /// Of one among several.
+    /// The hash of one piece of several.
     Part(ChainingValue),
-    /// Of the only one, which is the whole's.
+    /// The hash of the only piece, which is the hash of the whole contents.
     Whole(Hash),
 }
 
 impl PieceHash {
-    /// Returns the hash as it is kept beside the memory.
+    /// Returns the hash in the form that is stored in the model's state.
     pub(crate) fn to_bytes(&self) -> [u8; 32] {
         match self {
             Self::Part(value) => *value,
@@ -30,7 +31,7 @@ impl PieceHash {
         }
     }
 
-    /// Returns the hash of a piece of contents of `len` bytes that was kept.
+    /// Converts a stored hash of a piece of contents of `len` bytes.
     pub(crate) fn of_bytes(bytes: [u8; 32], len: u64) -> Self {
         match len <= PIECE_BYTES {
             true => Self::Whole(Hash::from_bytes(bytes)),
@@ -39,14 +40,14 @@ impl PieceHash {
     }
 }
 
-/// Takes the hash of one piece, a part at a time.
+/// Computes the hash of one piece, part by part.
 pub(crate) struct PieceHasher {
     hasher: Hasher,
     is_only: bool,
 }
 
 impl PieceHasher {
-    /// Begins a piece of contents of `len` bytes.
+    /// Starts a piece of contents of `len` bytes.
     pub(crate) fn new(piece: u64, len: u64) -> Self {
         let mut hasher = Hasher::new();
         hasher.set_input_offset(piece * PIECE_BYTES);

@@ -1,4 +1,4 @@
-//! The contents of a model's memory, written and read in pieces by several threads, and their hash.
+//! Writes, reads and hashes the contents of a model's memory, in pieces and with several threads.
 
 pub(crate) mod hash;
 mod transfer;
@@ -17,24 +17,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Returns the number of threads that is used if the program does not choose.
+/// Returns the number of threads that is used by default.
 pub(crate) fn usual_threads() -> usize {
     thread::available_parallelism()
         .map_or(1, NonZeroUsize::get)
         .min(MAX_THREADS)
 }
 
-/// How memory is written or read: by several threads, which call `progress` with the bytes that each has done.
+/// A job that writes or reads memory with several threads. Each calls `progress` with the number of
+/// bytes that it has done.
 pub(crate) struct Work<'a> {
     context: &'a Context,
     memory: &'a Memory,
     options: &'a LoadOptions,
     progress: &'a (dyn Fn(u64) + Sync),
-    /// The longest time that a thread took to make its staging buffers, in nanoseconds.
+    /// Longest time that a thread took to make its staging buffers, in nanoseconds.
     staging_ns: AtomicU64,
 }
 
-/// What is called with the number and the hash of a piece that is in its place.
+/// A callback for each piece that is in place, with its number and its hash.
 pub(crate) type Note<'a> = &'a (dyn Fn(u64, &PieceHash) -> Result<()> + Sync);
 
 impl<'a> Work<'a> {
@@ -66,7 +67,8 @@ impl<'a> Work<'a> {
         transfer
     }
 
-    /// Fills pieces of the memory from a source, and returns their hashes. Each piece is noted when it is in its place.
+    /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
+    /// piece that is in place.
     pub(crate) fn fill(
         &self,
         source: &Source<'_>,
@@ -115,7 +117,8 @@ impl<'a> Work<'a> {
         Ok(found.all())
     }
 
-    /// Has the device copy memory that it reaches to places of this, and write zeros to others. Waits for that.
+    /// Copies memory that the device can access to places of this memory, with the device, and
+    /// writes zeros to other places. Waits until that is done.
     pub(crate) fn copy(&self, copies: &[(u64, MemoryRange)], zeros: &[(u64, u64)]) -> Result<()> {
         let queue = self.context.create_queue()?;
         let place = |start: u64, len: usize| {
@@ -132,13 +135,13 @@ impl<'a> Work<'a> {
             }
             Ok(())
         })();
-        // Also after a failure: the ranges may end with the caller.
+        // Wait after a failure too, because the caller may then free the ranges.
         let finished = queue.finish();
         submitted?;
         Ok(finished?)
     }
 
-    /// Writes what a source has, and nothing between.
+    /// Writes all runs of a source, and nothing to the gaps.
     pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
         let parts = source.parts(PIECE_BYTES);
         self.on_threads(&parts, |items| {
@@ -156,7 +159,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Writes pieces of the memory from memory of the host that is as long.
+    /// Writes pieces of the memory from host memory of the same length.
     pub(crate) fn write_from(&self, from: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
@@ -178,7 +181,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Reads pieces of the memory into memory of the host that is as long.
+    /// Reads pieces of the memory into host memory of the same length.
     pub(crate) fn read_into(&self, into: SharedBytes<'_>, pieces: &[u64]) -> Result<()> {
         self.on_threads(pieces, |items| {
             let mut transfer = self.transfer()?;
@@ -220,7 +223,7 @@ impl<'a> Work<'a> {
         Ok(found.all())
     }
 
-    /// Has several threads do all items: each takes the next one that nobody has taken.
+    /// Processes all items with several threads. Each thread repeatedly takes the next free item.
     fn on_threads<T: Sync>(
         &self,
         items: &[T],
@@ -243,7 +246,7 @@ impl<'a> Work<'a> {
                 .min(items.len())
                 .saturating_sub(1);
             let others: Vec<_> = (0..others)
-                // With fewer threads than wanted it takes longer.
+                // If fewer threads can be started than wanted, the work takes longer.
                 .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
                 .collect();
             let own = run();
@@ -280,7 +283,7 @@ impl<'a, T> Iterator for Items<'a, T> {
     }
 }
 
-/// The hashes that threads have found so far.
+/// The hashes that threads have computed so far.
 struct Found(Mutex<Vec<Option<PieceHash>>>);
 
 impl Found {

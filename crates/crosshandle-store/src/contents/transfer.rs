@@ -5,12 +5,12 @@ use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
 
-/// One thread's way to a memory's bytes, a piece at a time.
+/// One thread's access to the bytes of a memory, piece by piece.
 pub(crate) enum Transfer<'a> {
     /// The host accesses the memory itself.
     Direct(SharedBytes<'a>),
-    /// The device copies between the memory and memory that the host can access. Two at a time: while the
-    /// device copies from one, the thread fills the other.
+    /// The device copies between the memory and two staging buffers that the host can access. While
+    /// the device copies from one, the thread fills the other.
     Staged {
         memory: &'a Memory,
         stages: Box<[Stage; 2]>,
@@ -18,7 +18,7 @@ pub(crate) enum Transfer<'a> {
     },
 }
 
-/// Memory that the host can access, and a queue that copies from it or to it.
+/// A staging buffer that the host can access, and a queue that copies from it or to it.
 pub(crate) struct Stage {
     staging: Memory,
     queue: Queue,
@@ -35,7 +35,8 @@ impl Stage {
 }
 
 impl<'a> Transfer<'a> {
-    /// Makes a way to memory, by stages of `stage_bytes` bytes if the host cannot access it.
+    /// Gives access to memory. Uses staging buffers of `stage_bytes` bytes if the host cannot
+    /// access it.
     pub(crate) fn new(context: &Context, memory: &'a Memory, stage_bytes: usize) -> Result<Self> {
         match memory.bytes() {
             Ok(bytes) => Ok(Self::Direct(bytes)),
@@ -59,8 +60,9 @@ impl<'a> Transfer<'a> {
         })
     }
 
-    /// Writes `len` bytes at `offset`, in parts of at most `part_bytes` that `fill` makes: it is called with the offset
-    /// of each part in what is written and its place. Returns when the last part is made; the device may copy still.
+    /// Writes `len` bytes at `offset`, in parts of at most `part_bytes`. `fill` produces each part,
+    /// and is called with the part's offset in the written bytes and its place. Returns when the
+    /// last part is filled. The device may still be copying.
     pub(crate) fn write(
         &mut self,
         offset: usize,
@@ -83,7 +85,7 @@ impl<'a> Transfer<'a> {
                 for (begin, taken) in steps(len, stages[0].staging.len()) {
                     *current = 1 - *current;
                     let stage = &stages[*current];
-                    // Until the copy from it before the last one is over.
+                    // Wait for the previous copy from this buffer.
                     stage.queue.finish()?;
                     let staging = stage.staging.bytes()?;
                     for (at, size) in steps(taken, part_bytes) {
@@ -100,7 +102,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Reads `len` bytes at `offset`, and gives them to `take` in parts.
+    /// Reads `len` bytes at `offset`, and passes them to `take` in parts.
     pub(crate) fn read(
         &mut self,
         offset: usize,
@@ -146,7 +148,7 @@ impl<'a> Transfer<'a> {
         Ok(())
     }
 
-    /// Waits until everything that was written is there, also if a copy has failed.
+    /// Waits until all written bytes are in place, even if a copy has failed.
     pub(crate) fn finish(&self) -> Result<()> {
         match self {
             Self::Direct(_) => Ok(()),
@@ -159,15 +161,16 @@ impl<'a> Transfer<'a> {
 }
 
 impl Drop for Transfer<'_> {
-    /// Waits for the device, also after a failure: it writes the memory while a copy is under way, and what is
-    /// told of the memory next has to be true.
+    /// Waits for the device, even after a failure. The device writes the memory during a copy, and
+    /// the caller is about to publish the state of that memory.
     fn drop(&mut self) {
-        // Who wants to know has called it.
+        // A caller that needs the result has called `finish` itself.
         let _ = self.finish();
     }
 }
 
-/// Returns the offsets and lengths of the steps in which `len` bytes are done, each of at most `most` bytes.
+/// Returns the offsets and lengths of the steps that divide `len` bytes, each of at most `most`
+/// bytes.
 fn steps(len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..len)
         .step_by(most.max(1))

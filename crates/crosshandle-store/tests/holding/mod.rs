@@ -1,4 +1,4 @@
-//! A holder in a process of its own, and a store that asks it.
+//! A holder in a separate process, and a store that uses it.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 #[path = "../../../crosshandle/tests/common/mod.rs"]
@@ -10,7 +10,8 @@ use crosshandle_store::{NamedBytes, Store};
 
 pub(crate) const HOLDER: &str = "holder";
 
-/// Holds until the parent hangs up, if this process is started as a holder. Returns whether it was.
+/// Runs a holder until the parent hangs up, if this process was started as one. Returns `true` in
+/// that case.
 pub(crate) fn holds() -> bool {
     if !is(HOLDER) {
         return false;
@@ -24,7 +25,7 @@ pub(crate) fn holds() -> bool {
     true
 }
 
-/// Starts a process that says something as soon as it is there.
+/// Starts a process, and waits for its first line.
 pub(crate) fn start(test: &str, role: &str, directory: &Directory, expected: &str) -> Process {
     let mut process = Process::start(test, role, directory);
     assert_eq!(process.hear(), expected);
@@ -39,7 +40,7 @@ pub(crate) fn store(directory: &Directory) -> Store {
     Store::new().socket_dir(directory.path())
 }
 
-/// Returns a tensor of bytes.
+/// Returns a tensor of these bytes.
 pub(crate) fn named<'a>(name: &str, bytes: &'a [u8]) -> NamedBytes<'a> {
     NamedBytes {
         name: name.into(),

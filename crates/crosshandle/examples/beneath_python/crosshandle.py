@@ -1,8 +1,7 @@
-"""Crosshandle's objects for Python, over the functions of `lib.rs`.
+"""Crosshandle's objects for Python, based on the functions of `lib.rs`.
 
-The library is looked for where `CROSSHANDLE_LIBRARY` says, and beside this file. Objects are closed
-when nobody has them any more, and earlier by `close`.
-"""
+The module loads the library from the path in `CROSSHANDLE_LIBRARY`, or from the directory of this
+file. An object is closed when its last reference is dropped, or earlier by `close`. """
 
 import ctypes
 import os
@@ -16,7 +15,7 @@ POINTER, SIZE, NUMBER, TEXT = (
     ctypes.c_char_p,
 )
 SECONDS, STATUS = ctypes.c_double, ctypes.c_int32
-# What a function takes, and what comes back.
+# Argument types and result type of each function.
 FUNCTIONS = {
     "error": ((), TEXT),
     "context_new": ((TEXT,), POINTER),
@@ -46,12 +45,12 @@ FUNCTIONS = {
     "queue_finish": ((POINTER, SECONDS), STATUS),
     "queue_free": ((POINTER,), None),
 }
-# Characters of a handle, and a zero.
+# Length of a handle's text in characters, with the terminating zero.
 HANDLE = 144 + 1
 
 
 class Error(Exception):
-    """What the library says of a call that failed."""
+    """Contains the library's error text of a failed call."""
 
 
 def load():
@@ -68,7 +67,7 @@ _functions = load()
 
 
 def call(name, *arguments):
-    """Calls a function, and raises what it says when it fails."""
+    """Calls a function, and raises `Error` if the call fails."""
     result = _functions[name](*arguments)
     restype = FUNCTIONS[name][1]
     if restype in (POINTER, SIZE) and not result or restype is STATUS and result != 0:
@@ -77,10 +76,10 @@ def call(name, *arguments):
 
 
 class Object:
-    """What a function has made."""
+    """An object that the library has created."""
 
     kind = None
-    # Stands for the object in calls.
+    # ctypes passes this value for the object in calls.
     _as_parameter_ = None
 
     def __init__(self, pointer):
@@ -90,7 +89,7 @@ class Object:
         return call(f"{self.kind}_{name}", self, *arguments)
 
     def text(self):
-        """A handle."""
+        """Returns a handle as text."""
         place = ctypes.create_string_buffer(HANDLE)
         self.call("handle", place)
         return place.value.decode()

@@ -1,19 +1,20 @@
-//! Events of this library and of the driver.
+//! Functions for events of this library and of the driver.
 
 use crate::boundary::{Text, done, enter, freed, given, made, text, time};
 use crosshandle::{Context, Event, EventOptions, NativeEvent, NativeObject, Ownership};
 use std::ffi::c_char;
 
-/// Makes an event that can be shared.
+/// Creates an event that can be shared.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_new(context: Option<&Context>) -> Option<Box<Event>> {
     made(|| Ok(given(context)?.create_event()?))
 }
 
-/// Adopts an event of the driver, as it was recorded last: the result gets signal 1 when it happens.
+/// Adopts an event of the driver in its latest recording. The result's signal 1 completes when the
+/// driver's event does.
 ///
 /// # Safety
-/// `native` is an event of the driver, and lives until the result is complete.
+/// `native` must be an event of the driver, and must live until the result is complete.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn crosshandle_event_adopt(
     context: Option<&Context>,
@@ -22,7 +23,7 @@ unsafe extern "C" fn crosshandle_event_adopt(
     made(|| {
         let context = given(context)?;
         let native = NativeObject::new(context.device().info().backend, native);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         Ok(unsafe { context.adopt_event(native, Ownership::Borrowed, EventOptions::new())? })
     })
 }
@@ -30,29 +31,29 @@ unsafe extern "C" fn crosshandle_event_adopt(
 /// Opens the event of a handle.
 ///
 /// # Safety
-/// `handle` is null or text.
+/// `handle` must be null or text.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn crosshandle_event_open(
     context: Option<&Context>,
     handle: *const c_char,
 ) -> Option<Box<Event>> {
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees it.
     made(|| Ok(given(context)?.open_event(&unsafe { text(handle)? }.parse()?)?))
 }
 
-/// Writes a handle to `to`.
+/// Writes the event's handle to `to`.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_handle(event: Option<&Event>, to: Option<&mut Text>) -> i32 {
     done(|| given(to)?.put(&given(event)?.handle()?))
 }
 
-/// Signals from the host.
+/// Signals the event from the host.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_signal(event: Option<&Event>) -> i32 {
     done(|| Ok(given(event)?.signal().map(drop)?))
 }
 
-/// Waits for signal `value`, for at most so many seconds.
+/// Waits for signal `value`. The timeout is in seconds.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_event_wait(event: Option<&Event>, value: u64, seconds: f64) -> i32 {
     done(|| Ok(given(event)?.wait_value_timeout(value, time(seconds)?)?))
@@ -64,7 +65,7 @@ extern "C" fn crosshandle_event_free(event: Option<Box<Event>>) {
     freed(event);
 }
 
-/// Makes an event of the driver that happens when the latest signal of `event` is finished.
+/// Creates an event of the driver that completes when the latest signal of `event` does.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_new(
     context: Option<&Context>,
@@ -73,7 +74,7 @@ extern "C" fn crosshandle_native_event_new(
     made(|| Ok(given(context)?.native_event(given(event)?)?))
 }
 
-/// Returns the driver's own event.
+/// Returns the driver's event as a number.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_native_event_value(event: Option<&NativeEvent>) -> usize {
     enter(0, || Ok(given(event)?.native().raw()))

@@ -1,25 +1,24 @@
-"""What NumPy, torch and CuPy call the same things: arrays, streams, events, and whose memory they use.
+"""One interface to NumPy, torch and CuPy: arrays, streams, events, and the owner of the memory.
 
-Arrays of all three are computed on in the same words, so only that differs.
-"""
+All three compute on arrays with the same expressions, so only these parts differ. """
 
 import contextlib
 import ctypes
 
-# Numbers of 32 bits in an array.
+# Number of 32-bit elements in an array.
 COUNT = 1 << 20
 SIZE = 4 * COUNT
-# Seconds for a wait on the host.
+# Timeout of a wait on the host, in seconds.
 SOON = 30
 
 
 class NumPy:
-    """Arrays in the host's memory. Nothing runs beside the thread: it waits and signals itself."""
+    """Arrays in host memory. There are no streams: the thread itself waits and signals."""
 
     device = "host"
     streams = ("the thread",)
     has_events = False
-    # How it can be set to allocate, by variables of the environment.
+    # Environment variables for each way in which the library can allocate.
     settings = {"usual": {}}
 
     def __init__(self):
@@ -28,7 +27,8 @@ class NumPy:
         self.numpy = numpy
 
     def share(self, context):
-        """Memory of Crosshandle's, and an array in it: there is no driver whose memory to adopt."""
+        """Returns Crosshandle's memory and an array in it, because there is no driver memory to
+        adopt."""
         memory = context.allocate(SIZE)
         return memory, self.wrap(memory)
 
@@ -64,14 +64,14 @@ class NumPy:
 
 
 class OnGpu:
-    """What torch and CuPy have in common."""
+    """The common part of torch and CuPy."""
 
     device = "cuda:0"
     streams = ("its own stream", "the default stream", "a queue of Crosshandle's")
     has_events = True
 
     def share(self, context):
-        """Memory of the library's, inside a block of its cache, as Crosshandle takes it."""
+        """Returns memory inside a block of the library's cache, adopted by Crosshandle."""
         array = self.allocate()
         self.synchronize()
         start = ctypes.c_uint64()
@@ -82,7 +82,7 @@ class OnGpu:
 
     @contextlib.contextmanager
     def stream(self, name, context):
-        """The library's current stream, as a queue."""
+        """Yields the library's current stream as a queue."""
         if name == "a queue of Crosshandle's":
             with context.create_queue() as queue, self.current(self.outside(queue.value)):
                 yield queue
@@ -92,13 +92,13 @@ class OnGpu:
             yield queue
 
     def driver(self, name, *arguments):
-        """Calls the driver, whose context torch and CuPy have made current."""
+        """Calls the driver, in the context that torch or CuPy has made current."""
         code = getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments)
         assert code == 0, f"{name}: {code}"
 
 
 class Torch(OnGpu):
-    # From the last one, nothing can be shared.
+    # Memory of the last setting cannot be shared.
     settings = {
         "usual": {},
         "expandable segments": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
@@ -113,7 +113,7 @@ class Torch(OnGpu):
 
     def refused(self, setting):
         if setting == "expandable segments":
-            # Each 20 MiB are an allocation of the driver.
+            # The driver has one allocation for each 20 MiB.
             text = "are not all in one allocation of the driver"
             yield "a tensor of 64 MiB", self.empty(64 << 20), 64 << 20, text
         if setting == "cudaMallocAsync":
@@ -164,7 +164,7 @@ class Torch(OnGpu):
         return self.torch.cuda.stream(stream)
 
     def record(self):
-        """An event of the library's, recorded in its current stream, and its number."""
+        """Records an event in the library's current stream. Returns the event and its number."""
         event = self.torch.cuda.Event()
         event.record()
         return event, event.cuda_event
@@ -195,7 +195,7 @@ class CuPy(OnGpu):
         return self.cupy.ndarray((COUNT,), self.cupy.int32, pointer)
 
     def allocate(self):
-        # Freed at once: the pool splits such blocks.
+        # The pool keeps this freed block and splits it for the next arrays.
         self.cupy.empty(2 * COUNT, self.cupy.int32)
         self.before = self.cupy.empty(COUNT, self.cupy.int32)
         return self.cupy.empty(COUNT, self.cupy.int32)

@@ -1,19 +1,19 @@
-//! Queues: this library's own, and streams of the caller.
+//! Functions for queues: this library's own, and streams of the caller.
 
 use crate::boundary::{done, enter, freed, given, made, time};
 use crosshandle::{Command, Context, Event, NativeObject, Ownership, Queue};
 
-/// Makes a queue that runs its commands in order.
+/// Creates a queue that runs its commands in order.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_new(context: Option<&Context>) -> Option<Box<Queue>> {
     made(|| Ok(given(context)?.create_queue()?))
 }
 
-/// Adopts a queue of the driver, for instance a stream.
+/// Adopts a queue of the driver, for example a stream.
 ///
 /// # Safety
-/// `native` is a queue of the driver, and lives until the result is freed and has nothing left to
-/// do.
+/// `native` must be a queue of the driver. It must live until the result is freed and all its
+/// commands are complete.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn crosshandle_queue_adopt(
     context: Option<&Context>,
@@ -22,12 +22,12 @@ unsafe extern "C" fn crosshandle_queue_adopt(
     made(|| {
         let context = given(context)?;
         let native = NativeObject::new(context.device().info().backend, native);
-        // SAFETY: promised by the caller.
+        // SAFETY: the caller guarantees it.
         Ok(unsafe { context.adopt_queue(native, Ownership::Borrowed)? })
     })
 }
 
-/// Returns the driver's own queue. A queue without one is an error.
+/// Returns the driver's queue as a number. Fails if the queue has none.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_value(queue: Option<&Queue>) -> usize {
     enter(0, || {
@@ -36,13 +36,13 @@ extern "C" fn crosshandle_queue_value(queue: Option<&Queue>) -> usize {
     })
 }
 
-/// Signals an event after everything submitted before.
+/// Signals an event after all earlier submissions.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_signal(queue: Option<&Queue>, event: Option<&Event>) -> i32 {
     done(|| Ok(given(queue)?.signal(given(event)?)?))
 }
 
-/// Makes everything submitted later wait for signal `value` of an event, which need not have been
+/// Makes all later submissions wait for signal `value` of an event. The signal need not be
 /// submitted yet.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_wait(
@@ -56,13 +56,13 @@ extern "C" fn crosshandle_queue_wait(
     })
 }
 
-/// Waits until everything submitted is done, for at most so many seconds.
+/// Waits until all submissions are complete. The timeout is in seconds.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_finish(queue: Option<&Queue>, seconds: f64) -> i32 {
     done(|| Ok(given(queue)?.finish_timeout(time(seconds)?)?))
 }
 
-/// Frees a queue. What was submitted runs on.
+/// Frees a queue. Submitted commands still run.
 #[unsafe(no_mangle)]
 extern "C" fn crosshandle_queue_free(queue: Option<Box<Queue>>) {
     freed(queue);

@@ -1,12 +1,12 @@
-"""Two processes compute on one array, each with the library that it likes.
+"""Two processes compute on one array, each with the library of its choice.
 
     share_arrays.py PRODUCER CONSUMER [--turns 200]       each of: numpy, torch, cupy
 
-The producer allocates the array as its library always does, and gives handles to it and to two
-events. The consumer opens them, and both take turns: one writes the array and signals, the other
-one waits, checks every element, changes all of them and signals back. With torch and CuPy all that
-is kernels on their own streams, submitted ahead: nobody on the host waits in between.
-"""
+The producer allocates the array in its library's usual way, and sends handles to it and to two
+events. The consumer opens them, and both take turns. One process writes the array and signals. The
+other process waits, checks every element, changes all elements and signals back. With torch and
+CuPy these steps are kernels on their own streams, submitted ahead of time, and no host thread waits
+in between. """
 
 import argparse
 import faulthandler
@@ -21,21 +21,22 @@ import time
 import crosshandle
 from libraries import LIBRARIES, SOON
 
-# Seconds until two processes that are late are killed from outside.
+# Time after which late processes are killed from outside, in seconds.
 GRACE = 10
-# Turns with events of the library's, each of which travels by itself.
+# Number of turns with the library's own events, each of which is shared separately.
 EVENT_TURNS = 20
-# The number of one that nobody signals.
+# The number of a signal that no process submits.
 LAST_TURN = 1000
 
 
 class Peer:
-    """The other process: its output is our input, and the other way round. Messages are lines."""
+    """The other process. Its output is our input, and our output is its input. Messages are
+    lines."""
 
     def __init__(self):
         self.lines = os.fdopen(os.dup(0))
         self.out = os.fdopen(os.dup(1), "w")
-        # What libraries print is no message.
+        # Output that libraries print must not be read as a message.
         os.dup2(2, 1)
 
     def send(self, **message):
@@ -49,13 +50,13 @@ class Peer:
 
 
 class Numbers:
-    """What both processes compute; all elements differ, and change with each turn."""
+    """The computation of both processes. All elements differ, and change with each turn."""
 
     def __init__(self, library):
         self.index = library.arange()
-        # Elements that were not as they should be.
+        # The number of elements with wrong values.
         self.wrong = library.zero()
-        # Kernels are loaded when they are first used, which a stream that waits would hold up.
+        # Loads the kernels by using them once, because a waiting stream would delay the load.
         scratch = library.arange()
         self.write(scratch, 1)
         self.check_written(scratch, 1)
@@ -93,15 +94,15 @@ def produce(peer, library, context, options):
     if library.has_events:
         produce_events(peer, library, context, memory, array, numbers)
     if options.setting == "expandable segments":
-        # Importers keep such memory.
+        # The driver keeps such memory for importers.
         return produce_last(peer, library, context, memory, array, numbers)
-    # Of other memory, importers must have closed it before its owner frees it: this one has.
+    # Importers must close other memory before its owner frees it, and this importer has done so.
     memory.close()
     peer.send(task="end")
 
 
 def refuse(library, context, setting):
-    """Offers what cannot be shared."""
+    """Tries to share memory that cannot be shared."""
     for what, array, size, text in library.refused(setting):
         try:
             context.adopt_memory(library.address(array), size)
@@ -153,7 +154,7 @@ def consume_turns(peer, library, context, task, is_careless):
 
 
 def produce_events(peer, library, context, memory, array, numbers):
-    """The same with events of the library's, in either direction."""
+    """Takes turns with the library's own events in both directions."""
     peer.send(task="events", memory=memory.text())
     peer.receive()
     with library.stream("its own stream", context) as stream:
@@ -186,7 +187,7 @@ def consume_events(peer, library, context, task):
 
 
 def produce_last(peer, library, context, memory, array, numbers):
-    """Ends while the consumer has the memory open, and its stream waits for a signal."""
+    """Ends while the consumer has the memory open and the consumer's stream waits for a signal."""
     filled = context.create_event()
     handles = {"memory": memory.text(), "filled": filled.text()}
     peer.send(task="outlive", process=os.getpid(), **handles)
@@ -196,7 +197,7 @@ def produce_last(peer, library, context, memory, array, numbers):
 
 
 def outlive(peer, library, context, task):
-    """What is left when the producer has ended: its memory, and a stream that goes on."""
+    """Checks what remains after the producer's end: its memory, and a stream that continues."""
     filled = context.open_event(task["filled"])
     ended = os.pidfd_open(task["process"])
     with context.open_memory(task["memory"]) as memory:
@@ -214,28 +215,28 @@ def outlive(peer, library, context, task):
                 assert "has ended" in str(error), error
                 say(f"a stream that waited for a process that ended: {error}")
             else:
-                sys.exit("a signal that nobody gave")
+                sys.exit("a signal that no process submitted")
             numbers.judge("memory of a process that ended")
         del array
 
 
 def send_event(peer, library, context):
-    """What the library's current stream has done by now, as an event of ours."""
+    """Sends an event that completes when the library's current stream reaches this point."""
     theirs, number = library.record()
     ours = context.adopt_event(number)
     peer.send(event=ours.text())
-    # Whoever opens the handle needs the one, what waits needs the other.
+    # Opening the handle needs the first event, and the wait needs the second.
     return ours, theirs
 
 
 def wait_for_event(peer, library, context):
-    """Lets the library's current stream wait, by an event of the driver's that it knows."""
+    """Makes the library's current stream wait through an event of the driver."""
     opened = context.open_event(peer.receive()["event"])
     library.wait(context.native_event(opened))
 
 
 def play(options):
-    """One of the two processes."""
+    """Runs one of the two processes."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(options.seconds, exit=True)
     peer = Peer()
@@ -255,7 +256,7 @@ def play(options):
 
 
 def run(options, setting, variables):
-    """Both processes, to their end: whether all went well."""
+    """Runs both processes to their end. Returns whether both succeeded."""
     to_consumer, to_producer = os.pipe(), os.pipe()
     ends = {"producer": (to_producer[0], to_consumer[1]), "consumer": (to_consumer[0], to_producer[1])}
     processes = {}

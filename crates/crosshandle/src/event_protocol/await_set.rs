@@ -1,11 +1,11 @@
-//! Signals that one thread awaits for many.
+//! A set of signals that one thread awaits on behalf of many waiters.
 //!
-//! The thread sleeps on all their words at once, however many they are, and each word is slept on
-//! once, until its first awaited signal finishes. A sleep on a word is what it is for every waiter:
-//! the thread is counted among the word's sleepers, and whoever completes a signal takes it out and
-//! wakes it. So signallers do nothing for awaited events that they don't do for blocked threads.
+//! The thread sleeps on all words of the set at once, whatever their number. Each word is slept on
+//! once, until its first awaited signal finishes. As for every waiter, the thread is counted among
+//! the word's sleepers, and the signaller that completes a signal resets the count and wakes the
+//! thread. Signallers therefore treat awaited events like events with blocked threads.
 //!
-//! How the thread sleeps is behind [`Sleeps`]: the model checkers bring their own.
+//! [`Sleeps`] defines how the thread sleeps. The model checkers have their own implementations.
 
 use super::tuning::{
     LONGEST_STEP, MAX_TOLD, ORPHAN_INTERVAL, SETTLE_ATTEMPTS, SHORTEST_STEP, STEP_TIME_PER_WORD,
@@ -17,41 +17,41 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
-/// An event of which signals are awaited. Keeps the event's slot.
+/// An event with awaited signals. The value keeps the event's slot valid.
 pub(crate) trait Subject {
-    /// Returns a signal of the event.
+    /// Returns the signal `number` of the event.
     fn target(&self, number: u64) -> Target<'_>;
 }
 
-/// The thread's sleeps.
+/// The sleeps of the thread.
 pub(crate) trait Sleeps {
-    /// Adds a sleep, which ends when the word's upper half is not `expected` or the word is woken. Then
-    /// its token is to be reported to [`AwaitSet::woken`], once.
+    /// Adds a sleep, which ends when the word's upper half is not `expected` or the word is woken.
+    /// The implementation must then report its token to [`AwaitSet::woken`] once.
     fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32);
 
-    /// Takes a sleep back. Its token may still be reported.
+    /// Cancels a sleep. Its token may still be reported.
     fn end(&mut self, token: u64);
 }
 
-/// A place in an [`AwaitSet`].
+/// The position of an entry in an [`AwaitSet`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct AwaitKey {
     /// Address of the word that the signal finishes on.
     word: usize,
     number: u64,
-    /// Tells those apart that await the same signal.
+    /// Distinguishes entries that await the same signal.
     id: u64,
 }
 
 impl AwaitKey {
-    /// Returns the key of a signal. No two entries of a set have the same `id`.
+    /// Returns the key of a signal. No two entries of a set may have the same `id`.
     pub(crate) fn new(target: &Target<'_>, id: u64) -> Self {
         let (word, number) = (target.word_address(), target.number);
         Self { word, number, id }
     }
 }
 
-/// An entry whose signal has finished, or never will.
+/// An entry whose signal has finished or never will.
 pub(crate) struct Settled<S, W> {
     pub(crate) subject: S,
     pub(crate) number: u64,
@@ -59,34 +59,34 @@ pub(crate) struct Settled<S, W> {
     pub(crate) result: Result<(), WaitError>,
 }
 
-/// The awaited signals, each with a waiter: whatever the caller wants back.
+/// The awaited signals, each with a waiter that the caller chose and gets back.
 pub(crate) struct AwaitSet<S, W> {
     /// The words by address.
     words: BTreeMap<usize, Word<S, W>>,
-    /// The addresses of the words that sleeps are on, by token.
+    /// Addresses of the words that the thread sleeps on, by token.
     sleeping: BTreeMap<u64, usize>,
-    /// Words that are not slept on, because they changed again and again: a hostile process can bring
-    /// that about.
+    /// Words that the thread does not sleep on because they keep changing. A hostile process can
+    /// cause that.
     restless: BTreeSet<usize>,
     /// Words of events that devices signal.
     of_devices: BTreeSet<usize>,
-    /// When the newest entry of `of_devices` came.
+    /// Time at which the newest entry of `of_devices` was added.
     newest_of_devices: Option<Instant>,
     stepped_at: Option<Instant>,
     swept_at: Option<Instant>,
-    /// The addresses after which the next sweep begins to look and to check.
+    /// Addresses after which the next sweep continues to look and to check.
     looked_to: usize,
     checked_to: usize,
-    /// Words that sweeps have looked at since they met an event whose exporter has ended; `None` if there
-    /// is no such event.
+    /// Number of words that sweeps have looked at since they met an event whose exporter has ended.
+    /// `None` if there is no such event.
     since_orphan: Option<usize>,
-    /// Sleeps of which others are told.
+    /// Number of sleeps that reports show.
     told: usize,
     next_token: u64,
     settled: Vec<Settled<S, W>>,
 }
 
-/// A word with what is awaited on it.
+/// A word and the signals that are awaited on it.
 struct Word<S, W> {
     /// Never empty between two calls of the set.
     awaited: OfWord<S, W>,
@@ -101,16 +101,17 @@ struct Awaited<S, W> {
 /// A sleep on a word.
 struct Sleep {
     token: u64,
-    /// The word's upper half when it began.
+    /// The word's upper half when the sleep began.
     before: u32,
-    /// The number whose submitter is watched; `None` while nobody has taken the first one.
+    /// The number whose submitter is watched, or `None` while no submitter has taken the first
+    /// number.
     watched: Option<u64>,
-    /// Where others are told of it.
+    /// Where reports find the sleep.
     told: Option<usize>,
 }
 
 impl Sleep {
-    /// Has the process watched that took the number, if that is not done.
+    /// Requests that the process that took the number is watched, unless it is watched already.
     fn watch_owner(&mut self, first: &Target<'_>) {
         if self.watched != Some(first.number) && first.is_taken() {
             first.watch_owner();
@@ -118,8 +119,8 @@ impl Sleep {
         }
     }
 
-    /// Takes the thread out of the word's sleepers, and returns of how many sleeps others are told no
-    /// more. `target` is any signal on the word.
+    /// Removes the thread from the word's sleepers, and returns how many sleeps reports no longer
+    /// show. `target` may be any signal on the word.
     fn deregister(self, target: &Target<'_>) -> usize {
         target.deregister(self.before);
         self.told.map_or(0, |place| {
@@ -129,7 +130,7 @@ impl Sleep {
     }
 }
 
-/// What is awaited on a word, by number and id.
+/// The signals that are awaited on a word, by number and id.
 type OfWord<S, W> = BTreeMap<(u64, u64), Awaited<S, W>>;
 
 /// Returns the first signal that is awaited on a word.
@@ -139,13 +140,13 @@ fn first_of<S: Subject, W>(awaited: &OfWord<S, W>) -> Option<Target<'_>> {
 }
 
 impl<S: Subject, W> Word<S, W> {
-    /// Returns the first signal that is awaited.
+    /// Returns the first awaited signal.
     fn first(&self) -> Option<Target<'_>> {
         first_of(&self.awaited)
     }
 
-    /// Takes out what is finished or never comes, and adds it to `settled`. With `is_check_due`, first
-    /// fails what a dead process left on the word.
+    /// Moves entries whose signals have finished or never come to `settled`. With `is_check_due`,
+    /// first fails the signals that a dead process left on the word.
     fn take_over(&mut self, is_check_due: bool, settled: &mut Vec<Settled<S, W>>) {
         // Signals of one word finish in order.
         while self.settle_from((0, 0), is_check_due, settled) {}
@@ -153,14 +154,14 @@ impl<S: Subject, W> Word<S, W> {
             return;
         };
         if first.is_taken() && (is_check_due || first.liveness.is_known_abandoned()) {
-            // Those that nobody has taken may never come, however long the first one takes.
+            // Numbers that are not taken may never come, however long the first signal takes.
             let untaken = (first.slot.issued() + 1, 0);
             while self.settle_from(untaken, is_check_due, settled) {}
         }
     }
 
-    /// Takes out the first signal at or after `from` if it is finished or never comes. Returns whether it
-    /// is.
+    /// Removes the first entry at or after `from` if its signal has finished or never comes.
+    /// Returns whether an entry was removed.
     fn settle_from(
         &mut self,
         from: (u64, u64),
@@ -206,17 +207,17 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Returns whether nothing is awaited.
+    /// Returns whether the set has no awaited signals.
     pub(crate) fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Takes out the entries that have been settled since the last call.
+    /// Removes and returns the entries that were settled since the last call.
     pub(crate) fn take_settled(&mut self) -> Vec<Settled<S, W>> {
         std::mem::take(&mut self.settled)
     }
 
-    /// Awaits a signal, submitted or not.
+    /// Awaits a signal, which may not be submitted yet.
     pub(crate) fn add(&mut self, key: AwaitKey, subject: S, waiter: W, sleeps: &mut impl Sleeps) {
         let word = self.words.entry(key.word).or_insert_with(|| Word {
             awaited: BTreeMap::new(),
@@ -227,11 +228,11 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.attend(key.word, false, sleeps);
     }
 
-    /// Takes an entry out; `None` if it has been settled.
+    /// Removes an entry, or returns `None` if it has been settled.
     pub(crate) fn remove(&mut self, key: AwaitKey, sleeps: &mut impl Sleeps) -> Option<(S, W)> {
         let word = self.words.get_mut(&key.word)?;
         let place = (key.number, key.id);
-        // The last one keeps the slot until the sleep has ended.
+        // The last entry keeps the slot valid until the sleep has ended.
         if word.awaited.len() == 1 && word.awaited.contains_key(&place) {
             self.end_sleep(key.word, false, sleeps);
         }
@@ -243,7 +244,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         Some((subject, waiter))
     }
 
-    /// Takes note that a sleep has ended.
+    /// Processes the report that a sleep has ended.
     pub(crate) fn woken(&mut self, token: u64, sleeps: &mut impl Sleeps) {
         let Some(&address) = self.sleeping.get(&token) else {
             return;
@@ -252,7 +253,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.attend(address, false, sleeps);
     }
 
-    /// Looks at every word: something has happened that no word tells.
+    /// Looks at every word. The caller uses it when something happened that changes no word, such
+    /// as a death.
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
@@ -262,7 +264,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Returns the longest time to sleep before the next [`look`](Self::look).
+    /// Returns the maximum time to sleep before the next [`look`](Self::look).
     pub(crate) fn time_until_look(&self, now: Instant) -> Duration {
         let left = |interval: Duration, last: Option<Instant>| {
             let since = last.map(|last| now.saturating_duration_since(last));
@@ -275,8 +277,9 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Makes the looks that are due: at words that devices write, which wake nobody, and at all words in
-    /// turn, because peers cannot be trusted to wake anybody or to be told of.
+    /// Looks at the words that are due. Words that devices write are looked at because devices wake
+    /// no thread. All words are looked at in rotation, because peers may neither wake this thread
+    /// nor report deaths.
     pub(crate) fn look(&mut self, now: Instant, sleeps: &mut impl Sleeps) {
         let is_due = |interval: Duration, last: &mut Option<Instant>| {
             let last = last.get_or_insert(now);
@@ -299,7 +302,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Returns the time between two looks at words that nobody wakes; `None` if there are none.
+    /// Returns the time between two looks at words without wakes, or `None` if there are no such
+    /// words.
     fn step(&self, now: Instant) -> Option<Duration> {
         let step = match self.newest_of_devices {
             Some(since) if !self.of_devices.is_empty() => {
@@ -321,14 +325,15 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Returns whether the exporter of a word's event is known to have ended: nobody tells of deaths then.
+    /// Returns whether the exporter of a word's event is known to have ended, so that it reports no
+    /// deaths.
     fn is_orphan(&self, address: usize) -> bool {
         let first = self.words.get(&address).and_then(Word::first);
         first.is_some_and(|first| first.liveness.is_known_orphan())
     }
 
-    /// Looks at the next words, so many that a sweep costs little however many there are, and at a
-    /// few of them whether the process still lives that they wait for.
+    /// Looks at the next words of the rotation, and checks for a few of them whether their process
+    /// is alive. The limits keep a sweep cheap, whatever the number of words.
     fn sweep(&mut self, sleeps: &mut impl Sleeps) {
         for address in next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS) {
             self.attend(address, false, sleeps);
@@ -344,7 +349,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Settles what it can of a word, and sleeps on it for the rest.
+    /// Settles the entries of a word that can be settled, and sleeps on the word for the others.
     fn attend(&mut self, address: usize, is_check_due: bool, sleeps: &mut impl Sleeps) {
         for _ in 0..SETTLE_ATTEMPTS {
             let Some(word) = self.words.get_mut(&address) else {
@@ -359,7 +364,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
                 && first.is_registered(sleep.before)
             {
                 sleep.watch_owner(&first);
-                // The wake that comes with the mark may have come too early for the sleep.
+                // The wake by `mark_device_signals` may have come before the sleep began.
                 if first.slot.is_device_signalled() {
                     self.add_of_device(address);
                 }
@@ -376,7 +381,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.restless.insert(address);
     }
 
-    /// Sleeps on a word that is not slept on. `false`: it has changed, look again.
+    /// Begins a sleep on a word without one. Returns `false` if the word has changed, and then the
+    /// caller must look again.
     fn begin_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps) -> bool {
         let Some(word) = self.words.get_mut(&address) else {
             return true;
@@ -401,7 +407,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         let number = first.number;
         let token = self.next_token;
         sleeps.begin(token, first.word(), before);
-        // A mark that comes later ends the sleep.
+        // If devices begin to signal the event later, that ends the sleep.
         let is_device_signalled = first.slot.is_device_signalled();
         word.sleep = Some(Sleep {
             token,
@@ -417,14 +423,14 @@ impl<S: Subject, W> AwaitSet<S, W> {
         true
     }
 
-    /// Takes note that devices signal the event of a word.
+    /// Records that devices signal the event of a word.
     fn add_of_device(&mut self, address: usize) {
         if self.of_devices.insert(address) {
             self.newest_of_devices = Some(Instant::now());
         }
     }
 
-    /// Ends the sleep on a word, if there is one.
+    /// Ends the sleep on a word, if it has one.
     fn end_sleep(&mut self, address: usize, is_over: bool, sleeps: &mut impl Sleeps) {
         let Some(word) = self.words.get_mut(&address) else {
             return;
@@ -441,7 +447,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Ends the sleep on a word of which the last signal has just been settled, and forgets the word.
+    /// Ends the sleep on a word whose last entry was just settled, and removes the word.
     fn end_last_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps) {
         let sleep = self
             .words
@@ -452,7 +458,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         {
             self.sleeping.remove(&sleep.token);
             sleeps.end(sleep.token);
-            // What is settled keeps the slot.
+            // The settled entry keeps the slot valid.
             self.told -= sleep.deregister(&last.subject.target(last.number));
         }
         self.forget(address);
@@ -465,7 +471,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 }
 
-/// Returns the addresses that follow `from`, at most `most`, and moves `from` to the last of them.
+/// Returns at most `most` addresses that follow `from`, and sets `from` to the last of them.
 fn next_after<T>(from: &mut usize, words: &BTreeMap<usize, T>, most: usize) -> Vec<usize> {
     let after = words.range((Bound::Excluded(*from), Bound::Unbounded));
     let next = after.chain(words.range(..=*from)).take(most);

@@ -4,19 +4,19 @@ use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_S
 use crate::platform::Instant;
 use std::time::Duration;
 
-/// The sleeps of one wait, which grow with the time waited so far.
+/// Computes the sleeps of one wait, which grow with the time waited so far.
 pub(super) struct WaitBackoff {
     deadline: Option<Instant>,
-    /// When the waiter began to sleep in steps, and when it last checked the peers' liveness.
+    /// Times at which the waiter began to sleep in steps, and last checked the peers' liveness.
     stepping: Option<(Instant, Instant)>,
 }
 
 /// One sleep of a waiter.
 #[derive(Clone, Copy)]
 pub(super) struct Sleep {
-    /// Longest time to sleep.
+    /// Maximum duration of the sleep.
     pub(super) limit: Duration,
-    /// Whether the waiter checks the peers' liveness afterwards.
+    /// Whether the waiter checks the peers' liveness after the sleep.
     pub(super) is_check_due: bool,
 }
 
@@ -28,9 +28,9 @@ impl WaitBackoff {
         }
     }
 
-    /// Returns the next sleep: until the deadline, the next liveness check, or, with `in_steps`,
-    /// the next poll of the event. `is_orphaned`: nobody tells of deaths. `None`: the deadline has
-    /// passed.
+    /// Returns the next sleep, or `None` if the deadline has passed. The sleep lasts until the
+    /// deadline, the next liveness check or, with `in_steps`, the next poll of the event.
+    /// `is_orphaned` means that the exporter no longer reports deaths.
     pub(super) fn next(&mut self, in_steps: bool, is_orphaned: bool) -> Option<Sleep> {
         let interval = match is_orphaned {
             true => ORPHAN_INTERVAL,

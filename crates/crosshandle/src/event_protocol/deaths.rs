@@ -1,20 +1,21 @@
-//! Deaths of processes that had the event open, by which waits for signals that were never submitted
-//! end.
+//! Records of processes that ended with the event open. They end waits for signals that were never
+//! submitted.
 //!
-//! Only the process that made the event learns of every death, and only that process writes these bits.
-//! A waiter combines them with what it knows of the processes that still have the event open.
+//! Only the process that created the event learns of every death, and only that process writes
+//! these bits. A waiter combines them with its knowledge of the processes that still have the event
+//! open.
 
 use super::slot::{ALONE, LATEST_DEATH, LATEST_DEATH_SHIFT, Owner, Slot};
 use crate::platform::Ordering;
 
 impl Slot {
-    /// Notes that `owner` ended while it had the event open.
+    /// Records that `owner` ended with the event open.
     pub(crate) fn note_death(&self, owner: Owner) {
         let death = u32::from(owner.get()) << LATEST_DEATH_SHIFT;
         self.change_flags(|flags| flags & !LATEST_DEATH | death);
     }
 
-    /// Forgets all deaths so far: another process is about to get the event.
+    /// Clears the recorded death, because another process is about to get the event.
     #[inline]
     pub(crate) fn forget_deaths(&self) {
         if self.flags.load(Ordering::Relaxed) & LATEST_DEATH != 0 {
@@ -22,20 +23,20 @@ impl Slot {
         }
     }
 
-    /// Returns the process that was the latest to end while it had the event open; `None` if none did.
+    /// Returns the latest process that ended with the event open, or `None` if none did.
     #[inline]
     pub(crate) fn latest_death(&self) -> Option<Owner> {
         let death = self.flags.load(Ordering::Acquire) & LATEST_DEATH;
         Owner::new((death >> LATEST_DEATH_SHIFT) as u16)
     }
 
-    /// Notes that one process alone has the event open, and that no other process can open it.
+    /// Records that only one process has the event open, and that no other process can open it.
     pub(crate) fn mark_alone(&self) {
         self.flags.fetch_or(ALONE, Ordering::Release);
     }
 
-    /// Returns whether another process ended while it had the event open, and one process alone has it
-    /// open now, for ever.
+    /// Returns whether another process ended with the event open, and the only process that has it
+    /// open now will remain the only one.
     #[inline]
     pub(crate) fn is_left_alone(&self) -> bool {
         let flags = self.flags.load(Ordering::Acquire);

@@ -1,16 +1,19 @@
 //! The state of a native mirror: a driver's own event that is signalled along with one of ours.
 //!
-//! A driver's event knows only its latest signal. A queue may wait for it in place of number *n*
-//! while its latest signal is that of *n*. The word `mirror` says which number that is, whether a
-//! signal is being submitted to the driver, and how many waits are. At most one signal is submitted
-//! at a time, and none beside waits, since drivers do not expect a wait for an event that another
-//! process signals meanwhile. No thread blocks here: a signal or a wait that comes at a bad time
-//! does without the driver's event. A process that dies between `begin_…` and `end_…` leaves its
-//! bits set, and from then on every process does without the driver's event.
+//! A driver's event knows only its latest signal. A queue may wait for the driver's event in place
+//! of number *n* while its latest signal is that of *n*. The word `mirror` holds that number. It
+//! also says whether a signal is being submitted to the driver, and counts the waits that are being
+//! submitted.
 //!
-//! A driver's signal may be revoked. The upper bits of `flags` count that, so that the end of a
-//! signal is a plain store: twice each time, before and after. While the count is odd no wait
-//! begins.
+//! At most one signal is submitted at a time, and none during the submission of waits. Drivers do
+//! not expect a wait for an event that another process signals at the same time. No thread blocks
+//! here: a signal or a wait at a bad time does not use the driver's event. If a process dies
+//! between `begin_…` and `end_…`, its bits stay set, and no process uses the driver's event any
+//! more.
+//!
+//! A driver's signal may be revoked. The upper bits of `flags` count revocations, so that the end
+//! of a signal is a plain store. Each revocation raises the count before and after its work. No
+//! wait begins while the count is odd.
 
 use super::signal::Completion;
 use super::slot::{Issued, MIRROR_REQUESTED, Owner, REVOCATION, Slot, WATCHED};
@@ -18,36 +21,36 @@ use super::ticket::Ticket;
 use crate::platform::Ordering;
 use std::num::NonZeroU8;
 
-/// Bits of `mirror` that hold the number: 50, as in `issued`. 0 stands for an unknown number, as
-/// while a signal is being submitted.
+/// Bits of `mirror` that hold the number. They are as wide as the number in `issued`. 0 is an
+/// unknown number, for example while a signal is being submitted.
 const NUMBER: u64 = (1 << 50) - 1;
 /// Bit of `mirror` that is set while a signal is being submitted to the driver.
 const SIGNALLING: u64 = 1 << 50;
-/// One wait that is being submitted to the driver.
+/// Unit of the count in `mirror` of waits that are being submitted to the driver.
 const WAITING: u64 = 1 << 51;
-/// Bits of `mirror` that count the waits.
+/// Bits of `mirror` that count these waits.
 const ALL_WAITING: u64 = 255 << 51;
 
-/// The revocation count that a wait relies on: it holds until the next revocation.
+/// The revocation count at the beginning of a wait. The wait is valid until the count changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Promise(NonZeroU8);
 
 impl Slot {
-    /// Asks signallers to signal the driver's event too. Before that, none has to.
+    /// Asks signallers to signal the driver's event too. Without a request, no signaller has to.
     pub(crate) fn request_mirror(&self) {
         if !self.is_mirror_requested() {
             self.flags.fetch_or(MIRROR_REQUESTED, Ordering::Relaxed);
         }
     }
 
-    /// Returns whether a queue has requested the mirror. A signaller that learns of it late costs
-    /// its waiters time and nothing else.
+    /// Returns whether a queue has requested the mirror. A signaller that notices the request late
+    /// only costs its waiters time.
     #[inline]
     pub(crate) fn is_mirror_requested(&self) -> bool {
         self.flags.load(Ordering::Relaxed) & MIRROR_REQUESTED != 0
     }
 
-    /// Announces a signal of the driver's event. `false`: it must not be signalled now.
+    /// Announces a signal of the driver's event. Returns `false` if it must not be signalled now.
     pub(crate) fn begin_mirror_signal(&self) -> bool {
         // No wait may rely on the former number while the driver changes the event.
         self.change_mirror(|current| {
@@ -55,17 +58,18 @@ impl Slot {
         })
     }
 
-    /// Says that the driver has accepted the signal of `number`; 0 if the number is not known.
+    /// Records that the driver has accepted the signal of `number`. `number` is 0 if unknown.
     pub(crate) fn end_mirror_signal(&self, number: u64) {
-        // While a signal is being submitted, other threads change the word only to clear a number
-        // that it does not hold.
+        // While a signal is being submitted, other threads change the word only to clear the
+        // number, which it does not hold then.
         if self.mirror.load(Ordering::Relaxed) & SIGNALLING != 0 {
             self.mirror.store(number & NUMBER, Ordering::Release);
         }
     }
 
-    /// Announces a wait for the driver's event in place of `number`, and keeps signals away until
-    /// the wait has been submitted. `None`: the event does not stand for that number.
+    /// Announces a wait for the driver's event in place of `number`, and prevents signals until the
+    /// wait has been submitted. Returns `None` if the driver's event does not represent that
+    /// number.
     pub(crate) fn begin_mirror_wait(&self, number: u64) -> Option<Promise> {
         let promise = self.promise()?;
         let has_begun = self.change_mirror(|current| {
@@ -75,7 +79,7 @@ impl Slot {
         if !has_begun {
             return None;
         }
-        // The number may have been revoked, and signalled again, before the word was changed.
+        // The number may have been revoked and signalled again before the word was changed.
         if self.is_revoked(promise) {
             self.end_mirror_wait();
             return None;
@@ -83,7 +87,7 @@ impl Slot {
         Some(promise)
     }
 
-    /// Says that the driver has accepted the wait.
+    /// Records that the driver has accepted the wait.
     pub(crate) fn end_mirror_wait(&self) {
         // A hostile peer may have written any value.
         if self.mirror.load(Ordering::Relaxed) & ALL_WAITING != 0 {
@@ -107,12 +111,12 @@ impl Slot {
         self.flags.fetch_add(REVOCATION, Ordering::SeqCst);
     }
 
-    /// Returns whether the signal that a wait relies on was revoked since the wait began.
+    /// Returns whether the signal that a wait relies on was revoked after the wait began.
     pub(crate) fn is_revoked(&self, relied_on: Promise) -> bool {
         self.promise() != Some(relied_on)
     }
 
-    /// Returns what a wait that begins now relies on; `None` during a revocation.
+    /// Returns the promise for a wait that begins now, or `None` during a revocation.
     fn promise(&self) -> Option<Promise> {
         let count = (self.flags.load(Ordering::SeqCst) / REVOCATION) as u8;
         count
@@ -120,7 +124,7 @@ impl Slot {
             .then(|| Promise(NonZeroU8::MIN | count))
     }
 
-    /// Replaces the word by what `change` makes of it. `false`: `change` refused the word.
+    /// Replaces the word by the result of `change`. Returns `false` if `change` rejects the word.
     fn change_mirror(&self, change: impl Fn(u64) -> Option<u64>) -> bool {
         let mut current = self.mirror.load(Ordering::SeqCst);
         loop {
@@ -137,12 +141,13 @@ impl Slot {
         }
     }
 
-    /// Returns whether `number` is the latest one, taken by `owner`, and not known to be finished.
+    /// Returns whether `number` is the latest number, was taken by `owner`, and is not known to be
+    /// finished.
     pub(crate) fn is_latest_of(&self, number: u64, owner: Owner) -> bool {
         self.load_issued().0 & !WATCHED == Issued::pending(number, owner).0
     }
 
-    /// Completes a signal that a device was seen to have given, maybe before its owner knows.
+    /// Completes a signal that a device was seen to give, possibly before its owner knows.
     pub(crate) fn complete_observed(&self, number: u64) -> Completion {
         self.complete(Ticket::single(number))
     }

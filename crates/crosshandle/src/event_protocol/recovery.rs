@@ -1,61 +1,66 @@
-//! Recovery by survivors of signals that dead processes left unfinished.
+//! Recovery of signals that dead processes left unfinished.
 
 use super::signal::wake_sleepers;
 use super::slot::{FAILED, FailureReason, Issued, Owner, RING, RUNS, Slot, full_number};
 use crate::platform::{AtomicU64, Ordering};
 
-/// Most looks at one word by a survivor. A word has at most one more run of unfinished signals than a
-/// slot can record; the rest is for other survivors' changes. Without a bound a hostile process could
-/// keep a survivor, which looks after other events too, by changing a word again and again.
+/// Maximum number of attempts of a survivor on one word. A word has at most one more run of
+/// unfinished signals than a slot can record, and the rest allows for changes by other survivors.
+/// Without this limit, a hostile process could occupy a survivor by changing a word again and
+/// again.
 const MAX_SURVIVOR_ROUNDS: usize = 4 * RUNS;
 
-/// Knowledge of which processes attached to an event are still alive.
+/// Tells which of the processes attached to an event are alive.
 pub(crate) trait Liveness {
-    /// Returns whether the process that signals as `owner` has ended. May make a system call.
+    /// Returns whether the process with this owner number has ended. May make a system call.
     fn is_dead(&self, owner: Owner) -> bool;
 
-    /// Returns whether numbers not yet taken are abandoned: the exporter has ended, or a process ended
-    /// that had the event open, and no other process has it open now. May make a system call.
+    /// Returns whether numbers not yet taken are abandoned. They are if the exporter has ended, or
+    /// if a process ended with the event open and no other process has it open now. May make a
+    /// system call.
     fn is_abandoned(&self) -> bool {
         self.is_dead(Owner::EXPORTER)
     }
 
-    /// Returns whether that is known already. Must be cheap: no system call.
+    /// Returns whether numbers not yet taken are already known to be abandoned. Must be cheap,
+    /// without a system call.
     fn is_known_abandoned(&self) -> bool {
         false
     }
 
-    /// Returns whether the exporter is known to have ended, so that no process reports deaths. Must be
-    /// cheap: no system call.
+    /// Returns whether the exporter is known to have ended, so that no process reports deaths. Must
+    /// be cheap, without a system call.
     fn is_known_orphan(&self) -> bool {
         self.is_known_abandoned()
     }
 
-    /// Asks to have the signals of a process failed when it ends, in case nobody else does that. `owner`
-    /// says which process. Called before each sleep, so it must be cheap when repeated.
+    /// Requests that the signals of a process are failed when it ends. `owner` returns the process.
+    /// The function is called before each sleep, so repeated calls must be cheap.
     fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
         let _ = owner;
     }
 
-    /// Takes note that the calling thread goes to sleep until signal `number` has finished, for others
-    /// to see. Returns what [`end_sleep`](Self::end_sleep) needs; `None` if nobody is told.
+    /// Records that the calling thread sleeps until signal `number` has finished, so that reports
+    /// can show it. Returns the argument for [`end_sleep`](Self::end_sleep), or `None` if nothing
+    /// was recorded.
     fn begin_sleep(&self, _number: u64) -> Option<usize> {
         None
     }
 
-    /// Takes note that a thread sleeps no more.
+    /// Records that a thread no longer sleeps.
     fn end_sleep(&self, _place: usize) {}
 }
 
-/// A signal that was submitted and has not finished, as the shared words tell it.
+/// A submitted but unfinished signal, as recorded in shared memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Unfinished {
     pub(crate) number: u64,
-    /// The owner that submitted it; no owner's number if a hostile process wrote it.
+    /// The owner that submitted the signal. If a hostile process wrote it, it may not be a valid
+    /// owner.
     pub(crate) owner: u16,
 }
 
-/// A range of numbers that one owner took in succession, up to `last`.
+/// A range of numbers up to `last` that one owner took in succession.
 struct Run {
     owner: u16,
     last: u64,
@@ -63,14 +68,14 @@ struct Run {
 
 impl Slot {
     /// Fails every unfinished signal whose owner is dead. Any number of survivors may do this at
-    /// once, with the same result.
+    /// the same time, with the same result.
     pub(crate) fn fail_orphans(&self, liveness: &dyn Liveness) {
         for index in 0..RING {
             self.fail_orphans_on(index, liveness);
         }
     }
 
-    /// Returns the first unfinished signals in the order of their numbers, at most `most`.
+    /// Returns the first unfinished signals in the order of their numbers, at most `most` of them.
     #[allow(dead_code)] // For reports, which the model checkers make none of.
     pub(crate) fn unfinished_signals(&self, most: usize) -> Vec<Unfinished> {
         let last = self.issued();
@@ -92,8 +97,9 @@ impl Slot {
         all
     }
 
-    /// Returns the first signal that must finish before `number` has: `number` itself as a rule, or an
-    /// earlier one on the same word. `None` if `number` has finished, or was not submitted.
+    /// Returns the first signal that must finish before `number` has finished. Usually that is
+    /// `number` itself, otherwise an earlier signal on the same word. Returns `None` if `number`
+    /// has finished or was not submitted.
     #[allow(dead_code)] // As above.
     pub(crate) fn culprit_of(&self, number: u64) -> Option<Unfinished> {
         let (first, _) = self.pending(number % RING, self.word(number))?;
@@ -106,12 +112,13 @@ impl Slot {
     /// Fails every unfinished signal of completion word `index` whose owner is dead.
     pub(super) fn fail_orphans_on(&self, index: u64, liveness: &dyn Liveness) {
         let word = &self.words[index as usize];
-        // Each round without a change means that another process has changed something.
+        // A round without a change means that another process has changed the word.
         for _ in 0..MAX_SURVIVOR_ROUNDS {
             let Some((pending, _)) = self.pending(index, word) else {
                 return;
             };
-            // A word behind a number that it had reached was set back by a dead process's device.
+            // If the word is behind a number that it had reached, a dead process's device set it
+            // back.
             let finished = self.finished_on(index).filter(|number| *number >= pending);
             let run = self.run_of(pending);
             let last = run.last - (run.last - pending) % RING;
@@ -123,8 +130,8 @@ impl Slot {
             if self.load_issued().is_complete() {
                 return;
             }
-            // Read after the death was certain: from here on only other survivors change this
-            // word, and they store the same value.
+            // This read comes after the death is certain. From here on, only other survivors change
+            // this word, and they store the same value.
             let Some((still_pending, current)) = self.pending(index, word) else {
                 return;
             };
@@ -134,7 +141,7 @@ impl Slot {
             if finished.is_none() {
                 self.record_failure(pending, last, FailureReason::OwnerDied(owner));
             }
-            // `FAILED` makes every reader consult the recorded failures, also for a success.
+            // `FAILED` makes every reader consult the recorded failures, even for a success.
             let last = finished.unwrap_or(last);
             let failed_word = u64::from(last as u32) << 32 | FAILED;
             if word
@@ -151,22 +158,23 @@ impl Slot {
         }
     }
 
-    /// Returns who took a number; `None` if nobody has.
+    /// Returns the owner that took a number, or `None` if the number is not taken.
     pub(super) fn owner_of(&self, number: u64) -> Option<Owner> {
         let is_taken = number <= self.load_issued().number();
         is_taken.then(|| Owner::new(self.run_of(number).owner))?
     }
 
-    /// Returns the oldest unfinished number of a word and the word's value as it was read.
+    /// Returns the oldest unfinished number of a word, and the word's value when it was read.
     fn pending(&self, index: u64, word: &AtomicU64) -> Option<(u64, u64)> {
-        // In this order: a word is exact for every number that was pending when `issued` was read.
+        // In this order, a word is exact for every number that was pending when `issued` was read.
         let issued = self.load_issued();
         let current = word.load(Ordering::Acquire);
         if issued.is_complete() {
             return None;
         }
         let at = full_number(current, issued.number());
-        // A number that does not belong to the word was written by a hostile peer: leave it alone.
+        // A hostile peer wrote a number that does not belong to the word, so the word is left
+        // alone.
         if at.rem_euclid(RING as i64) != index as i64 {
             return None;
         }

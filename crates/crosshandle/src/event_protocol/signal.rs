@@ -12,14 +12,14 @@ use crate::platform::{AtomicU64, Ordering};
 #[must_use = "tickets must be completed"]
 #[derive(Debug)]
 pub(crate) enum Signalled {
-    /// This number and all before it are complete.
+    /// This number and all earlier numbers are complete.
     Complete(u64),
-    /// Earlier signals are unfinished; the caller completes these tickets. The signal's number is
-    /// that of the last one.
+    /// Earlier signals are unfinished, so the caller must complete these tickets. The last ticket
+    /// has the signal's number.
     Submitted(Vec<Ticket>),
 }
 
-/// The reason why a submitter could take no number.
+/// The reason why a submitter could not take a number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IssueError {
     /// The owner has changed 16 times since the oldest unfinished signal.
@@ -27,9 +27,9 @@ pub(crate) enum IssueError {
     /// The event has reached the greatest number, or the requested value is beyond it.
     Exhausted,
     /// The requested value is more than 2²⁹ ahead of the oldest unfinished signal. The field is the
-    /// greatest value possible now.
+    /// greatest value that is possible now.
     TooFarAhead(u64),
-    /// The requested value has been submitted already. The field is the latest number.
+    /// The requested value was submitted before. The field is the latest number.
     NotAhead(u64),
 }
 
@@ -38,17 +38,20 @@ pub(crate) enum IssueError {
 pub(crate) enum Completion {
     /// The signal is complete, and its sleepers have been woken.
     Done,
-    /// An earlier signal on the same word is unfinished: try again once that has finished.
+    /// An earlier signal on the same word is unfinished. The caller must retry after it has
+    /// finished.
     TooEarly,
-    /// A survivor has already failed the signal, because it took the owner for dead.
+    /// A survivor has already failed the signal, because it considered the owner dead.
     Superseded,
 }
 
 impl Slot {
-    /// Signals immediately if that is easy, and returns the signal's number; `None`: call
-    /// [`signal`](Self::signal). Guesses that `latest` is still the latest number and complete. A
-    /// right guess saves one read of the cache line from a peer that polls it, which is half the
-    /// time of a signal to another CPU.
+    /// Signals immediately if the fast path allows it, and returns the signal's number. If the
+    /// result is `None`, the caller must call [`signal`](Self::signal).
+    ///
+    /// The function guesses that `latest` is still the latest number and complete. A right guess
+    /// saves one read of the cache line from a peer that polls it. That read takes half the time of
+    /// a signal to another CPU.
     #[inline]
     pub(crate) fn try_signal_after(&self, latest: u64) -> Option<u64> {
         let number = latest + 1;
@@ -62,12 +65,13 @@ impl Slot {
         (ordinary && self.advance_complete(current, number)).then_some(number)
     }
 
-    /// Signals immediately, or submits a signal if earlier ones are unfinished.
+    /// Signals immediately, or submits a signal if earlier signals are unfinished.
     pub(crate) fn signal(&self, owner: Owner) -> Result<Signalled, IssueError> {
         self.signal_slow(owner, None)
     }
 
-    /// Signals all numbers up to `value` immediately, or submits them if earlier ones are unfinished.
+    /// Signals all numbers up to `value` immediately, or submits them if earlier signals are
+    /// unfinished.
     pub(crate) fn signal_up_to(&self, owner: Owner, value: u64) -> Result<Signalled, IssueError> {
         self.signal_slow(owner, Some(value))
     }
@@ -79,11 +83,12 @@ impl Slot {
             let latest = current.number();
             let number = value.unwrap_or(latest + 1);
             check_step(latest, number)?;
-            // A signal can become unfinished only if a number is taken, and then advancing from
-            // `current` fails.
+            // A signal becomes unfinished only if a submitter takes a number, and then advancing
+            // from `current` fails.
             if current.is_complete() || self.completed() >= latest {
                 if current.is_complete() && number / WINDOW != latest / WINDOW {
-                    // Otherwise the words might lag so far that their lower 32 bits mislead.
+                    // Otherwise the words could lag so far that their lower 32 bits compare
+                    // wrongly.
                     self.catch_up_all(current);
                 }
                 if self.advance_complete(current, number) {
@@ -106,11 +111,12 @@ impl Slot {
         }
     }
 
-    /// Declares every signal up to `number` complete. `false`: `issued` is no longer `current`.
+    /// Marks every signal up to `number` complete. Returns `false` if `issued` is no longer
+    /// `current`.
     #[inline]
     fn advance_complete(&self, current: Issued, number: u64) -> bool {
-        // Sequentially consistent with the `fetch_or` of a sleeper: either the sleeper sees the
-        // number, or this thread sees `WATCHED`.
+        // This is sequentially consistent with the `fetch_or` of a sleeper. Either the sleeper sees
+        // the number, or this thread sees `WATCHED`.
         let moved = self.issued.compare_exchange(
             current.0,
             Issued::complete(number).0,
@@ -127,24 +133,24 @@ impl Slot {
         true
     }
 
-    /// Moves the words that have sleepers up to `issued`, and wakes the sleepers. A device leaves no
-    /// trace in the word that it waits for, so if there are device waits all words are moved.
+    /// Advances the words with sleepers to `issued`, and wakes the sleepers. A device leaves no
+    /// trace in the word that it waits for, so all words advance if there are device waits.
     #[cold]
     fn wake_watchers(&self) {
-        // `WATCHED` was seen, and a submitter of a device wait writes this field before that bit.
+        // The caller saw `WATCHED`. A submitter of a device wait writes this field before that bit.
         let has_device_waits = self.max_device_wait.load(Ordering::SeqCst) != 0;
         loop {
             let current = self.load_issued();
             let mut has_waiters_left =
                 has_device_waits && self.max_device_wait.load(Ordering::SeqCst) > current.number();
-            // The latest number's word first: a device waits for that one as a rule.
+            // The word of the latest number comes first, because devices usually wait for it.
             for step in 0..RING {
                 let index = (current.number() + RING - step) % RING;
                 let word = self.word(index);
                 has_waiters_left |=
                     current.is_complete() && self.catch_up(index, word, current, !has_device_waits);
             }
-            // While numbers are pending, their completions wake the sleepers; `WATCHED` stays set
+            // While numbers are pending, their completions wake the sleepers. `WATCHED` stays set
             // for the numbers after them.
             if !has_waiters_left && current.is_complete() {
                 return;
@@ -160,8 +166,9 @@ impl Slot {
         }
     }
 
-    /// Moves a word up to `issued`, up to which all is complete, and wakes its sleepers. With
-    /// `slept_on_only` a word without sleepers stays behind. Returns whether sleepers are left.
+    /// Advances a word to `issued`, up to which all signals are complete, and wakes its sleepers.
+    /// With `slept_on_only`, a word without sleepers stays as it is. Returns whether sleepers are
+    /// left.
     pub(super) fn catch_up(
         &self,
         index: u64,
@@ -201,7 +208,7 @@ impl Slot {
     pub(crate) fn issue(&self, owner: Owner) -> Result<Ticket, IssueError> {
         let current = self.load_issued();
         let latest = current.number();
-        // As a rule the latest number is this owner's too, and pending.
+        // Usually the latest number belongs to this owner too, and is pending.
         let is_ordinary = current.0 & !WATCHED == Issued::pending(latest, owner).0;
         if is_ordinary && latest < WINDOW && self.advance_pending(current, latest + 1, owner) {
             return Ok(Ticket::single(latest + 1));
@@ -223,14 +230,14 @@ impl Slot {
         }
     }
 
-    /// Takes all numbers up to `number` for `owner`, after making the words, `finished` and `runs`
-    /// ready for that. `false`: `issued` is no longer `current`.
+    /// Takes all numbers up to `number` for `owner`, after it has updated the words, `finished` and
+    /// `runs`. Returns `false` if `issued` is no longer `current`.
     fn take_number(&self, current: Issued, number: u64, owner: Owner) -> Result<bool, IssueError> {
         if current.is_complete() {
             self.catch_up_all(current);
             self.record_finished_up_to(current.number());
         } else {
-            // Most events never get that far.
+            // Most events never reach such numbers.
             if number > WINDOW {
                 let limit = self.completed() + WINDOW;
                 if number > limit {
@@ -244,7 +251,7 @@ impl Slot {
         Ok(self.advance_pending(current, number, owner))
     }
 
-    /// Moves `issued` to `number`, pending. `false`: `issued` is no longer `current`.
+    /// Advances `issued` to `number`, pending. Returns `false` if `issued` is no longer `current`.
     #[inline]
     fn advance_pending(&self, current: Issued, number: u64, owner: Owner) -> bool {
         let next = Issued::pending(number, owner).0 | current.0 & WATCHED;
@@ -253,7 +260,8 @@ impl Slot {
             .is_ok()
     }
 
-    /// Records that `latest` ends its owner's run. Comes before another owner takes the next number.
+    /// Records that `latest` ends its owner's run. Must be called before another owner takes the
+    /// next number.
     #[cold]
     fn close_run(&self, latest: Issued) -> Result<(), IssueError> {
         let completed = self.completed();
@@ -262,21 +270,22 @@ impl Slot {
             let mut old = record.load(Ordering::Acquire);
             loop {
                 let recorded = Issued(old).number();
-                // A greater number means that `latest` is outdated; taking a number will fail.
+                // A greater number means that `latest` is outdated, and then taking a number will
+                // fail.
                 if recorded >= latest.number() {
                     return Ok(());
                 }
                 if recorded > completed {
                     break;
                 }
-                // A failure may be due to a slow submitter that records an earlier number.
+                // The exchange may fail because a slow submitter recorded an earlier number.
                 match record.compare_exchange(old, latest.0, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return Ok(()),
                     Err(seen) => old = seen,
                 }
             }
         }
-        // An outdated `latest` is no error; taking a number will fail.
+        // An outdated `latest` is not an error here, because taking a number will fail.
         if self.load_issued() != latest {
             return Ok(());
         }
@@ -292,7 +301,7 @@ impl Slot {
     pub(crate) fn fail(&self, ticket: Ticket, reason: FailureReason) -> Completion {
         let word = self.word(ticket.number).load(Ordering::Acquire);
         if sequence(word) != ticket.previous {
-            // Its turn may come any moment, but nothing has been recorded yet.
+            // The signal's turn may come at any moment, but nothing has been recorded yet.
             return out_of_turn(word, ticket);
         }
         self.record_failure(ticket.first(), ticket.number, reason);
@@ -319,22 +328,22 @@ impl Slot {
         }
     }
 
-    /// Records the failure of the signals `first..=last` of one word. Must come before the word's
-    /// `FAILED` bit.
+    /// Records the failure of the signals `first..=last` of one word. Must be called before the
+    /// word's `FAILED` bit is set.
     pub(super) fn record_failure(&self, first: u64, last: u64, reason: FailureReason) {
         let index = (last % RING) as usize;
         let (from, to) = (&self.failed_from[index], &self.failed_to[index]);
         let recorded = FailedTo(to.load(Ordering::Acquire)).last();
-        // Consecutive failures make one range, so that none of them is forgotten.
+        // Consecutive failures form one range, so that none of them is forgotten.
         if recorded == 0 || recorded + RING < first {
-            // The start first: readers read the end first, so they never see too wide a range,
-            // which would take the successes between two failures for failures.
+            // The start is written first, and readers read the end first. They therefore never see
+            // too wide a range, which would turn the successes between two failures into failures.
             from.fetch_max(first, Ordering::AcqRel);
         }
         to.fetch_max(FailedTo::new(last, reason).0, Ordering::AcqRel);
     }
 
-    /// Tells waiters which CPU signals, so that they spin only if it is not theirs.
+    /// Records the CPU of the signaller. Waiters spin only if it is not their own CPU.
     #[inline]
     fn record_cpu(&self) {
         let cpu = platform::current_cpu().wrapping_add(1);
@@ -344,7 +353,7 @@ impl Slot {
     }
 }
 
-/// Checks that `issued` may go from `latest` to `number` in one step.
+/// Checks that `issued` may advance from `latest` to `number` in one step.
 fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
     if number <= latest {
         return Err(IssueError::NotAhead(latest));
@@ -358,7 +367,7 @@ fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
     Ok(())
 }
 
-/// Returns why a signal cannot complete on `word`, which does not stand at `ticket.previous`.
+/// Returns the reason why a signal cannot complete on `word`, which is not at `ticket.previous`.
 fn out_of_turn(word: u64, ticket: Ticket) -> Completion {
     if reached(sequence(word), ticket.number) {
         Completion::Superseded

@@ -1,4 +1,4 @@
-//! Waiting for signals: poll, spin for a while, sleep.
+//! Waiting for signals: a waiter polls, spins for a while, and then sleeps.
 
 use super::backoff::WaitBackoff;
 use super::recovery::Liveness;
@@ -14,11 +14,11 @@ use std::ptr;
 /// The state of a signal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
-    /// Not submitted yet, or not finished.
+    /// The signal is not submitted or not finished.
     Pending,
-    /// Finished without an error.
+    /// The signal finished without an error.
     Complete,
-    /// Finished with an error.
+    /// The signal finished with an error.
     Failed(FailureReason),
 }
 
@@ -33,17 +33,18 @@ pub(crate) enum WaitError {
     Abandoned,
 }
 
-/// The way in which a waiter passes the time.
+/// The way in which a waiter waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum WaitMode {
-    /// Spin first if the signaller runs on another CPU, then sleep.
+    /// The waiter first spins if the signaller runs on another CPU, and then sleeps.
     Spin,
-    /// Sleep without spinning first.
+    /// The waiter sleeps without spinning first.
     LowPower,
 }
 
 impl WaitMode {
-    /// Returns the mode for a wait for several events: low power if one of them asks for that.
+    /// Returns the mode for a wait for several events, which is low power if one of them asks for
+    /// it.
     pub(crate) fn for_all(modes: impl IntoIterator<Item = Self>) -> Self {
         if modes.into_iter().any(|mode| mode == Self::LowPower) {
             Self::LowPower
@@ -53,7 +54,7 @@ impl WaitMode {
     }
 }
 
-/// One signal that a waiter waits for.
+/// A signal that a waiter waits for.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub(crate) slot: &'a Slot,
@@ -61,7 +62,7 @@ pub(crate) struct Target<'a> {
     pub(crate) liveness: &'a dyn Liveness,
 }
 
-/// A thread's sleep, as others are told of it, until this is dropped.
+/// A sleep of a thread that reports show until this value is dropped.
 struct ToldSleep<'a> {
     liveness: &'a dyn Liveness,
     place: usize,
@@ -81,7 +82,7 @@ impl Drop for ToldSleep<'_> {
     }
 }
 
-/// A word that ends a [`wait_any`] once its upper half is no longer `expected`.
+/// A word that ends a [`wait_any`] when its upper half is no longer `expected`.
 #[derive(Clone, Copy)]
 pub(crate) struct Interrupt<'a> {
     pub(crate) word: &'a AtomicU64,
@@ -89,8 +90,9 @@ pub(crate) struct Interrupt<'a> {
 }
 
 impl Slot {
-    /// Returns the number of the signal that a wait without a number is for: the latest one, or the
-    /// first one if there is none. `None` if there is one, and `COMPLETE` says that all are complete.
+    /// Returns the number that a wait without a number waits for. That is the latest number, or the
+    /// first one if no signal was submitted. Returns `None` if signals were submitted and
+    /// `COMPLETE` says that all are complete.
     #[inline]
     pub(crate) fn awaited(&self) -> Option<u64> {
         let issued = self.load_issued();
@@ -98,31 +100,31 @@ impl Slot {
         (!issued.is_complete() || number == 0).then(|| number.max(1))
     }
 
-    /// Returns the number of the latest signal; `None` if there is none, or if `COMPLETE` says that all
-    /// are complete.
+    /// Returns the number of the latest signal. Returns `None` if no signal was submitted, or if
+    /// `COMPLETE` says that all are complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         let issued = self.load_issued();
         (!issued.is_complete()).then(|| issued.number())
     }
 
-    /// Returns the number that a wait without a number [is for](Self::awaited), unless that signal has
-    /// completed without an error.
+    /// Returns the number that a wait without a number [waits for](Self::awaited), or `None` if
+    /// that signal has completed without an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
         let number = self.awaited()?;
         (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
     }
 
-    /// Returns the number of the latest signal; `None` if there is none, or if it has completed without
-    /// an error.
+    /// Returns the number of the latest signal. Returns `None` if no signal was submitted, or if
+    /// the latest has completed without an error.
     #[inline]
     pub(crate) fn submitted_pending(&self) -> Option<u64> {
         let number = self.unfinished()?;
         (self.outcome_by_word(number) != Outcome::Complete).then_some(number)
     }
 
-    /// Returns the state of any signal, past, pending or not yet submitted.
+    /// Returns the state of any signal, even if it is not yet submitted.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         let issued = self.load_issued();
@@ -141,7 +143,7 @@ impl Slot {
         self.outcome_by_word(number)
     }
 
-    /// Returns the state of a submitted signal that is no more than `WINDOW` behind the latest.
+    /// Returns the state of a submitted signal that is at most `WINDOW` behind the latest signal.
     #[inline]
     fn outcome_by_word(&self, number: u64) -> Outcome {
         let word = self.word(number).load(Ordering::Acquire);
@@ -166,7 +168,7 @@ impl Slot {
         Outcome::Complete
     }
 
-    /// Waits for signal `number`, submitted or not.
+    /// Waits for signal `number`, which may not be submitted yet.
     pub(crate) fn wait(
         &self,
         number: u64,
@@ -198,7 +200,8 @@ impl Slot {
                 });
             };
             target.watch_owner();
-            // Before the last look, so that whoever has something to tell finds the sleeper.
+            // The entry comes before the last look, so that a process that reports something finds
+            // the sleeper.
             entry.get_or_insert_with(|| {
                 let told = ToldSleep::begin(&target);
                 (platform::enter([target.awaited()]), told)
@@ -209,7 +212,8 @@ impl Slot {
                 }
                 target.deregister(before);
             }
-            // Also if the word has changed: a hostile peer may change it all the time.
+            // The check runs even if the word has changed, because a hostile peer may change the
+            // word all the time.
             target.check_liveness_if(sleep.is_check_due)?;
             if let Some(result) = target.result_so_far() {
                 return result;
@@ -234,8 +238,9 @@ impl Target<'_> {
         ptr::from_ref(self.word()).addr()
     }
 
-    /// Returns the result of the wait, or an error if the signal never comes; `None` while the signal is
-    /// unfinished. With `is_check_due`, first fails what a dead process left on the word.
+    /// Returns the result of the wait, or an error if the signal never comes. Returns `None` while
+    /// the signal is unfinished. With `is_check_due`, it first fails the signals that a dead
+    /// process left on the word.
     pub(super) fn look(&self, is_check_due: bool) -> Option<Result<(), WaitError>> {
         if let Some(result) = self.result_so_far() {
             return Some(result);
@@ -246,7 +251,7 @@ impl Target<'_> {
         }
     }
 
-    /// Returns the result of the wait; `None` while the signal is unfinished.
+    /// Returns the result of the wait, or `None` while the signal is unfinished.
     #[inline]
     fn result_so_far(&self) -> Option<Result<(), WaitError>> {
         match self.slot.outcome(self.number) {
@@ -256,7 +261,7 @@ impl Target<'_> {
         }
     }
 
-    /// Polls for the spin time, as long as the signaller runs on another CPU.
+    /// Polls until the spin time is over, or until the signaller runs on the caller's CPU.
     fn spin(&self, deadline: Option<Instant>) -> Option<Result<(), WaitError>> {
         if !platform::MAY_SPIN || !self.slot.is_signaller_elsewhere() {
             return None;
@@ -266,7 +271,8 @@ impl Target<'_> {
             if let Some(result) = self.poll() {
                 return Some(result);
             }
-            // Not before the first polls: reading the clock takes as long as a peer takes to answer.
+            // The clock is read after the first polls, because reading it takes about as long as a
+            // peer takes to reply.
             let now = Instant::now();
             let end = *end.get_or_insert_with(|| {
                 let end = now
@@ -301,19 +307,19 @@ impl Target<'_> {
         None
     }
 
-    /// Counts the caller among the sleepers of its word, and returns the sequence to sleep on.
-    /// `None`: the word has changed, poll again.
+    /// Adds the caller to the word's sleepers, and returns the sequence to sleep on. Returns `None`
+    /// if the word has changed, and then the caller must poll again.
     pub(super) fn register(&self) -> Option<u32> {
         let word = self.word();
         let before = word.load(Ordering::Acquire);
-        // Only a hostile peer counts this far. Sleeps are short, so sleeping uncounted is safe.
+        // Only a hostile peer reaches this count. Sleeps are short, so an uncounted sleep is safe.
         if before & SLEEPERS != SLEEPERS {
             word.compare_exchange(before, before + 1, Ordering::SeqCst, Ordering::Relaxed)
                 .ok()?;
         }
         let sequence = sequence(before);
-        // An immediate signaller reads the words only if `WATCHED` tells it of a sleeper. The
-        // count comes first, so that a signaller that sees the bit finds the count.
+        // An immediate signaller reads the words only if `WATCHED` announces a sleeper. The count
+        // is written first, so a signaller that sees the bit also sees the count.
         let issued = self.slot.issued.load(Ordering::SeqCst);
         let untaken = self.number > Issued(issued).number();
         if untaken && !Issued(issued).is_watched() {
@@ -326,8 +332,9 @@ impl Target<'_> {
         Some(sequence)
     }
 
-    /// Returns whether whoever finishes the signal finds a sleeper that the word counted at `before`. An
-    /// immediate signaller that was killed before it set `WATCHED` again leaves one that nobody finds.
+    /// Returns whether the process that finishes the signal will find the sleeper. `before` is the
+    /// word's sequence at registration. The result is false if an immediate signaller was killed
+    /// before it set `WATCHED` again.
     pub(super) fn is_registered(&self, before: u32) -> bool {
         let word = self.word().load(Ordering::SeqCst);
         if sequence(word) != before || word & SLEEPERS == 0 {
@@ -335,11 +342,13 @@ impl Target<'_> {
         }
         let issued = Issued(self.slot.issued.load(Ordering::SeqCst));
         let untaken = self.number > issued.number();
-        // Who has taken the number since may have completed it without a look at the word.
+        // A process that has taken the number since may have completed it without looking at the
+        // word.
         (!untaken || issued.is_watched()) && self.result_so_far().is_none()
     }
 
-    /// Removes the caller from the count, unless a completion has already set it to zero.
+    /// Removes the caller from the count of sleepers, unless a completion has already reset the
+    /// count.
     pub(super) fn deregister(&self, before: u32) {
         let word = self.word();
         let mut current = word.load(Ordering::Acquire);
@@ -356,7 +365,7 @@ impl Target<'_> {
         }
     }
 
-    /// Returns what this process's tools show of the wait.
+    /// Returns the description of the wait that this process's reports show.
     fn awaited(&self) -> platform::Awaited {
         platform::Awaited {
             word: self.word_address(),
@@ -370,17 +379,18 @@ impl Target<'_> {
         self.number <= self.slot.issued()
     }
 
-    /// Has the process watched that took the number.
+    /// Requests that the process that took the number is watched.
     pub(super) fn watch_owner(&self) {
         self.liveness.watch(&|| self.slot.owner_of(self.number));
     }
 
-    /// Returns whether no submitter has taken the number, and none is known to be left.
+    /// Returns whether the number is not taken, and is known to be abandoned.
     pub(super) fn never_comes(&self) -> bool {
         self.liveness.is_known_abandoned() && self.number > self.slot.issued()
     }
 
-    /// Does as [`check_liveness`](Self::check_liveness) if that is due, or if the number never comes.
+    /// Calls [`check_liveness`](Self::check_liveness) if a check is due, or if the number never
+    /// comes.
     fn check_liveness_if(&self, is_due: bool) -> Result<(), WaitError> {
         match (is_due || self.never_comes()) && self.result_so_far().is_none() {
             true => self.check_liveness(),
@@ -395,7 +405,7 @@ impl Target<'_> {
             self.slot.fail_orphans_on(self.number % RING, self.liveness);
             return Ok(());
         }
-        // Read again afterwards: a process may have submitted the signal and then ended.
+        // The number is read again, because a process may have submitted the signal and then ended.
         if self.liveness.is_abandoned() && self.number > self.slot.issued() {
             return Err(WaitError::Abandoned);
         }
@@ -403,8 +413,8 @@ impl Target<'_> {
     }
 }
 
-/// Waits until one of `targets` has finished, and returns its index and result; `None` if
-/// interrupted. Once the deadline has passed, returns index 0 and [`WaitError::TimedOut`].
+/// Waits until one of `targets` has finished, and returns its index and result. Returns `None` if
+/// interrupted. After the deadline, returns index 0 and [`WaitError::TimedOut`].
 pub(crate) fn wait_any(
     targets: &[Target<'_>],
     interrupt: Option<Interrupt<'_>>,

@@ -1,9 +1,9 @@
-//! Lengths that were chosen by a peer, a message or a file.
+//! Lengths that a peer, a message or a file claims.
 
 /// A length that a peer, a message or a file claims, and that is at most `MAX`.
 ///
-/// Code that parses allocates by this type alone: `cargo xtask layers` finds other allocations of
-/// a length that is not a constant. A failed allocation is an error, never an abort.
+/// Parsers allocate only through this type. `cargo xtask layers` finds other allocations whose
+/// length is not a constant. A failed allocation is an error and never aborts the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounded<const MAX: usize>(usize);
 
@@ -19,14 +19,14 @@ impl<const MAX: usize> Bounded<MAX> {
         self.0
     }
 
-    /// Returns an empty vector with room for so many elements; `None` if memory is short.
+    /// Returns an empty vector with room for this many elements, or `None` if memory is short.
     pub fn room<T>(self) -> Option<Vec<T>> {
         let mut room = Vec::new();
         room.try_reserve_exact(self.0).ok()?;
         Some(room)
     }
 
-    /// Returns so many zeros; `None` if memory is short.
+    /// Returns a vector of this many zeros, or `None` if memory is short.
     pub fn zeros(self) -> Option<Vec<u8>> {
         let mut zeros = self.room()?;
         zeros.resize(self.0, 0);

@@ -1,11 +1,12 @@
-//! The errors of reading a handle, before anything is opened.
+//! Errors of decoding a handle, before anything is opened.
 
 use super::HandleKind;
 
 /// The reason why bytes or a text are not a valid handle of the expected kind.
 ///
-/// The checks run in the order of the variants, after a text is decoded ([`BadText`]). So a damaged
-/// handle is reported as [`Corrupt`], and an intact one of another kind as [`WrongKind`].
+/// A text is decoded first ([`BadText`]). The other checks run in the order of the variants. A
+/// damaged handle is therefore reported as [`Corrupt`], and an intact handle of another kind as
+/// [`WrongKind`].
 ///
 /// [`BadText`]: Self::BadText
 /// [`Corrupt`]: Self::Corrupt
@@ -30,7 +31,7 @@ pub enum HandleError {
          or \"xhe2.\" (a fabric handle's with \"XHDF\" and \"xhf1.\"); pass the handle as its exporter gave it"
     )]
     NotAHandle,
-    /// The handle is of another version of the format.
+    /// The handle has another version of the format.
     #[error(
         "the handle has format version {found}, but this program reads version {supported}; \
          use the same release on both sides"
@@ -41,16 +42,16 @@ pub enum HandleError {
         /// Version that this crate reads.
         supported: u8,
     },
-    /// The integrity tag does not match: some bytes were changed in transit.
+    /// The integrity tag does not match, so some bytes were changed in transit.
     #[error(
         "the handle is damaged: its tag does not match its contents; \
          pass it on again, unchanged, from its exporter"
     )]
     Corrupt,
-    /// The handle is intact, but of another kind than expected.
+    /// The handle is intact, but has another kind than expected.
     #[error(
         "expected a handle of kind \"{expected}\", found one of kind \"{found}\"; \
-         open it as what it is, or ask the exporter for the other"
+         open it as its own kind, or ask the exporter for a handle of the other kind"
     )]
     WrongKind {
         /// Kind that the caller expects.
@@ -72,7 +73,8 @@ pub enum HandleError {
     /// The text form cannot be decoded.
     #[error("the handle's text is wrong at character {at}: {why}; copy the whole word again")]
     BadText {
-        /// Position of the first wrong or missing character, counted from 1 after leading space.
+        /// Position of the first wrong or missing character. Positions are counted from 1, after
+        /// leading white space.
         at: usize,
         /// Description of the fault.
         why: &'static str,

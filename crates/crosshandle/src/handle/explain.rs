@@ -1,4 +1,4 @@
-//! Explanations of handles in words, for people and for JSON.
+//! Explanations of handles, for people and for JSON.
 
 use std::fmt;
 
@@ -7,8 +7,8 @@ use super::{Fields, HandleKind};
 
 /// The contents of a handle in words, without its key.
 ///
-/// Its fields are strings and numbers, so it is easily printed as JSON. `Display` gives aligned
-/// lines of text, without a line break at the end.
+/// All fields are strings and numbers, so an explanation is easily printed as JSON. `Display`
+/// writes aligned lines of text, without a line break at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Explanation {
@@ -24,8 +24,7 @@ pub struct Explanation {
     pub device: String,
     /// Identity of the exporter's kernel, as 16 hexadecimal digits. Changes with each boot.
     pub host: String,
-    /// Whether the exporter's kernel is the one running here; `None` if the caller did not say which
-    /// one that is.
+    /// Whether the exporter's kernel is the one that runs here. `None` if either kernel is unknown.
     pub same_host: Option<bool>,
     /// Random identity of the exporting process, as 16 hexadecimal digits.
     pub exporter: String,
@@ -59,7 +58,7 @@ pub struct SharedRange {
 
 impl Explanation {
     pub(super) fn new(kind: HandleKind, fields: &Fields, local_host: Option<u64>) -> Self {
-        // 1: a process without `/proc` does not know its host.
+        // A process without `/proc` does not know its host, and uses 1 instead.
         let known = local_host.filter(|local| *local != 1 && fields.host != 1);
         let same_host = known.map(|local| local == fields.host);
         let memory = (kind != HandleKind::Event).then_some(SharedRange {
@@ -91,7 +90,7 @@ impl Explanation {
 fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<String> {
     let machine = match same_host {
         Some(true) => "It can be opened on this machine, until the next boot.",
-        Some(false) => "It cannot be opened here: it is of another machine, or of an earlier boot.",
+        Some(false) => "It cannot be opened here: it comes from another machine or boot.",
         None => "It can be opened only on the machine that it comes from, until its next boot.",
     };
     let object = if kind == HandleKind::Event {
@@ -102,7 +101,7 @@ fn opening(kind: HandleKind, fields: &Fields, same_host: Option<bool>) -> Vec<St
     vec![
         machine.to_owned(),
         format!(
-            "Process {} must still run and hold the {object}; what is open by then stays usable.",
+            "Process {} must still run and hold the {object}. An open {object} stays usable afterwards.",
             fields.pid
         ),
         "The importer must be the same user, unless the exporter admits others, and must reach \

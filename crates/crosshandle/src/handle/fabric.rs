@@ -1,4 +1,4 @@
-//! Handles of memory that hosts of one fabric open directly.
+//! Handles of memory that other hosts of a fabric open directly.
 
 use super::{BackendKind, DeviceUuid, HandleError};
 use data_encoding::BASE64URL_NOPAD as BASE64;
@@ -9,17 +9,17 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Size of a [`FabricHandle`] in bytes.
 pub const FABRIC_HANDLE_SIZE: usize = 108;
-/// Bytes of the driver's own handle.
+/// Size of the driver's own handle in bytes.
 pub(crate) const DRIVER_HANDLE_SIZE: usize = 64;
 
 const MAGIC: [u8; 4] = *b"XHDF";
 const VERSION: u8 = 1;
 const PREFIX: &str = "xhf1.";
 const TEXT_LENGTH: usize = PREFIX.len() + (FABRIC_HANDLE_SIZE * 8).div_ceil(6);
-/// The tag covers all bytes before it.
+/// Offset of the tag in bytes. The tag covers all bytes before it.
 const TAG_AT: usize = FABRIC_HANDLE_SIZE - size_of::<U32>();
 
-/// The layout.
+/// The layout of a fabric handle.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Wire {
@@ -36,17 +36,18 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == FABRIC_HANDLE_SIZE);
 
-/// A handle of memory of a GPU that every host of the same NVLink fabric can open, without its exporter's help: the
-/// driver's own handle, and what it is of.
+/// A handle of GPU memory that every host of the same NVLink fabric can open without the exporter's
+/// help. It contains the driver's own handle.
 ///
-/// A value is always well-formed. It is good for as long as the memory lives, for reading and writing: the driver knows
-/// no other. Whoever has it, and a GPU in the fabric, has the memory.
+/// A value is always well-formed. The handle is valid for as long as the memory lives, and always
+/// grants reading and writing, because the driver knows no other access. Any process that has the
+/// handle and a GPU in the fabric can open the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FabricHandle([u8; FABRIC_HANDLE_SIZE]);
 
 impl FabricHandle {
-    /// Makes a handle of memory of a GPU of CUDA. `len` is not 0.
+    /// Makes a handle of CUDA memory. `len` must not be 0.
     pub(crate) fn new(
         host: u64,
         device: DeviceUuid,
@@ -113,12 +114,12 @@ impl FabricHandle {
         self.wire().length.get()
     }
 
-    /// Returns the GPU that the memory is of, which need not be of this host.
+    /// Returns the GPU that the memory belongs to, which may be a GPU of another host.
     pub fn device(&self) -> DeviceUuid {
         DeviceUuid::from_bytes(self.wire().device)
     }
 
-    /// Returns the [identity](crate::host_identity) of the exporter's running kernel.
+    /// Returns the [identity](crate::host_identity) of the exporter's kernel.
     pub fn host(&self) -> u64 {
         self.wire().host.get()
     }
@@ -129,7 +130,7 @@ impl FabricHandle {
     }
 }
 
-/// Writes the text form: `xhf1.` and the bytes in base64url without padding.
+/// Writes the text form, which is `xhf1.` and the bytes in base64url without padding.
 impl fmt::Display for FabricHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(PREFIX)?;
@@ -137,7 +138,7 @@ impl fmt::Display for FabricHandle {
     }
 }
 
-/// Reads the text form, and ignores white space around it.
+/// Reads the text form, and ignores surrounding white space.
 impl FromStr for FabricHandle {
     type Err = HandleError;
 
@@ -222,7 +223,7 @@ mod tests {
         ] {
             assert!(wrong.parse::<FabricHandle>().is_err(), "{wrong}");
         }
-        // Its secret is in neither.
+        // Debug output does not show the driver's handle.
         assert!(!format!("{handle:?}").contains("9, 9"));
     }
 

@@ -1,4 +1,4 @@
-//! The contents of a handle in Rust's own types.
+//! The decoded contents of a handle.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +7,9 @@ use std::str::FromStr;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum HandleKind {
-    /// A range of an allocation, which opening the handle maps.
+    /// A range of an allocation. Opening the handle maps the range.
     Memory = 1,
-    /// Physical memory, which the importer maps into a virtual range of its own choice.
+    /// Physical memory. The importer maps it into a virtual range of its choice.
     PhysicalMemory = 2,
     /// A synchronisation event.
     Event = 3,
@@ -95,18 +95,19 @@ impl FromStr for BackendKind {
     }
 }
 
-/// The identity of a device, equal in every process. Shown as 8-4-4-4-12 hexadecimal digits.
+/// The identity of a device, which is the same in every process. `Display` writes 8-4-4-4-12
+/// hexadecimal digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct DeviceUuid([u8; 16]);
 
 impl DeviceUuid {
-    /// Returns the identity with these bytes, in the order in which they are shown.
+    /// Makes an identity from its bytes, in the order in which `Display` writes them.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes, in the order in which they are shown.
+    /// Returns the bytes, in the order in which `Display` writes them.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
@@ -130,14 +131,14 @@ impl fmt::Debug for DeviceUuid {
     }
 }
 
-/// The capability of one object and one kind of access: an importer that presents it may open what
-/// the key was made for, and nothing else. `Debug` never shows it.
+/// The capability for one object and one kind of access. An importer that presents a key may open
+/// the object of the key, and nothing else. `Debug` never shows the bytes.
 #[derive(Clone, Copy, Eq)]
 #[repr(transparent)]
 pub struct Key([u8; 16]);
 
 impl Key {
-    /// Returns the key with these bytes. A handle whose key is all zero is refused.
+    /// Makes a key from its bytes. A handle with an all-zero key is rejected.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }
@@ -148,7 +149,7 @@ impl Key {
     }
 }
 
-/// Compares in a time that does not depend on the bytes.
+/// Compares in constant time, whatever the bytes are.
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
         let [ours, theirs] = [self, other].map(|key| u128::from_ne_bytes(key.0));
@@ -162,37 +163,37 @@ impl fmt::Debug for Key {
     }
 }
 
-/// The contents of a handle, except for its kind, which is its type.
+/// The contents of a handle, except for its kind, which the handle's type tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fields {
     /// The driver that the object belongs to.
     pub backend: BackendKind,
     /// Whether the importer can only read the memory. Always false for an event.
     pub read_only: bool,
-    /// Random number that names the exporting process; nonzero.
+    /// Random identity of the exporting process; nonzero.
     pub exporter: u64,
-    /// The exporter's process id in its own PID namespace; for messages only.
+    /// The exporter's process id in its own PID namespace, for messages only.
     pub pid: u32,
     /// Number of the exporting context in its process; nonzero.
     pub context: u32,
-    /// The capability of this object and access; not all zero.
+    /// The capability for this object and access; not all zero.
     pub key: Key,
     /// The device that the object lives on.
     pub device: DeviceUuid,
-    /// Generation of the record: its lowest two bits are the kind's number, the others count the
-    /// record's uses.
+    /// Generation of the record. The lowest two bits are the number of the object's kind, and the
+    /// other bits count the uses of the record.
     pub generation: u64,
     /// Index of the object's record in its context.
     pub record: u32,
-    /// Number of the memory segment in its context; of an event, number of its arena: 0 for the
-    /// context's own, otherwise the event has one to itself.
+    /// For memory, the number of the segment in its context. For an event, 0 if the event lies in
+    /// an arena of the context, or 1 if it has an arena to itself.
     pub segment: u32,
     /// Offset of the first shared byte from the segment's start, in bytes; 0 for an event.
     pub offset: u64,
     /// Number of shared bytes; nonzero for memory, 0 for an event.
     pub length: u64,
-    // Not beside `exporter`, as in the bytes: the two would be loaded as one, from bytes that were
-    // stored in two pieces just before, and the processor waits for that.
+    // This field is not next to `exporter`, as it is in the bytes. The compiler would load the two
+    // fields as one, from bytes that were just stored in two pieces, and the processor would stall.
     /// Identity of the exporter's kernel; nonzero.
     pub host: u64,
 }

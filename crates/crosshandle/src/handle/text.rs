@@ -1,7 +1,7 @@
-//! The text form: a prefix that names kind and version, then the bytes in base64url.
+//! The text form of a handle.
 //!
-//! The alphabet is letters, digits, `-`, `_` and one `.`. No shell gives any of them a meaning
-//! inside a word.
+//! A prefix names the kind and the version. The bytes follow in base64url. The alphabet is letters,
+//! digits, `-`, `_` and one `.`, none of which is special to a shell inside a word.
 
 use std::fmt;
 
@@ -32,15 +32,15 @@ pub(super) fn write(
     BASE64.encode_write(bytes, f)
 }
 
-/// Decodes a text into the kind that its prefix names and its bytes. Checks neither the bytes nor
-/// that they are of that kind.
+/// Decodes a text into its bytes and the kind that its prefix names. Checks neither the bytes nor
+/// whether they have that kind.
 pub(super) fn decode(text: &str) -> Result<(HandleKind, [u8; HANDLE_SIZE]), HandleError> {
     let text = text.trim_ascii();
     let kind = read_prefix(text)?;
     Ok((kind, read_bytes(text)?))
 }
 
-/// Decodes a text into its bytes, like [`decode`], but first refuses a prefix of another kind.
+/// Decodes a text into its bytes, and rejects a prefix of another kind than `expected`.
 pub(super) fn decode_as(
     text: &str,
     expected: HandleKind,
@@ -71,16 +71,16 @@ fn read_prefix(text: &str) -> Result<HandleKind, HandleError> {
             found,
             supported: VERSION,
         }),
-        // Another spelling of this version ("01", "+1"): a handle has one text only.
+        // This is another spelling of the version ("01", "+1"). Every handle has only one text.
         _ => Err(HandleError::NotAHandle),
     }
 }
 
-/// Decodes the rest of the text after a prefix that [`read_prefix`] has accepted.
+/// Decodes the text after the prefix, which [`read_prefix`] has accepted.
 fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
     let bad = |index: usize, why| HandleError::BadText { at: index + 1, why };
     let is_strange = |c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    // All characters before the first strange one are ASCII, so bytes count characters.
+    // All characters before the first strange one are ASCII, so a byte index is a character index.
     if let Some(index) = text[PREFIX_LENGTH..].find(is_strange) {
         return Err(bad(
             PREFIX_LENGTH + index,
@@ -96,11 +96,11 @@ fn read_bytes(text: &str) -> Result<[u8; HANDLE_SIZE], HandleError> {
     if text.len() > TEXT_LENGTH {
         return Err(bad(
             TEXT_LENGTH,
-            "it goes on after the 144 characters of a handle",
+            "it continues after the 144 characters of a handle",
         ));
     }
     let mut bytes = [0; HANDLE_SIZE];
-    // With length and alphabet right, only unused bits of the last character can be wrong.
+    // Length and alphabet are right, so only unused bits of the last character can be wrong.
     BASE64
         .decode_mut(&text.as_bytes()[PREFIX_LENGTH..], &mut bytes)
         .map_err(|partial| {

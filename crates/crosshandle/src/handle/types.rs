@@ -6,12 +6,13 @@ use std::str::FromStr;
 use super::wire::{self, HANDLE_SIZE};
 use super::{BackendKind, DeviceUuid, Explanation, Fields, HandleError, HandleKind, text};
 
-/// Defines a handle type: its own documentation, and the functions that all handle types share.
+/// Defines a handle type with its documentation, and with the functions that all handle types
+/// share.
 macro_rules! handle_type {
     ($(#[$doc:meta])* $Handle:ident, $kind:expr) => {
         $(#[$doc])*
         ///
-        /// A value is always well-formed. Values are equal if their bytes are.
+        /// A value is always well-formed. Two values are equal if their bytes are equal.
         #[derive(Clone, Copy, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $Handle([u8; HANDLE_SIZE]);
@@ -19,8 +20,10 @@ macro_rules! handle_type {
         impl $Handle {
             const KIND: HandleKind = $kind;
 
-            /// Checks `bytes` and returns them as a handle. Every [`HandleError`] but
-            /// [`BadText`](HandleError::BadText) is possible.
+            /// Checks `bytes` and returns them as a handle.
+            ///
+            /// # Errors
+            /// Every [`HandleError`] except [`BadText`](HandleError::BadText).
             pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
                 wire::parse(bytes, Self::KIND).map(Self)
             }
@@ -40,13 +43,13 @@ macro_rules! handle_type {
                 self.fields().device
             }
 
-            /// Returns the exporter's process id, in the exporter's own PID namespace. Use it in
-            /// messages only: another process may have that id by now or in this namespace.
+            /// Returns the exporter's process id in the exporter's own PID namespace. Use it in
+            /// messages only, because another process may have the same id here or later.
             pub fn exporter_pid(&self) -> u32 {
                 self.fields().pid
             }
 
-            /// Makes a handle with these contents, which must obey the rules at [`Fields`].
+            /// Makes a handle with these contents, which must follow the rules of [`Fields`].
             pub(crate) fn new(fields: &Fields) -> Self {
                 Self(wire::encode(Self::KIND, fields))
             }
@@ -78,7 +81,7 @@ macro_rules! handle_type {
             }
         }
 
-        /// Reads the text form, and ignores white space around it.
+        /// Reads the text form, and ignores surrounding white space.
         impl FromStr for $Handle {
             type Err = HandleError;
 
@@ -141,8 +144,11 @@ pub enum AnyHandle {
 }
 
 impl AnyHandle {
-    /// Checks `bytes` and returns them as a handle of the kind that they name. Every [`HandleError`]
-    /// but [`WrongKind`](HandleError::WrongKind) and [`BadText`](HandleError::BadText) is possible.
+    /// Checks `bytes` and returns them as a handle of the kind that they name.
+    ///
+    /// # Errors
+    /// Every [`HandleError`] except [`WrongKind`](HandleError::WrongKind) and
+    /// [`BadText`](HandleError::BadText).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
         let (bytes, kind) = wire::parse_any(bytes)?;
         Ok(match kind {
@@ -172,8 +178,8 @@ impl AnyHandle {
 
     /// Explains the handle in words, without its key and without opening anything.
     ///
-    /// With `local_host`, the identity of the running kernel, the explanation says whether the
-    /// handle can be opened on this machine.
+    /// If `local_host`, the identity of the running kernel, is given, the explanation says whether
+    /// the handle can be opened on this machine.
     pub fn explain(&self, local_host: Option<u64>) -> Explanation {
         Explanation::new(self.kind(), &self.fields(), local_host)
     }
@@ -204,13 +210,13 @@ impl fmt::Display for AnyHandle {
     }
 }
 
-/// Reads the text form of any kind, and ignores white space around it.
+/// Reads the text form of any kind, and ignores surrounding white space.
 impl FromStr for AnyHandle {
     type Err = HandleError;
 
     fn from_str(text: &str) -> Result<Self, HandleError> {
         let (kind, bytes) = text::decode(text)?;
-        // By the prefix, so that bytes of another kind than the prefix says are refused.
+        // The prefix chooses the kind, so bytes of another kind are rejected.
         Ok(match kind {
             HandleKind::Memory => MemoryHandle::from_bytes(&bytes)?.into(),
             HandleKind::PhysicalMemory => PhysicalMemoryHandle::from_bytes(&bytes)?.into(),

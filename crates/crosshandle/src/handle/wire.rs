@@ -1,4 +1,5 @@
-//! The byte form, version 2: layout, integrity tag, and the checks of every field.
+//! The byte form of a handle, version 2: the layout, the integrity tag, and the checks of every
+//! field.
 
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute, transmute_ref};
@@ -11,15 +12,15 @@ pub const HANDLE_SIZE: usize = 104;
 /// Version of the handle format that this crate writes and reads.
 pub const VERSION: u8 = 2;
 
-/// The number that handles give as an event's arena: the context's own.
+/// Value of an event's `segment` field if the event lies in an arena of its context.
 pub(crate) const COMMON_ARENA: u32 = 0;
-/// The number that handles give as an event's arena: one that the event has to itself.
+/// Value of an event's `segment` field if the event has an arena to itself.
 pub(crate) const ISOLATED_ARENA: u32 = 1;
 
 const MAGIC: [u8; 4] = *b"XHDL";
 const FLAG_READ_ONLY: u8 = 1 << 0;
-/// The bits of a generation that hold the kind of the object. The exporter counts in the others, so
-/// that a record that was used for another kind has another generation.
+/// Bits of a generation that hold the kind of the object. The exporter counts in the other bits. A
+/// record that is reused for another kind therefore has another generation.
 const KIND_BITS: u64 = 3;
 /// Offset of the tag in bytes. The tag covers all bytes before it.
 const TAG_AT: usize = HANDLE_SIZE - size_of::<U32>();
@@ -50,16 +51,17 @@ struct Wire {
 
 const _: () = assert!(size_of::<Wire>() == HANDLE_SIZE);
 
-/// Returns the tag of a handle: the CRC-32C of everything before it. At this length it detects
-/// every change of up to five bits, and every burst of up to 32.
+/// Returns the tag of a handle, which is the CRC-32C of all bytes before the tag. At this length it
+/// detects every change of up to five bits, and every burst of up to 32 bits.
 pub(super) fn tag_of(bytes: &[u8; HANDLE_SIZE]) -> u32 {
     crc32c::crc32c(&bytes[..TAG_AT])
 }
 
-/// Returns the bytes of a handle. The exporter makes sure that [`check`] accepts `fields`.
+/// Encodes a handle. The exporter ensures that [`check`] accepts `fields`.
 pub(super) fn encode(kind: HandleKind, fields: &Fields) -> [u8; HANDLE_SIZE] {
-    // Whole words, because the tag is computed from words right after. Reading words that were
-    // written in smaller pieces stalls the processor for half the time of this function.
+    // The bytes are stored as whole words, because the tag is computed from words right after.
+    // Reading words that were stored in smaller pieces stalls the processor for half the time of
+    // this function.
     let halves = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
     let [key_0, key_1] = words(*fields.key.as_bytes());
     let [device_0, device_1] = words(*fields.device.as_bytes());
@@ -97,7 +99,7 @@ fn words(bytes: [u8; 16]) -> [u64; 2] {
     [number as u64, (number >> 64) as u64]
 }
 
-/// Returns the contents of bytes that [`check`] has accepted.
+/// Decodes bytes that [`check`] has accepted.
 pub(super) fn decode(bytes: &[u8; HANDLE_SIZE]) -> Fields {
     let wire: &Wire = transmute_ref!(bytes);
     let Some(backend) = BackendKind::from_code(wire.backend) else {

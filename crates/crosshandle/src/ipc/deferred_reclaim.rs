@@ -1,10 +1,10 @@
-//! Deferred reclaim: freed memory of contexts that have ended.
+//! Deferred reclaim of memory that contexts freed before they ended.
 //!
-//! Where the driver would give such memory to others in this process although importers have it
-//! open, it is kept until they have closed it. Threads that make or free something look at a few
-//! records, in turn. Nothing looks on its own: a thread for that would free the driver's memory while
-//! the process ends, which drivers don't survive. So a process that makes and frees nothing any more
-//! keeps until its end what importers have closed in the meantime.
+//! Some drivers would reuse freed memory in this process although importers have it open. Such
+//! memory is kept until they have closed it. Threads that create or free objects check a few
+//! records at a time, in rotation. No thread checks on its own, because it could free the driver's
+//! memory while the process ends, which crashes drivers. A process that no longer creates or frees
+//! objects therefore keeps this memory until it ends.
 
 use super::chunks::Ledger;
 use super::records::KeepAlive;
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The open counts of a context's records, as they were found when the context ended.
+/// The open counts of a context's records at the end of the context.
 pub(super) struct Openers {
     /// Opens by this process itself.
     pub(super) own: Option<Arc<Ledger>>,
@@ -24,11 +24,11 @@ pub(super) struct Openers {
 }
 
 impl Openers {
-    /// Returns whether a process that lives has the record open.
+    /// Returns whether a living process has the record open.
     fn have_open(&self, record: u32, segment: Option<u32>) -> bool {
         self.own.as_ref().is_some_and(|own| own.is_open(record))
             || self.importers.iter().any(|importer| {
-                // The ledger of a process that was killed stays as it was.
+                // The ledger of a killed process no longer changes.
                 importer.has_open(record, segment)
                     && !importer.has_hung_up()
                     && importer.is_owner_alive()
@@ -47,10 +47,10 @@ pub(super) struct Deferred {
 }
 
 static DEFERRED: PerProcess<Mutex<VecDeque<Deferred>>> = PerProcess::new(Mutex::default);
-/// The number of deferred records, so that looking costs nothing while there are none.
+/// Number of deferred records, so that the check is free while there are none.
 static COUNT: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
-/// Keeps `keep` as long as a process has the context's record open, of memory in `segment`.
+/// Keeps `keep` while a process has the context's record open, for memory in `segment`.
 pub(super) fn add(
     context: u32,
     record: u32,
@@ -74,8 +74,8 @@ pub(super) fn has_some() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Takes out the records that no process has open any more, out of the next `most` ones. The caller
-/// drops them, which may call a driver.
+/// Removes and returns the records among the next `most` ones that no process has open any more.
+/// The caller drops them, which may call a driver.
 #[must_use = "dropping the result may call a driver"]
 pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     if COUNT.load(Ordering::Relaxed) == 0 {
@@ -85,15 +85,15 @@ pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     let closed = take_closed_among(&mut deferred, most);
     COUNT.store(deferred.len(), Ordering::Relaxed);
     drop(deferred);
-    // Without the lock: whoever listens may call this library.
+    // The lock is released first, because a subscriber may call this library.
     for one in &closed {
         observe::reclaimed(one.context, one.record);
     }
     closed
 }
 
-/// Takes out the records that no process has open, out of the first `most`; the others move to the
-/// end.
+/// Removes and returns the records among the first `most` ones that no process has open. The others
+/// move to the end.
 fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Deferred> {
     let mut closed = Vec::new();
     for _ in 0..deferred.len().min(most) {
@@ -144,7 +144,7 @@ mod tests {
         assert!(!is_open(), "it hung up");
     }
 
-    /// A subscriber that keeps the fields of events, as text.
+    /// A subscriber that records the fields of events as text.
     #[derive(Clone, Default)]
     struct Listener(Arc<Mutex<Vec<String>>>);
 
@@ -158,7 +158,7 @@ mod tests {
         fn record(&self, _: &tracing::Id, _: &tracing::span::Record<'_>) {}
         fn record_follows_from(&self, _: &tracing::Id, _: &tracing::Id) {}
         fn event(&self, event: &tracing::Event<'_>) {
-            // A listener may use the library: this would never return if the teller held the lock.
+            // A subscriber may use the library. This would deadlock if the caller held the lock.
             drop(DEFERRED.lock());
             let text = format!("{event:?}");
             self.0.lock().push(text);

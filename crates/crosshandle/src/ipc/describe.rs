@@ -1,8 +1,9 @@
-//! What a context reports of itself: for people, so the numbers are read one after another while the
+//! A context's report about itself, for people. The numbers are read one after another while the
 //! process runs.
 //!
-//! Peers write ledgers and events' words. What these say is reported as it is, and decides nothing:
-//! what is walked are the exporter's own lists, and what is listed is limited.
+//! Peers write ledgers and the words of events. The report shows these values unchanged, but they
+//! decide nothing. It only walks the exporter's own lists, and the number of listed items is
+//! limited.
 
 use super::broker::protocol::Refusal;
 use super::chunks::{Catalog, Ledger, Sleeper};
@@ -23,21 +24,21 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The words by which people know a context.
+/// The texts by which people identify a context.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Label {
     pub(crate) name: Option<String>,
-    /// The device, as in `cuda:1`.
+    /// The device, such as `cuda:1`.
     pub(crate) device: String,
     pub(crate) backend: String,
 }
 
-/// What has happened in a context.
+/// Counters of what has happened in a context.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Shared with the context's queues.
     pub(super) copied: Arc<AtomicU64>,
-    /// Bytes that importers copied which have ended.
+    /// Bytes that importers copied before they ended.
     copied_by_ended: AtomicU64,
     /// Signals of events that were freed.
     signals_of_freed: AtomicU64,
@@ -70,7 +71,7 @@ impl Counts {
         self.count_refusal(answer)
     }
 
-    /// Counts what an importer has done that has hung up.
+    /// Counts the work of an importer that has hung up.
     pub(super) fn count_end_of(&self, ledger: &Ledger) {
         let copied = ledger.copied();
         self.copied_by_ended.fetch_add(copied, Ordering::Relaxed);
@@ -84,16 +85,16 @@ impl Counts {
     }
 }
 
-/// An importer, as it is described.
+/// An importer, as reports describe it.
 pub(super) struct ImporterView {
     pub(super) owner: u16,
     pub(super) ledger: Arc<Ledger>,
     pub(super) uid: u32,
-    /// When it attached, in nanoseconds since 1970.
+    /// Time at which it attached, in nanoseconds since 1970.
     pub(super) attached: u64,
 }
 
-/// What a context's report is made of.
+/// The sources of a context's report.
 pub(super) struct Sources<'a> {
     pub(super) number: u32,
     pub(super) label: &'a Label,
@@ -106,15 +107,15 @@ pub(super) struct Sources<'a> {
     pub(super) importers: Vec<ImporterView>,
 }
 
-/// An exported object, as it was found under the records' lock.
+/// An exported object, as found under the lock on the records.
 enum Found {
     Memory(Particulars, Access),
-    /// An event, with its arena if it has one to itself.
+    /// An event, with its own arena if it has one.
     Event(Option<Arc<EventArena>>),
 }
 
-/// Describes a context, and lists at most `most` objects of each kind. Takes milliseconds if there are
-/// very many.
+/// Describes a context, and lists at most `most` objects of each kind. Takes milliseconds if there
+/// are very many.
 pub(super) fn describe(sources: &Sources<'_>, most: usize) -> ContextReport {
     let most = most.min(MAX_LISTED);
     let mut description = Description {
@@ -139,7 +140,7 @@ pub(super) fn describe(sources: &Sources<'_>, most: usize) -> ContextReport {
     description.finish()
 }
 
-/// Returns the sleeping threads of all processes by the records of the events that they wait for.
+/// Returns the sleeping threads of all processes, by the records of the events that they wait for.
 fn waiters(sources: &Sources<'_>, most: usize) -> HashMap<u32, Vec<(u16, Sleeper)>> {
     let own = sources.own.map(|own| (Owner::EXPORTER.get(), own));
     let others = sources.importers.iter();
@@ -158,16 +159,16 @@ fn waiters(sources: &Sources<'_>, most: usize) -> HashMap<u32, Vec<(u16, Sleeper
     waiters
 }
 
-/// A report in the making.
+/// A report in progress.
 struct Description<'a> {
     sources: &'a Sources<'a>,
     most: usize,
     waiters: HashMap<u32, Vec<(u16, Sleeper)>>,
-    /// Open counts that may still be looked at.
+    /// Number of open counts that may still be read.
     looks: usize,
-    /// The objects that each importer has open, and their bytes.
+    /// Number of objects that each importer has open, and their bytes.
     opened: Vec<(u64, u64)>,
-    /// The allocations that were counted.
+    /// The allocations that were already counted.
     allocations: HashSet<(usize, bool)>,
     signals: u64,
     /// Events with waiters.
@@ -188,7 +189,7 @@ impl Description<'_> {
                     .map(|(record, export)| (record, found(&export.object)))
                     .collect()
             };
-            // Without the lock, so that others get it.
+            // The lock is released first, so that other threads can take it.
             for (record, found) in found {
                 match found {
                     Found::Memory(particulars, access) => {
@@ -256,7 +257,7 @@ impl Description<'_> {
         let slot = arena.slot(index);
         self.report.totals.events += 1;
         let submitted = slot.issued();
-        // A peer may have written anything.
+        // A peer may have written any value.
         self.signals = self.signals.wrapping_add(submitted);
         let opened_by = self.openers(record, 0);
         let waiters = self.waiters.remove(&record);
@@ -310,7 +311,7 @@ impl Description<'_> {
         }
     }
 
-    /// Returns who has a record open, and counts it for each.
+    /// Returns the importers that have a record open, and counts the record for each.
     fn openers(&mut self, record: u32, bytes: u64) -> Vec<OpenedBy> {
         let mut openers = Vec::new();
         for (importer, opened) in self.sources.importers.iter().zip(&mut self.opened) {
@@ -338,7 +339,7 @@ impl Description<'_> {
         Some(self.sources.catalog.name(record)).filter(|name| !name.is_empty())
     }
 
-    /// Returns the process id and the program of an owner, as far as they are known.
+    /// Returns the process id and the program of an owner, as far as known.
     fn peer(&self, owner: u16) -> (u32, String) {
         let peer = Owner::new(owner).map(|owner| self.sources.catalog.peer(owner));
         peer.map_or_else(Default::default, |peer| (peer.pid, peer.program))
@@ -381,7 +382,7 @@ impl Description<'_> {
         } = self.sources;
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let by_importers = importers.iter().map(|importer| importer.ledger.copied());
-        // Peers may have written anything into their ledgers.
+        // Peers may have written any values into their ledgers.
         let copied_bytes = by_importers
             .chain(own.map(Ledger::copied))
             .fold(get(&counts.copied_by_ended), u64::wrapping_add)
@@ -415,7 +416,7 @@ mod tests {
     use crate::observe::ExportedObject;
     use crate::types::report::ObjectKind;
 
-    /// A context of a test, with one importer.
+    /// A test context with one importer.
     struct World {
         label: Label,
         counts: Counts,
@@ -509,7 +510,7 @@ mod tests {
             let _ = slot.complete(ticket);
         }
         let _unfinished = slot.issue(owner(3)).expect("the eighth");
-        // Of an event that there is not, and numbers that have no culprit.
+        // These waits are for an event that does not exist, or for numbers without a culprit.
         for (record, number) in [
             (4, 8),
             (4, 3),
@@ -579,7 +580,7 @@ mod tests {
 
     #[test]
     fn what_is_awaited_comes_first_and_the_rest_is_counted() {
-        /// Memory of which only the particulars matter.
+        /// Memory whose particulars alone matter.
         struct Nothing;
         impl crate::ipc::Shared for Nothing {
             fn len(&self) -> usize {
@@ -595,7 +596,7 @@ mod tests {
             let particulars = Particulars {
                 kind: ObjectKind::Physical,
                 len: 100,
-                // Each has two records.
+                // Each allocation has two records.
                 allocation: record as usize / 2,
             };
             let memory = crate::ipc::records::ExportedMemory {

@@ -1,30 +1,30 @@
-//! Liveness locks: how other processes see that this one lives.
+//! Liveness locks show other processes that this process is alive.
 //!
 //! A liveness lock is a record lock ([`lock`]) on a byte of a file that other processes have too.
-//! The kernel takes all threads that share a table of descriptors for one owner of locks. So the
-//! locks belong to the liveness thread, which has a table of its own
+//! The kernel treats all threads that share a descriptor table as one owner of locks. The locks
+//! therefore belong to the liveness thread, which has its own table
 //! ([`descriptor_table`](crate::os::descriptor_table)):
 //!
-//! - Nothing that the rest of the process closes drops a lock. There may be several copies of this
-//!   library in a process (say, in two plug-ins) that don't know of each other but have
-//!   descriptors of the same files: each copy has a liveness thread, and thereby its own locks.
-//! - The rest of the process sees the locks as it sees those of other processes, so copies that
-//!   share a process find each other alive.
-//! - When the process ends, however it ends, or replaces itself by `exec`, the thread ends and the
-//!   kernel drops the locks. A process that is being killed may count as dead a moment before
-//!   the last of its threads has stopped.
+//! - No close in the rest of the process drops a lock. A process may contain several copies of this
+//!   library, for example in two plug-ins, that do not know of each other but have descriptors of
+//!   the same files. Each copy has its own liveness thread, and thereby its own locks.
+//! - The rest of the process sees the locks like those of other processes, so copies that share a
+//!   process find each other alive.
+//! - When the process ends for any reason, or replaces itself by `exec`, the thread ends and the
+//!   kernel drops the locks. A process that is being killed may be treated as dead a moment before
+//!   its last thread has stopped.
 //! - A forked child has neither the thread nor its table, so it holds no lock.
 //!
-//! A panic on the thread ends neither the thread nor a lock: the request that it answered gets an error,
-//! and the thread goes on with what it holds. So no lock is ever lost while the process lives.
+//! A panic on the thread ends neither the thread nor a lock. The current request gets an error, and
+//! the thread keeps its locks. No lock is therefore lost while the process lives.
 //!
-//! Locks of many bytes of one file make the kernel walk a list at each look, so files that many processes
-//! lock are few and short-lived in this crate: the socket directory has one lock for each living
-//! exporter, all of them shared ones, which fit beside each other.
+//! If many bytes of one file are locked, the kernel walks a list at each query. Files that many
+//! processes lock are therefore few and short-lived in this crate. The socket directory has one
+//! lock for each living exporter, and all of these are shared locks, which do not conflict.
 //!
-//! Where close_range(2) is missing (Linux before 5.9) or forbidden, the locks belong to the process
-//! as a whole ([`LivenessLocks::OfProcess`]), and only one copy of this library may share a file
-//! with other processes.
+//! If close_range(2) is missing (Linux before 5.9) or forbidden, the locks belong to the process as
+//! a whole ([`LivenessLocks::OfProcess`]). Then only one copy of this library may share a file with
+//! other processes.
 
 use super::tuning::RETRY_INTERVAL;
 use crate::error::{Error, Result};
@@ -51,22 +51,22 @@ pub(super) enum LivenessLocks {
     OfProcess,
 }
 
-/// A socket to the liveness thread, for one request at a time.
+/// A socket to the liveness thread, which serves one request at a time.
 pub(super) struct ThreadLink {
     socket: OwnedFd,
     /// Files with locks, and their locked bytes.
     locked: BTreeMap<FileId, BTreeSet<u64>>,
 }
 
-/// The identity of a file, which all its descriptors have in common.
+/// The identity of a file, which all its descriptors share.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct FileId {
     device: u64,
     inode: u64,
 }
 
-/// A lock that is held until this is dropped. Where locks belong to the process as a whole, until
-/// the process closes any descriptor of the file.
+/// A lock that is held until this is dropped. If locks belong to the process as a whole, it is also
+/// lost when the process closes any descriptor of the file.
 pub(super) struct LivenessLock {
     locks: &'static LivenessLocks,
     file: FileId,
@@ -75,14 +75,14 @@ pub(super) struct LivenessLock {
 }
 
 static LOCKS: PerProcess<OnceLock<LivenessLocks>> = PerProcess::new(OnceLock::new);
-/// Held while the thread is started, so that it is started once, and again if that failed.
+/// Held while the thread is started, so that it is started once, and again after a failure.
 static STARTING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl LivenessLocks {
-    /// Returns the locks' owner, and starts the thread if it does not run yet.
+    /// Returns the owner of the locks, and starts the thread if necessary.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system has no thread or descriptor left.
+    /// [`Error::LimitReached`] if the system has no free thread or descriptor.
     pub(super) fn get() -> Result<&'static Self> {
         if let Some(locks) = LOCKS.get() {
             return Ok(locks);
@@ -101,7 +101,8 @@ impl LivenessLocks {
         matches!(self, Self::OfThread(_))
     }
 
-    /// Locks byte `index` of a file. There is one lock for each byte ([`Errno::EXIST`] otherwise).
+    /// Locks byte `index` of a file. Fails with [`Errno::EXIST`] if this copy already holds a lock
+    /// on the byte.
     pub(super) fn hold(
         &'static self,
         file: BorrowedFd<'_>,
@@ -136,7 +137,7 @@ impl LivenessLocks {
         ThreadKind::Liveness.start(move || {
             let table = descriptor_table::unshare(shared.as_fd());
             let result = table.as_ref().map(drop).map_err(|errno| *errno);
-            // Back to the starter, whose table it is to be closed in.
+            // The socket returns to the starting thread, which closes it in its own table.
             let _ = started.send((result, shared));
             if let Ok(PrivateTable { kept, .. }) = &table {
                 serve(kept);
@@ -151,7 +152,7 @@ impl LivenessLocks {
                 socket: ours,
                 locked: BTreeMap::new(),
             }))),
-            // What kernels and sandboxes answer that don't know the call, or the flag.
+            // Kernels and sandboxes without the call or the flag return these errors.
             Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
                 tracing::warn!(%error, "no thread with descriptors of its own");
                 Ok(Self::OfProcess)
@@ -166,7 +167,7 @@ impl Drop for LivenessLock {
         let LivenessLocks::OfThread(link) = self.locks else {
             return;
         };
-        // The thread is the parent's.
+        // The thread belongs to the parent.
         if self.birth.is_inherited() {
             return;
         }
@@ -181,8 +182,8 @@ impl ThreadLink {
     /// Makes the thread lock a byte of the file behind `descriptor`.
     fn hold(&mut self, descriptor: BorrowedFd<'_>, request: Request) -> Result<(), Errno> {
         let bytes = self.locked.entry(request.file).or_default();
-        // The thread has a descriptor of a file with locks. To give it another one, which it would
-        // close some day, would end them all.
+        // The thread has a descriptor of each file with locks. A second descriptor would be closed
+        // at some time, which would drop all locks on the file.
         let descriptor = bytes.is_empty().then_some(descriptor);
         if !bytes.insert(request.index) {
             return Err(Errno::EXIST);
@@ -195,7 +196,7 @@ impl ThreadLink {
         result
     }
 
-    /// Makes the thread end a lock, soon.
+    /// Makes the thread release a lock soon.
     fn release(&mut self, file: FileId, index: u64) -> Result<(), Errno> {
         self.forget(file, index);
         self.send(&Request::new(file, index, Action::Unlock), None)
@@ -210,8 +211,8 @@ impl ThreadLink {
         }
     }
 
-    /// Sends a request, and waits for room: not for long, since the thread does nothing that takes
-    /// long.
+    /// Sends a request, and waits for room. The wait is short, because the thread does nothing that
+    /// takes long.
     fn send(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
         loop {
             match socket::send(&self.socket, &request.encode(), file.as_slice()) {
@@ -225,7 +226,8 @@ impl ThreadLink {
 
     fn receive(&self) -> Result<(), Errno> {
         let mut answer = [0; ANSWER_BYTES];
-        // Until it is here: otherwise the next request would take it for its own.
+        // The wait has no deadline, because after a timeout the next request would receive this
+        // reply.
         let received = patiently(|| {
             socket::receive_until::<OwnedFd>(
                 &self.socket,
@@ -245,8 +247,7 @@ impl ThreadLink {
     }
 }
 
-/// A request to the thread. The first lock on a file comes with a descriptor. The end of a lock is not
-/// answered.
+/// A request to the thread. The first lock on a file carries a descriptor. A release has no reply.
 struct Request {
     file: FileId,
     index: u64,
@@ -259,9 +260,9 @@ enum Action {
     Unlock,
 }
 
-/// Bytes in a request.
+/// Size of a request in bytes.
 const REQUEST_BYTES: usize = 32;
-/// Bytes in an answer: an error code of the system, or 0.
+/// Size of a reply in bytes. A reply is an error code of the system, or 0.
 const ANSWER_BYTES: usize = 4;
 
 impl Request {
@@ -293,22 +294,22 @@ impl Request {
     }
 }
 
-/// A file with locks, as the thread has it. Closing its only descriptor ends all of them.
+/// A file with locks, as the thread keeps it. Closing its only descriptor drops all locks.
 struct LockedFile {
     descriptor: OwnedFd,
     bytes: BTreeSet<u64>,
 }
 
-/// Answers requests until the process ends. Runs on the liveness thread.
+/// Replies to requests until the process ends. Runs on the liveness thread.
 fn serve(socket: &OwnedFd) {
-    // No map that hashes: those take random bytes, and panic where there are none.
+    // A hash map would need random bytes, and would panic if they are missing.
     let mut held = BTreeMap::new();
     loop {
         let served = catch_unwind(AssertUnwindSafe(|| serve_one(socket, &mut held)));
         let is_over = match served {
             Ok(is_over) => is_over,
             Err(panic) if is_planted("finding-16") => std::panic::resume_unwind(panic),
-            // What it held it still holds. Whoever waits for an answer gets one.
+            // The thread still holds its locks, and the waiting caller gets a reply.
             Err(_) => answer(socket, Err(Errno::IO)),
         };
         if is_over {
@@ -317,7 +318,7 @@ fn serve(socket: &OwnedFd) {
     }
 }
 
-/// Answers one request. Returns whether it was the last.
+/// Handles one request. Returns whether it was the last.
 fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, LockedFile>) -> bool {
     let mut request = [0; REQUEST_BYTES];
     let received = patiently(|| {
@@ -334,12 +335,12 @@ fn serve_one(socket: &OwnedFd, held: &mut BTreeMap<FileId, LockedFile>) -> bool 
             };
             lock(held, &request, kind, descriptors.pop())
         }
-        // There was a descriptor, but no room for it.
+        // The request carried a descriptor, but there was no room for it.
         Err(Errno::MFILE) => match patiently(|| socket::drop_message(socket)) {
             Ok(()) => Err(Errno::MFILE),
             Err(_) => return true,
         },
-        // The process ends: nobody else writes here.
+        // The process is ending, because no other process writes to this socket.
         Ok(_) | Err(_) => return true,
     };
     answer(socket, result)
@@ -372,19 +373,19 @@ fn unlock(held: &mut BTreeMap<FileId, LockedFile>, request: &Request) {
     if file.bytes.is_empty() {
         held.remove(&request.file);
     } else {
-        // It fails for no byte that could be locked.
+        // It cannot fail for a byte that was locked before.
         let _ = lock::release(file.descriptor.as_fd(), request.index);
     }
 }
 
-/// Sends an answer. Returns whether nobody is there to receive it.
+/// Sends a reply. Returns whether the receiver no longer exists.
 fn answer(socket: &OwnedFd, result: Result<(), Errno>) -> bool {
     let code = result.map_or_else(Errno::raw_os_error, |()| 0);
     patiently(|| socket::send(socket, &code.to_ne_bytes(), &[])).is_err()
 }
 
-/// Calls `f` until the system has memory for it, and room in the socket between the two threads: one
-/// failure would end the thread or leave an answer to the next request.
+/// Retries `f` until the system has memory for it, and room in the socket between the two threads.
+/// A failure would end the thread, or leave a reply to the next request.
 fn patiently<T>(mut f: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match f() {
@@ -416,9 +417,9 @@ mod tests {
         locks.hold(file.as_fd(), index, LockKind::Exclusive)
     }
 
-    /// Returns the bytes of a file that are locked.
+    /// Returns the locked bytes of a file.
     fn held(file: &OwnedFd) -> Vec<u64> {
-        // The end of a lock is not answered, but this is, and comes after.
+        // A release has no reply, but this lock has one and comes after it.
         hold(&self::file(), 0).expect("held");
         let is_held = |index: &u64| lock::is_held(file.as_fd(), *index).expect("an answer");
         (0..4).filter(is_held).collect()
@@ -448,7 +449,7 @@ mod tests {
         drop(same);
         assert_eq!(held(&file), [1]);
         drop(lock);
-        // As another process has it.
+        // A lock of this process looks like another process's to the liveness thread.
         lock::hold(file.as_fd(), 2, LockKind::Exclusive).expect("locked");
         assert_eq!(hold(&file, 2).err(), Some(Errno::AGAIN));
         assert_eq!(hold(&file, u64::MAX).err(), Some(Errno::INVAL));
@@ -489,7 +490,7 @@ mod tests {
         lock::hold(directory.as_fd(), 7, LockKind::Shared).expect("as another process");
         let held = locks.hold(directory.as_fd(), 7, LockKind::Shared);
         let _held = held.expect("locked");
-        // Opening and closing it, as any look into it does, drops nothing.
+        // Opening and closing the directory, as every listing does, drops no lock.
         assert_eq!(std::fs::read_dir(&path).expect("listed").count(), 0);
         let again = File::open(&path).expect("opened");
         assert_eq!(lock::is_held(again.as_fd(), 7), Ok(true));

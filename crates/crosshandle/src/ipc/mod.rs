@@ -1,20 +1,21 @@
-//! Sharing between processes: what a context exports, which processes have it open, and when it may
-//! be used again.
+//! Sharing between processes: which objects a context exports, which processes have them open, and
+//! when their memory may be reused.
 //!
-//! An exporting context numbers what it shares; a number is a *record*. Its **catalog** tells the
-//! generation and name of each record, and only the exporter can write it. Its **event arenas** hold
-//! the counters of its events, and only processes that were given an event get the arena of it.
-//! Both are memfds that an importing process maps once, so that opening the thousandth object costs
-//! no system call.
+//! An exporting context numbers its shared objects; such a number is a *record*. The context's
+//! **catalog** contains the generation and name of each record. Only the exporter can write the
+//! catalog. The **event arenas** hold the counters of the context's events. A process gets an arena
+//! only with a handle of an event in it. Both are memfds that an importing process maps once, so
+//! opening the thousandth object costs no system call.
 //!
-//! Every importing process is given a **ledger**: a memfd in which it counts its opens of each
-//! record. The exporter reads the ledgers before it reuses what it freed; when an importer dies,
-//! its ledger goes with it, and nothing has to be repaired.
+//! Every importing process gets a **ledger**, which is a memfd in which it counts how often it has
+//! each record open. The exporter reads the ledgers before it reuses freed memory. When an importer
+//! dies, its ledger is discarded, and nothing has to be repaired.
 //!
-//! Every process holds **liveness locks**, record locks that the kernel drops at its death.
+//! Every process holds **liveness locks**, which are record locks that the kernel drops when the
+//! process ends.
 //!
-//! [`Exporter`] is the exporting context's half, [`Attachment`] the importing process's, and
-//! [`EventCore`] an event that either has. [`broker`] carries descriptors between processes.
+//! [`Exporter`] is the exporting context's half, and [`Attachment`] the importing process's half.
+//! [`EventCore`] is an event of either. [`broker`] carries descriptors between processes.
 
 mod attachment;
 pub(crate) mod broker;
@@ -50,7 +51,7 @@ pub(crate) use records::{
 #[cfg(test)]
 pub(crate) use attachment::testing;
 
-/// What fuzz targets need of this folder.
+/// Items of this module that fuzz targets need.
 #[cfg(fuzzing)]
 pub(crate) mod fuzzing {
     pub(crate) use super::chunks::{

@@ -1,20 +1,20 @@
-//! The rule by which a freed record is used again: generations against open counts.
+//! The rule that decides when a freed record may be reused, based on generations and open counts.
 //!
-//! An importer counts first and looks at the generation after; the exporter changes the generation
-//! first and looks at the counts after. All of it is sequentially consistent, so at least one of
-//! them sees the other: no record is used again while an importer that opened it still has it open.
+//! An importer first counts its open and then reads the generation. The exporter first changes the
+//! generation and then reads the counts. All these operations are sequentially consistent, so at
+//! least one side sees the other. No record is therefore reused while an importer has it open.
 //!
-//! The lowest two bits of a generation are the kind of the object, or 0 while the record is free;
-//! the others count the record's uses. A record that is used a million times a second comes to the
-//! same generation again after a hundred thousand years.
+//! The lowest two bits of a generation are the kind of the object, or 0 while the record is free.
+//! The upper bits count the uses of the record. A record that is reused a million times a second
+//! reaches the same generation again after a hundred thousand years.
 
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 
 /// Bits of a generation that hold the kind of the object.
 const KIND_BITS: u64 = 3;
 
-/// Counts one open of a record whose generation is `expected`; otherwise counts nothing and returns
-/// `false`.
+/// Counts one open of a record if its generation is `expected`. Otherwise the count does not
+/// change, and the result is `false`.
 #[inline]
 pub(crate) fn try_open(count: &AtomicU32, generation: &AtomicU64, expected: u64) -> bool {
     #[cfg(feature = "planted-bugs")]
@@ -44,7 +44,7 @@ pub(crate) fn is_open(count: &AtomicU32) -> bool {
     count.load(Ordering::SeqCst) != 0
 }
 
-/// Puts a record to a new use, for an object of this kind, and returns its generation.
+/// Starts a new use of a record for an object of this kind, and returns the new generation.
 pub(crate) fn start_generation(generation: &AtomicU64, kind: u64) -> u64 {
     let next = (generation.load(Ordering::Relaxed) | KIND_BITS).wrapping_add(1) | kind;
     generation.store(next, Ordering::Release);

@@ -1,16 +1,16 @@
-//! The number of an object in its context, and what opens it.
+//! Records of shared objects, and the credentials that open them.
 
 use crate::handle::{Fields, Key};
 
-/// The number of a shared or shareable object, and the generation that tells it from the record's
-/// other uses.
+/// The number of a shared object in its context, with the generation that distinguishes uses of the
+/// number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Record {
     pub(crate) index: u32,
     pub(crate) generation: u64,
 }
 
-/// What a handle says of the object: its record, and the key that opens it.
+/// The record of an object and the key that opens it, as a handle contains them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Credential {
     pub(crate) record: Record,

@@ -1,22 +1,22 @@
-//! cgroups(7): how much memory the control groups of this process, and the machine, have left.
+//! Memory that is left in this process's control groups, cgroups(7), and in the machine.
 //!
-//! A group that runs out of memory gets no error: the kernel ends one of its processes. So who must
-//! not be ended asks first.
+//! A group that runs out of memory gets no error. Instead, the kernel kills one of its processes. A
+//! process that must survive therefore checks before it allocates.
 
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A limit of the memory that this process may use, together with others.
+/// A limit of the memory that this process can use together with other processes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemoryLimit {
-    /// The directory of the control group that has the limit, or `None` for the machine's own memory.
+    /// Directory of the control group that has the limit, or `None` for the machine's own memory.
     pub group: Option<PathBuf>,
     /// The limit in bytes, for all processes of the group together.
     pub limit: u64,
-    /// The bytes of it that may still be taken: what is not used, and what the kernel can give up
-    /// at once, as copies of files.
+    /// Bytes that can still be allocated. They include memory that the kernel can reclaim at once,
+    /// such as cached files.
     pub headroom: u64,
 }
 
@@ -39,8 +39,8 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Returns the limit that leaves this process the least memory: of the machine, or of a control group.
-/// `None` if none is known, as without `/proc`.
+/// Returns the limit of the machine or of a control group that leaves this process the least
+/// memory. Returns `None` if no limit is known, for example without `/proc`.
 pub fn memory_limit() -> Option<MemoryLimit> {
     let groups = group_directories().into_iter().filter_map(|(path, names)| {
         let (limit, headroom) = limit_of(&path, names)?;
@@ -55,8 +55,8 @@ pub fn memory_limit() -> Option<MemoryLimit> {
         .min_by_key(|limit| limit.headroom)
 }
 
-/// Returns the limit that leaves an allocation the least room. As [`memory_limit`], but memory of the machine may go to
-/// its swap space.
+/// Returns the limit that leaves an allocation the least room. In contrast to [`memory_limit`], the
+/// machine's swap space is included.
 pub(crate) fn allocation_limit() -> Option<MemoryLimit> {
     let limit = memory_limit()?;
     if limit.group.is_some() {
@@ -70,12 +70,12 @@ pub(crate) fn allocation_limit() -> Option<MemoryLimit> {
     })
 }
 
-/// The names of a group's files.
+/// Names of a control group's files.
 #[derive(Clone, Copy)]
 struct Names {
     limit: &'static str,
     used: &'static str,
-    /// The prefix of the counts of a group with its subgroups.
+    /// Prefix of the counts that include the subgroups.
     total: &'static str,
 }
 
@@ -100,7 +100,7 @@ fn of_machine() -> Option<MemoryLimit> {
     })
 }
 
-/// Returns the directories of this process's group and of all groups around it that can be seen.
+/// Returns the directories of this process's group and of all visible groups that contain it.
 fn group_directories() -> Vec<(PathBuf, Names)> {
     let (Ok(groups), Ok(mounts)) = (
         fs::read_to_string("/proc/self/cgroup"),
@@ -123,7 +123,7 @@ fn group_directories() -> Vec<(PathBuf, Names)> {
         let Some((root, mount)) = mounts.lines().find_map(|line| mount_of(line, is_second)) else {
             continue;
         };
-        // Of a group outside of what is mounted here only the mounted part shows.
+        // If the group is outside of this mount, only the mounted part is visible.
         let inside = Path::new(path).strip_prefix(root).unwrap_or(Path::new(""));
         let inside = inside.strip_prefix("/").unwrap_or(inside);
         let own = mount.join(inside);
@@ -133,8 +133,8 @@ fn group_directories() -> Vec<(PathBuf, Names)> {
     all
 }
 
-/// Returns the root and the place of a mount in a line of mountinfo, if it is the file system of the
-/// control groups of this version.
+/// Returns the root and the mount point in a line of mountinfo, if the line is the control group
+/// file system of this version.
 fn mount_of(line: &str, is_second: bool) -> Option<(&str, &Path)> {
     let (mount, source) = line.split_once(" - ")?;
     let mut kinds = source.split(' ');
@@ -149,10 +149,10 @@ fn mount_of(line: &str, is_second: bool) -> Option<(&str, &Path)> {
     fits.then_some((root, Path::new(place)))
 }
 
-/// Returns a group's limit and what is left of it, if it has one.
+/// Returns a group's limit and its headroom, if it has a limit.
 fn limit_of(group: &Path, names: Names) -> Option<(u64, u64)> {
     let read = |name| fs::read_to_string(group.join(name)).ok();
-    // "max" is no number.
+    // Parsing fails for "max", which means no limit.
     let limit: u64 = read(names.limit)?.trim().parse().ok()?;
     let used: u64 = read(names.used)?.trim().parse().ok()?;
     let counts = read("memory.stat").unwrap_or_default();
@@ -160,11 +160,11 @@ fn limit_of(group: &Path, names: Names) -> Option<(u64, u64)> {
         .iter()
         .filter_map(|name| count(&counts, &format!("{}{name}", names.total)))
         .sum::<u64>();
-    // The first version has no word for no limit, but a number beyond all memory.
+    // The first version expresses no limit by a number beyond all memory.
     (limit < 1 << 60).then(|| (limit, limit.saturating_sub(used.saturating_sub(files))))
 }
 
-/// Returns the number after a name in lines of names and numbers.
+/// Returns the number after a name, in a text with one name and number per line.
 fn count(text: &str, name: &str) -> Option<u64> {
     let value = text.lines().find_map(|line| {
         let rest = line.strip_prefix(name)?;

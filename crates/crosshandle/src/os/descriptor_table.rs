@@ -1,4 +1,4 @@
-//! A table of descriptors for one thread alone, by close_range(2).
+//! A private descriptor table for one thread, by close_range(2).
 
 use super::lock::last_error;
 use rustix::event::epoll;
@@ -7,19 +7,21 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// The descriptors of the calling thread's own table after [`unshare`].
 pub(crate) struct PrivateTable {
-    /// The descriptor that was brought along.
+    /// A new descriptor of the file that was kept.
     pub(crate) kept: OwnedFd,
-    /// Descriptors that keep the numbers of the standard streams taken.
+    /// Descriptors that occupy the numbers of the standard streams.
     _fillers: Vec<OwnedFd>,
 }
 
-/// Gives the calling thread a table of its own, whose only descriptor is a new one for the file
-/// behind `kept`. The other threads' table stays as it is; the caller must use or drop no
-/// descriptor of that table from now on, `kept` included.
+/// Gives the calling thread a descriptor table of its own, whose only descriptor is a new one for
+/// the file behind `kept`.
+///
+/// The other threads' table does not change. From now on, the calling thread must not use or drop
+/// any descriptor of that table, including `kept`.
 ///
 /// # Errors
-/// [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] where the kernel or a sandbox does not know
-/// the call (Linux before 5.9).
+/// [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] if the kernel (Linux before 5.9) or a
+/// sandbox does not support the call.
 pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
     let number = kept.as_raw_fd().cast_unsigned();
     close_range(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;
@@ -28,8 +30,8 @@ pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
     }
     let own = io::fcntl_dupfd_cloexec(kept, libc::STDERR_FILENO + 1)?;
     close_range(number, number, 0)?;
-    // A message to the standard error stream must not end up in a shared file. An epoll instance
-    // refuses to be written to.
+    // A message to the standard error stream must not reach a shared file, and an epoll instance
+    // cannot be written to.
     let mut fillers = Vec::new();
     loop {
         let filler = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -43,8 +45,8 @@ pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
     }
 }
 
-/// Closes the descriptors from `first` to `last`. Calls the kernel by number, since not every C
-/// library has the function.
+/// Closes the descriptors from `first` to `last`. It makes the system call directly, because not
+/// every C library has the function.
 fn close_range(first: u32, last: u32, flags: u32) -> Result<(), Errno> {
     // SAFETY: the call touches no memory. It closes descriptors only in a table that the calling
     // thread has to itself: the first call of `unshare` makes one or fails.

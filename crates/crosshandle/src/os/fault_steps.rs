@@ -1,14 +1,15 @@
-//! What a build for the fault harness does more: it tells of stores to shared memory. No other build
-//! contains this file.
+//! Shared words that announce each store to the fault harness. Only builds for the fault harness
+//! contain this file.
 
 use super::futex;
 use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
-/// The marker by which the harness knows this call from other programs'.
+/// Marker that distinguishes this system call from those of other programs.
 const STORE_MARK: libc::c_ulong = 0x7848_5354;
 
-/// Makes a system call that does nothing, before a store to shared memory. A supervisor sees it.
+/// Makes a system call without effect before a store to shared memory, so that a supervisor can see
+/// the store.
 fn announce_store() {
     // SAFETY: `getppid` ignores its arguments and cannot fail.
     unsafe { libc::syscall(libc::SYS_getppid, STORE_MARK) };
@@ -16,7 +17,7 @@ fn announce_store() {
 
 macro_rules! announced {
     ($name:ident, $word:ty) => {
-        /// A shared word whose stores are announced.
+        /// A shared word that announces its stores.
         #[repr(transparent)]
         #[derive(Default, Debug)]
         pub(crate) struct $name(atomic::$name);
@@ -66,7 +67,7 @@ macro_rules! announced {
                 failure: Ordering,
             ) -> Result<$word, $word> {
                 announce_store();
-                // The strong form, so that a play is repeated as it was.
+                // The strong form makes runs repeatable.
                 self.0.compare_exchange(current, new, success, failure)
             }
 
@@ -101,12 +102,12 @@ macro_rules! announced {
 announced!(AtomicU32, u32);
 announced!(AtomicU64, u64);
 
-/// Sleeps as `futex::sleep` does.
+/// Sleeps like `futex::sleep`.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     futex::sleep(&word.0, expected, limit);
 }
 
-/// Sleeps as `futex::sleep_any` does.
+/// Sleeps like `futex::sleep_any`.
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     let words: Vec<_> = words
         .iter()
@@ -115,7 +116,7 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     futex::sleep_any(&words, limit);
 }
 
-/// Wakes as `futex::wake_all` does.
+/// Wakes like `futex::wake_all`.
 pub(crate) fn wake_all(word: &AtomicU64) {
     futex::wake_all(&word.0);
 }

@@ -1,16 +1,15 @@
-//! fork(2): whether this process is a forked child, and the descriptors that such a child must not
-//! keep.
+//! Detection of fork(2), and protection of descriptors that a forked child must not keep.
 //!
-//! A child made by `fork` has all descriptors of its parent. A copy of a listening socket would make
-//! newcomers wait for an answer of a dead exporter, and a copy of a connection would hide the
-//! parent's death from the peer. So a handler that runs in the child before `fork` returns there
-//! puts an inert file over every descriptor that is in a table of such ones. The number stays
-//! taken, so that nothing which the child drops later closes a file of its own.
+//! A child made by `fork` has all descriptors of its parent. A copy of a listening socket would
+//! make importers wait for a reply from a dead exporter. A copy of a connection would hide the
+//! parent's death from the peer. A handler therefore runs in the child before `fork` returns there.
+//! It replaces every such descriptor by an inert file. The number stays occupied, so a later close
+//! in the child cannot close an unrelated file.
 //!
-//! Not covered: a child of a raw clone(2), for which no handler runs; a descriptor that another
-//! thread makes at the very moment of the fork; numbers of [`TABLE_NUMBERS`] and above. Who
-//! connects to such a child learns of the exporter's death from its liveness lock, which no child
-//! has.
+//! Three cases are not covered: a child of a raw clone(2), for which no handler runs; a descriptor
+//! that another thread makes at the very moment of the fork; and numbers of [`TABLE_NUMBERS`] and
+//! above. A peer that connects to such a child learns of the exporter's death from its liveness
+//! lock, which a child does not inherit.
 
 use super::is_planted;
 use rustix::event::{EventfdFlags, eventfd};
@@ -21,19 +20,20 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The number of forks between this process and the first one that watched for them.
+/// Number of forks between this process and the first process that watched for forks.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 /// Makes [`is_forked`], [`Birth`] and [`PerProcess`] notice forks from now on.
 pub(crate) fn watch_forks() {
-    // No `Once`: a child that is forked while another thread runs it would wait for ever.
+    // This is not a `Once`, because a child that is forked while another thread runs it would wait
+    // forever.
     static IS_WATCHING: AtomicBool = AtomicBool::new(false);
     if IS_WATCHING.load(Ordering::Relaxed) || IS_WATCHING.swap(true, Ordering::Relaxed) {
         return;
     }
-    // For the first time here: reading the environment is not allowed in the handler.
+    // The first call reads the environment, which is not allowed in the handler.
     is_planted("");
-    // SAFETY: the handler stores to atomics and makes system calls, which is allowed after a fork.
+    // SAFETY: the handler stores to atomics and makes system calls, which a forked child may do.
     let result = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
     if result != 0 {
         tracing::warn!(result, "a fork will not be noticed");
@@ -48,17 +48,18 @@ extern "C" fn in_child() {
     }
 }
 
-/// Returns whether this is a child made by `fork` without `exec`. It has copies of its parent's
-/// objects, but what they share with other processes is still the parent's alone: the child must not
-/// give it back, and locks may be held by threads that don't exist in the child.
+/// Returns whether this process is a child made by `fork` without `exec`. Such a child has copies
+/// of its parent's objects, but the resources that they share with other processes still belong to
+/// the parent. The child must not release them. Their locks may be held by threads that do not
+/// exist in the child.
 #[inline]
 pub(crate) fn is_forked() -> bool {
     FORKS.load(Ordering::Relaxed) != 0
 }
 
-/// The process that an object was made in. A forked child has copies of its parent's objects. It must
-/// neither use them nor give back what they share with other processes. Their locks may be held by
-/// threads that don't exist in the child.
+/// The process in which an object was made. A forked child has copies of its parent's objects. It
+/// must neither use them nor release the resources that they share with other processes. Their
+/// locks may be held by threads that do not exist in the child.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Birth(u32);
 
@@ -76,21 +77,21 @@ impl Birth {
     }
 }
 
-/// A static value that each process makes for itself: a forked child starts with a new one. The
-/// child's copy of its parent's value is leaked, and none of its locks is ever touched.
+/// A static value that each process makes for itself. A forked child makes a new value. Its copy of
+/// the parent's value is leaked, and the locks in that copy are never touched.
 pub struct PerProcess<T: 'static> {
     current: AtomicPtr<Own<T>>,
     make: fn() -> T,
 }
 
-/// A value, and the process that made it.
+/// A value and the process that made it.
 struct Own<T> {
     birth: Birth,
     value: T,
 }
 
 impl<T: Send + Sync + 'static> PerProcess<T> {
-    /// Makes the static. `make` is called in each process that uses it, at least once.
+    /// Makes the static. Each process that uses it calls `make` at least once.
     pub const fn new(make: fn() -> T) -> Self {
         Self {
             current: AtomicPtr::new(ptr::null_mut()),
@@ -111,12 +112,12 @@ impl<T: Send + Sync + 'static> PerProcess<T> {
         let current = match exchanged {
             Ok(_) => own,
             Err(others) => {
-                // SAFETY: `own` came from a box and was given to no other thread.
+                // SAFETY: `own` came from a box, and no other thread has it.
                 drop(unsafe { Box::from_raw(own) });
                 others
             }
         };
-        // SAFETY: a value that was stored is never freed, and is only lent from then on.
+        // SAFETY: a stored value is never freed, and is only borrowed from then on.
         unsafe { &(*current).value }
     }
 }
@@ -127,7 +128,7 @@ impl<T: Send + Sync + 'static> Deref for PerProcess<T> {
     #[inline]
     fn deref(&self) -> &T {
         let current = self.current.load(Ordering::Acquire);
-        // SAFETY: it is null, or came from a box that is never freed, and is only lent from then on.
+        // SAFETY: the pointer is null, or came from a box that is never freed and is only borrowed.
         match unsafe { current.as_ref() } {
             Some(own) if !own.birth.is_inherited() => &own.value,
             _ => self.replace(current),
@@ -135,7 +136,7 @@ impl<T: Send + Sync + 'static> Deref for PerProcess<T> {
     }
 }
 
-/// A descriptor that a forked child gets an inert file instead of. In a child, dropping it closes
+/// A descriptor that is replaced by an inert file in forked children. Dropping it in a child closes
 /// nothing.
 #[derive(Debug)]
 pub(crate) struct KeptFromChildren {
@@ -144,8 +145,8 @@ pub(crate) struct KeptFromChildren {
 }
 
 impl KeptFromChildren {
-    /// Keeps a descriptor from children of later forks. Call it as soon as there is the descriptor:
-    /// a fork in between gives the child a copy.
+    /// Protects a descriptor in children of later forks. Call it as soon as the descriptor exists,
+    /// because a fork before the call gives the child a copy.
     pub(crate) fn new(file: OwnedFd) -> Self {
         watch_forks();
         KEPT.insert(file.as_raw_fd());
@@ -168,21 +169,21 @@ impl Drop for KeptFromChildren {
         if self.birth.is_inherited() {
             return;
         }
-        // First: once it is closed, the number may be another file's.
+        // This comes first, because another file may get the number once the descriptor is closed.
         KEPT.remove(self.file.as_raw_fd());
-        // SAFETY: the value is not used again: this is its drop.
+        // SAFETY: this is the drop of the value, so the file is not used again.
         unsafe { ManuallyDrop::drop(&mut self.file) };
     }
 }
 
-/// The numbers that the table has room for: what systems allow a process at most, as a rule.
+/// Maximum number of descriptors in the table, which is the usual limit of systems.
 const TABLE_NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
 
-/// A set of descriptors' numbers without a lock. Pages that were never touched take no memory.
+/// A lock-free set of descriptor numbers. Untouched pages take no memory.
 struct Table {
     words: [AtomicU64; TABLE_NUMBERS / WORD_BITS],
-    /// The number of words that have ever been used.
+    /// Number of words that have ever been used.
     used: AtomicUsize,
 }
 
@@ -196,7 +197,7 @@ impl Table {
         }
     }
 
-    /// Returns the word and the bit of a number, if there is room for it.
+    /// Returns the word and the bit of a number, or `None` if the number is too large.
     fn place(&self, number: RawFd) -> Option<(usize, u64)> {
         let number = usize::try_from(number).ok()?;
         (number < TABLE_NUMBERS).then_some((number / WORD_BITS, 1 << (number % WORD_BITS)))
@@ -215,11 +216,12 @@ impl Table {
         }
     }
 
-    /// Puts an inert file over every descriptor of the table, and empties the table: a child that
-    /// closes them and forks again may have files of its own there. Takes no lock and no memory.
+    /// Replaces every descriptor of the table by an inert file, and empties the table. A child that
+    /// closes these descriptors and forks again may have its own files there. Takes no lock and
+    /// allocates no memory.
     fn replace_all(&self) {
         let mut inert = inert_file();
-        // Whether the inert file has a number of the table, and keeps it.
+        // Whether the inert file itself has a number of the table, and keeps it.
         let mut is_in_place = false;
         let used = self.used.load(Ordering::Relaxed);
         for (index, word) in self.words.iter().take(used).enumerate() {
@@ -227,17 +229,19 @@ impl Table {
             while bits != 0 {
                 let number = (index * WORD_BITS + bits.trailing_zeros() as usize) as RawFd;
                 bits &= bits - 1;
-                // SAFETY: the number was that of a descriptor in a `KeptFromChildren`, which closes
-                // nothing in a child; the parent's own is another. So nothing else owns it.
+                // SAFETY: the number belonged to a `KeptFromChildren`, which closes nothing in a
+                // child, and the parent's descriptor is a different one. So nothing else owns this
+                // descriptor.
                 let mut kept = unsafe { OwnedFd::from_raw_fd(number) };
                 let Some(file) = &inert else {
-                    // No descriptor was left for the inert file. Now there is one.
+                    // There was no free descriptor for the inert file. Now there is one.
                     drop(kept);
                     inert = inert_file();
                     is_in_place = inert.as_ref().is_some_and(|it| it.as_raw_fd() == number);
                     continue;
                 };
-                // It fails for a number that the limit has been lowered below: that one is closed.
+                // It fails if the limit was lowered below the number. Then the descriptor is
+                // closed.
                 if dup3(file, &mut kept, DupFlags::CLOEXEC).is_ok() {
                     let _ = kept.into_raw_fd();
                 }
@@ -249,7 +253,7 @@ impl Table {
     }
 }
 
-/// Makes a file that nobody else has, and that nothing happens to.
+/// Makes a file that no other process has and that never becomes readable.
 fn inert_file() -> Option<OwnedFd> {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()
 }
@@ -261,9 +265,9 @@ mod tests {
     use rustix::fs::{FileType, fstat};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-    /// Runs `check` in a forked child; returns whether it held there.
+    /// Runs `check` in a forked child, and returns whether it was true there.
     fn holds_in_child(check: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child makes system calls only, and ends without running anything else.
+        // SAFETY: the child makes only system calls, and ends without running anything else.
         let child = unsafe { libc::fork() };
         assert_ne!(child, -1, "a child");
         if child == 0 {
@@ -314,7 +318,7 @@ mod tests {
     #[test]
     fn what_was_taken_out_is_left_alone() {
         let (ours, theirs) = socket::pair().expect("two sockets");
-        // Numbers of the real table may be other tests' by then.
+        // In the meantime, other tests may use the numbers of the real table.
         static TABLE: Table = Table::new();
         TABLE.insert(ours.as_raw_fd());
         TABLE.insert(theirs.as_raw_fd());
@@ -334,8 +338,8 @@ mod tests {
         let number = KeptFromChildren::new(ours);
         let number = ManuallyDrop::new(number).as_fd().as_raw_fd();
         assert!(holds_in_child(|| {
-            // As a daemon closes everything, and goes on with files of its own.
-            // SAFETY: in this child the number is an inert file's, which nobody uses.
+            // A daemon closes all descriptors and then opens its own files.
+            // SAFETY: in this child the number is an inert file's, which nothing uses.
             drop(unsafe { OwnedFd::from_raw_fd(number) });
             let Ok((own, _)) = socket::pair() else {
                 return false;
@@ -357,7 +361,7 @@ mod tests {
         for number in numbers {
             TABLE.insert(number);
         }
-        // Room for as many as there are: the first number becomes the inert file's.
+        // There is room only for the existing files, so the inert file takes the first number.
         let highest = numbers.iter().max().expect("three") + 1;
         assert!(holds_in_child(|| {
             let is_limited = limit(highest as u64);
@@ -367,7 +371,7 @@ mod tests {
             TABLE.replace_all();
             is_limited && numbers.iter().all(|number| is_inert(*number))
         }));
-        // No room at all: not even their own numbers can be taken again.
+        // There is no room at all, so even the files' own numbers cannot be used again.
         assert!(holds_in_child(|| {
             let is_limited = limit(0);
             TABLE.replace_all();

@@ -1,27 +1,27 @@
-//! fcntl(2) record locks, byte by byte.
+//! Record locks of single bytes by fcntl(2).
 //!
-//! The kernel drops a process's record locks when the process ends, however it ends, and any
-//! process that has the file can ask whether a lock is held: no permission, no pid and no
-//! connection is needed, and PID namespaces don't matter. `fork` does not pass the locks on.
+//! The kernel drops a process's record locks when the process ends for any reason. Any process that
+//! has the file can ask whether a lock is held. It needs no permission, pid or connection, and PID
+//! namespaces do not matter. A child of `fork` does not inherit the locks.
 //!
-//! POSIX also drops *all* of a process's locks on a file when it closes *any* descriptor of that
-//! file, and hides them from the process itself. To Linux, a "process" in this is all threads that
-//! share a table of descriptors: see `ipc::liveness`.
+//! POSIX also drops *all* of a process's locks on a file when the process closes *any* descriptor
+//! of that file, and hides the locks from the process itself. On Linux, a "process" in this sense
+//! is all threads that share a descriptor table; see `ipc::liveness`.
 
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// The kind of a lock, by the other locks that the same byte may have.
+/// The kind of a lock, which decides which other locks the same byte may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum LockKind {
-    /// No other lock. Needs a descriptor for writing.
+    /// Excludes all other locks. Needs a writable descriptor.
     Exclusive,
-    /// Other shared locks. A descriptor for reading will do, even a directory's.
+    /// Allows other shared locks. Needs a readable descriptor, which may be a directory's.
     Shared,
 }
 
-/// Locks byte `index` for the caller's descriptor table, unless another table's lock forbids it
-/// ([`Errno::AGAIN`] or [`Errno::ACCESS`]).
+/// Locks byte `index` for the caller's descriptor table. Fails with [`Errno::AGAIN`] or
+/// [`Errno::ACCESS`] if another table's lock conflicts.
 pub(crate) fn hold(file: BorrowedFd<'_>, index: u64, kind: LockKind) -> Result<(), Errno> {
     let kind = match kind {
         LockKind::Exclusive => libc::F_WRLCK,
@@ -30,12 +30,12 @@ pub(crate) fn hold(file: BorrowedFd<'_>, index: u64, kind: LockKind) -> Result<(
     control(file, libc::F_SETLK, kind, index).map(drop)
 }
 
-/// Ends the lock of the caller's descriptor table on byte `index`.
+/// Releases the lock of the caller's descriptor table on byte `index`.
 pub(crate) fn release(file: BorrowedFd<'_>, index: u64) -> Result<(), Errno> {
     control(file, libc::F_SETLK, libc::F_UNLCK, index).map(drop)
 }
 
-/// Returns whether another descriptor table than the caller's has a lock on byte `index`.
+/// Returns whether another descriptor table than the caller's holds a lock on byte `index`.
 pub(crate) fn is_held(file: BorrowedFd<'_>, index: u64) -> Result<bool, Errno> {
     let lock = control(file, libc::F_GETLK, libc::F_WRLCK, index)?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
@@ -63,7 +63,7 @@ fn control(
     Ok(lock)
 }
 
-/// Returns why the latest system call of this thread failed.
+/// Returns the error of the latest system call of this thread that failed.
 pub(super) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -1,4 +1,4 @@
-//! Mappings of descriptors and reservations of addresses.
+//! Mappings of descriptors, and reservations of addresses.
 
 use super::lock::last_error;
 use crate::types::Access;
@@ -8,11 +8,11 @@ use std::os::fd::AsFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes of a huge page, and the alignment that a mapping needs to use huge pages.
+/// Size of a huge page in bytes, and the alignment that a mapping needs to use huge pages.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// An address where there was room for an aligned mapping. Only a hint: the kernel finds another
-/// place if it is taken.
+/// An address with room for an aligned mapping. It is only a hint: the kernel finds another place
+/// if the address is occupied.
 static CANDIDATE: AtomicUsize = AtomicUsize::new(0);
 
 fn protection(access: Access) -> ProtFlags {
@@ -27,22 +27,22 @@ pub(crate) fn page_size() -> usize {
     rustix::param::page_size()
 }
 
-/// A range of addresses that this value owns, and unmaps on drop.
+/// A range of addresses that this value owns and unmaps on drop.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: a mapping is only an address and a length; what may be done with the bytes is decided
-// where they are accessed.
+// SAFETY: a mapping is only an address and a length. The code that accesses the bytes decides what
+// is allowed.
 unsafe impl Send for Mapping {}
-// SAFETY: as above: no method of a shared mapping touches the bytes.
+// SAFETY: as above. The methods make system calls, and only `collapse` reads bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `len` bytes of a shared file at an address that is a multiple of `align`.
-    /// Pages are made when they are first touched.
+    /// Pages are allocated when they are first touched.
     pub(crate) fn shared(
         file: impl AsFd,
         len: usize,
@@ -57,7 +57,7 @@ impl Mapping {
         };
         let mut mapping = Self::shared_near(hint - hint % align, &file, len, access)?;
         if !is_aligned(&mapping) {
-            // The next address below that fits is free as a rule.
+            // Usually the next lower address that fits is free.
             let hint = mapping.start.addr().get();
             drop(mapping);
             mapping = Self::shared_near(hint - hint % align, &file, len, access)?;
@@ -82,12 +82,13 @@ impl Mapping {
         access: Access,
     ) -> Result<Self, Errno> {
         let hint = ptr::without_provenance_mut(address);
-        // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+        // SAFETY: the kernel chooses the place of a new mapping, because the address is only a
+        // hint.
         let start = unsafe { mm::mmap(hint, len, protection(access), MapFlags::SHARED, file, 0) }?;
         Self::new(start, len)
     }
 
-    /// Reserves addresses without memory: touching them is a fault.
+    /// Reserves addresses without memory. Touching them is a fault.
     pub(crate) fn reserve(len: usize, align: usize) -> Result<Self, Errno> {
         // Only whole pages can be unmapped again.
         let len = len
@@ -97,8 +98,8 @@ impl Mapping {
         let mut whole = Self::reserve_near(0, slack)?;
         let start = whole.start.as_ptr();
         let skip = start.align_offset(align);
-        // SAFETY: `skip` ≤ `align`, so that both parts lie in the mapping just made, which nobody
-        // knows yet; `whole` says at each step what is still mapped.
+        // SAFETY: `skip` ≤ `align`, so both parts lie in the new mapping, which no other code knows
+        // yet. After each step, `whole` is the part that is still mapped.
         unsafe {
             let end = start.add(skip + len);
             let tail = slack - skip - len;
@@ -115,7 +116,7 @@ impl Mapping {
         Ok(whole)
     }
 
-    /// Reserves addresses: from `wish` on if that is not 0, aligned and free; others otherwise.
+    /// Reserves addresses at `wish` if it is not 0, aligned and free, and elsewhere otherwise.
     pub(crate) fn reserve_at(wish: usize, len: usize, align: usize) -> Result<Self, Errno> {
         if wish != 0 && wish.is_multiple_of(align) && len.is_multiple_of(page_size()) {
             let mapping = Self::reserve_near(wish, len)?;
@@ -126,11 +127,12 @@ impl Mapping {
         Self::reserve(len, align)
     }
 
-    /// Reserves whole pages at `address` if they are free, or where the kernel finds room.
+    /// Reserves whole pages at `address` if they are free, and elsewhere otherwise.
     fn reserve_near(address: usize, len: usize) -> Result<Self, Errno> {
         let hint = ptr::without_provenance_mut(address);
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping where the kernel finds room; the address is a hint only.
+        // SAFETY: the kernel chooses the place of a new mapping, because the address is only a
+        // hint.
         let start = unsafe { mm::mmap_anonymous(hint, len, ProtFlags::empty(), flags) }?;
         Self::new(start, len)
     }
@@ -140,7 +142,8 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Replaces `len` bytes at `offset` by those of a file from `file_offset` on.
+    /// Maps `len` bytes of a file from `file_offset` on at `offset` of this mapping, in place of
+    /// the former contents.
     pub(crate) fn place(
         &self,
         offset: usize,
@@ -150,7 +153,7 @@ impl Mapping {
         access: Access,
     ) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
-        // SAFETY: `part` has checked that the addresses are in this mapping, so that MAP_FIXED replaces
+        // SAFETY: `part` has checked that the addresses are in this mapping, so MAP_FIXED replaces
         // nothing else.
         unsafe {
             mm::mmap(
@@ -165,7 +168,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Makes `len` bytes at `offset` a reservation without memory again.
+    /// Turns `len` bytes at `offset` into a reservation without memory again.
     pub(crate) fn vacate(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
         // SAFETY: `part` has checked that the addresses are in this mapping.
@@ -180,29 +183,29 @@ impl Mapping {
         Ok(())
     }
 
-    /// Changes the access to `len` bytes at `offset`.
+    /// Changes the access rights of `len` bytes at `offset`.
     pub(crate) fn protect(&self, offset: usize, len: usize, access: Access) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
         let protection = match access {
             Access::ReadOnly => MprotectFlags::READ,
             Access::ReadWrite => MprotectFlags::READ | MprotectFlags::WRITE,
         };
-        // SAFETY: `part` has checked that the addresses are in this mapping. A thread that still writes
-        // there gets a fault, as documented.
+        // SAFETY: `part` has checked that the addresses are in this mapping. A thread that still
+        // writes there gets a fault, as documented.
         unsafe { mm::mprotect(start.cast(), len, protection) }
     }
 
-    /// Gathers the pages of a range into huge pages, and makes those that are missing. Returns `false`
-    /// where the kernel cannot, which loses nothing but speed.
+    /// Collapses the pages of a range into huge pages, and allocates missing pages. Returns `false`
+    /// if the kernel cannot do so, which costs only speed.
     pub(crate) fn collapse(&self, offset: usize, len: usize) -> bool {
         let Ok(start) = self.part(offset, len) else {
             return false;
         };
         for page in (0..len).step_by(HUGE_PAGE) {
-            // The kernel collapses only where a page is present. Reading makes one. (An atomic
-            // that changes nothing would not do: the compiler drops it.)
-            // SAFETY: `page` < `len`, so the byte is in this mapping, and the caller has it readable;
-            // the value does not matter.
+            // The kernel collapses only where a page is present, and reading allocates one. An
+            // atomic operation without effect would not help, because the compiler removes it.
+            // SAFETY: `page` < `len`, so the byte is in this mapping, and the caller ensures that
+            // it is readable. The value does not matter.
             unsafe { start.add(page).read_volatile() };
         }
         const MADV_COLLAPSE: libc::c_int = 25;
@@ -210,8 +213,8 @@ impl Mapping {
         unsafe { libc::madvise(start.cast(), len, MADV_COLLAPSE) == 0 }
     }
 
-    /// Makes all pages of a range present and writable, or says that it cannot
-    /// ([`Errno::INVAL`]: Linux before 5.14 cannot at all).
+    /// Allocates all pages of a range, writable. Fails with [`Errno::INVAL`] if the kernel cannot
+    /// do so (Linux before 5.14).
     pub(crate) fn populate(&self, offset: usize, len: usize) -> Result<(), Errno> {
         let start = self.part(offset, len)?;
         loop {
@@ -225,7 +228,7 @@ impl Mapping {
 
     /// Returns how many bytes of a range of whole pages are not in memory.
     pub(crate) fn missing(&self, offset: usize, len: usize) -> Result<usize, Errno> {
-        /// Pages that are asked for at once.
+        /// Maximum number of pages per system call.
         const PAGES: usize = 4096;
         let mut missing = 0;
         let mut pages = [0_u8; PAGES];
@@ -233,7 +236,7 @@ impl Mapping {
         for offset in (offset..end).step_by(PAGES * page_size()) {
             let len = (end - offset).min(PAGES * page_size());
             let start = self.part(offset, len)?;
-            // SAFETY: the range is in this mapping, and the kernel writes one byte for each of its
+            // SAFETY: the range is in this mapping. The kernel writes one byte for each of its
             // pages, of which there are at most `PAGES`.
             let result = unsafe { libc::mincore(start.cast(), len, pages.as_mut_ptr()) };
             if result == -1 {
@@ -245,19 +248,19 @@ impl Mapping {
         Ok(missing * page_size())
     }
 
-    /// Keeps the mapping out of core dumps.
+    /// Excludes the mapping from core dumps.
     pub(crate) fn exclude_from_dumps(&self) {
         // SAFETY: the range is this mapping, and the advice changes no byte of it.
         let _ = unsafe { mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxDontDump) };
     }
 
-    /// Returns the address of `len` bytes at `offset`, which must be inside.
+    /// Returns the address of `len` bytes at `offset`, which must be inside the mapping.
     fn part(&self, offset: usize, len: usize) -> Result<*mut u8, Errno> {
         let end = offset.checked_add(len).ok_or(Errno::INVAL)?;
         if end > self.len {
             return Err(Errno::INVAL);
         }
-        // SAFETY: `offset` ≤ `self.len`, so the result is in the mapping or just behind it.
+        // SAFETY: `offset` ≤ `self.len`, so the result is in the mapping or directly behind it.
         Ok(unsafe { self.start.as_ptr().add(offset) })
     }
 
@@ -277,8 +280,8 @@ impl Drop for Mapping {
         if self.len >= HUGE_PAGE {
             CANDIDATE.store(self.start.addr().get(), Ordering::Relaxed);
         }
-        // SAFETY: the range belongs to this mapping. Its owners hand out no reference into it that
-        // outlives them.
+        // SAFETY: the range belongs to this mapping. Its owners hand out no reference into the
+        // mapping that outlives it.
         let result = unsafe { mm::munmap(self.start.as_ptr().cast(), self.len) };
         if let Err(error) = result {
             tracing::warn!(%error, len = self.len, "could not unmap");

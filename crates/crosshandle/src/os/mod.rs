@@ -1,4 +1,4 @@
-//! The operating system, thin and safe: one topic a module.
+//! Safe, thin wrappers of the operating system, with one topic per module.
 
 pub(crate) mod cgroup;
 pub(crate) mod descriptor;
@@ -15,7 +15,8 @@ pub(crate) mod sleepers;
 pub(crate) mod socket;
 pub(crate) mod tuning;
 
-/// Returns whether the environment asks for a bug that a build with the feature `planted-bugs` has.
+/// Returns whether the environment asks for this planted bug. Only builds with the feature
+/// `planted-bugs` have such bugs.
 #[cfg(feature = "planted-bugs")]
 pub(crate) fn is_planted(bug: &str) -> bool {
     use std::sync::OnceLock;
@@ -25,7 +26,8 @@ pub(crate) fn is_planted(bug: &str) -> bool {
     planted == bug
 }
 
-/// Returns whether there is this bug: never, in builds without the feature `planted-bugs`.
+/// Returns whether this planted bug is active, which it never is without the feature
+/// `planted-bugs`.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 pub(crate) const fn is_planted(_: &str) -> bool {

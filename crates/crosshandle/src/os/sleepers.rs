@@ -1,10 +1,10 @@
-//! The sleepers of this process: who waits for what, and a way to wake them all at once.
+//! The sleeping threads of this process, what they wait for, and a way to wake them all at once.
 //!
-//! No sleeper depends on this: each has a timeout of its own ([`futex`](super::futex)). But what has
-//! happened may not show in any word, such as the end of the process that others wait for. Then
-//! [`wake_all`] has them look at once.
+//! No sleeper depends on this module, because each has its own timeout ([`futex`](super::futex)).
+//! However, the end of a process that others wait for may change no word. [`wake_all`] then makes
+//! the sleepers look at once.
 //!
-//! A thread keeps its entries under a lock of its own, so sleepers don't hinder each other.
+//! Each thread keeps its entries under its own lock, so sleepers do not contend.
 
 use super::{futex, process};
 use crate::os::fork::{Birth, PerProcess};
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a thread waits for: a number, on a word of an event's slot.
+/// A signal that a thread waits for, on a word of an event's slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Awaited {
     /// Address of the word.
@@ -24,18 +24,18 @@ pub(crate) struct Awaited {
     pub(crate) number: u64,
 }
 
-/// One thing that a sleeping thread of this process waits for.
+/// An awaited signal of a sleeping thread of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sleeper {
     /// Id of the thread.
     pub(crate) thread: u32,
     pub(crate) awaited: Awaited,
-    /// When the thread went to sleep first, in nanoseconds of
+    /// Time at which the thread first went to sleep, in nanoseconds of
     /// [`monotonic_nanoseconds`](process::monotonic_nanoseconds).
     pub(crate) since: u64,
 }
 
-/// The entries of one thread.
+/// The entries of a thread.
 struct Entries {
     thread: u32,
     sleepers: Mutex<Vec<Sleeper>>,
@@ -44,7 +44,7 @@ struct Entries {
 /// The entries of every thread that has slept and has not ended.
 static THREADS: PerProcess<Mutex<Vec<Arc<Entries>>>> = PerProcess::new(Mutex::default);
 
-/// A thread's entries in [`THREADS`], until the thread ends.
+/// A thread's own entries in [`THREADS`], which are removed when the thread ends.
 struct OwnEntries {
     entries: Arc<Entries>,
     birth: Birth,
@@ -63,8 +63,8 @@ impl OwnEntries {
         }
     }
 
-    /// Returns the calling thread's entries; `None` if the thread ends. In a forked child they are new: the
-    /// thread has another id there.
+    /// Returns the calling thread's entries, or `None` if the thread is ending. A forked child
+    /// makes new entries, because the thread has another id there.
     fn get() -> Option<Arc<Entries>> {
         let get = |own: &RefCell<Self>| {
             let mut own = own.borrow_mut();
@@ -88,16 +88,17 @@ thread_local! {
     static OWN_ENTRIES: RefCell<OwnEntries> = RefCell::new(OwnEntries::take());
 }
 
-/// The calling thread's entry among the sleepers, until this is dropped.
+/// The calling thread's entries in the list of sleepers, which are removed when this is dropped.
 #[must_use]
 pub(crate) struct Entry {
     entries: Arc<Entries>,
-    /// Entries of the thread before this one.
+    /// Number of the thread's entries before these.
     before: usize,
 }
 
-/// Enters the calling thread among the sleepers. To miss no [`wake_all`], it looks afterwards
-/// whether it has a reason to sleep. `None`: the thread ends, and is not woken early then.
+/// Adds the calling thread to the sleepers. Afterwards, the caller must check whether it still has
+/// a reason to sleep, so that it misses no [`wake_all`]. Returns `None` if the thread is ending,
+/// and then it is not woken early.
 pub(crate) fn enter(awaited: impl IntoIterator<Item = Awaited>) -> Option<Entry> {
     let entries = OwnEntries::get()?;
     let since = process::monotonic_nanoseconds();
@@ -115,17 +116,17 @@ pub(crate) fn enter(awaited: impl IntoIterator<Item = Awaited>) -> Option<Entry>
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // Not after a fork: a thread that sleeps makes none.
+        // No fork can have happened in between, because a sleeping thread does not fork.
         self.entries.sleepers.lock().truncate(self.before);
     }
 }
 
-/// Returns the id of the calling thread, without a system call; `None` where [`enter`] makes no entry.
+/// Returns the id of the calling thread without a system call, or `None` if the thread is ending.
 pub(crate) fn thread() -> Option<u32> {
     Some(OwnEntries::get()?.thread)
 }
 
-/// Returns what the sleeping threads of this process wait for.
+/// Returns the signals that the sleeping threads of this process wait for.
 pub(crate) fn list() -> Vec<Sleeper> {
     let threads = THREADS.lock();
     let mut all = Vec::new();
@@ -135,8 +136,8 @@ pub(crate) fn list() -> Vec<Sleeper> {
     all
 }
 
-/// A word to sleep on for a thread that serves many: its upper half is raised by
-/// [`wake_server`], and by [`wake_all`] after it has raised [`alarms`].
+/// The word on which the thread that serves many waiters sleeps. [`wake_server`] raises its upper
+/// half. So does [`wake_all`], after it has raised [`alarms`].
 pub(crate) static SERVER_WORD: AtomicU64 = AtomicU64::new(0);
 static ALARMS: AtomicU64 = AtomicU64::new(0);
 
@@ -151,13 +152,13 @@ pub(crate) fn wake_server() {
     futex::wake_all(&SERVER_WORD);
 }
 
-/// Wakes all sleepers of this process, so that they look whether they still have a reason to sleep.
-/// Called when something has happened that their words don't tell.
+/// Wakes all sleepers of this process, so that they check whether they still have a reason to
+/// sleep. Called when something happened that changes no word of the sleepers, such as a death.
 pub(crate) fn wake_all() {
     ALARMS.fetch_add(1, Ordering::SeqCst);
     wake_server();
-    // One system call a word, however many sleep on it, and without a lock: those that wake up take
-    // their entries out.
+    // One system call wakes all sleepers of a word. No lock is held, because woken threads remove
+    // their entries.
     let mut words = Vec::from_iter(list().iter().map(|sleeper| sleeper.awaited.word));
     words.sort_unstable();
     words.dedup();
@@ -243,7 +244,7 @@ mod tests {
             Arc::downgrade(&entry.entries)
         });
         let entries = entries.join().unwrap();
-        // The thread's own variables may be dropped after it counts as ended.
+        // The thread-local variables may be dropped after the thread has been joined.
         let began = Instant::now();
         while entries.strong_count() > 0 {
             assert!(began.elapsed() < DEADLINE);

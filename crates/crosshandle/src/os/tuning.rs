@@ -1,15 +1,13 @@
-//! Constants of time of the system's layer.
+//! Time constants of the layer that wraps the operating system.
 
 use std::time::Duration;
 
-/// Time between two looks at several words where the kernel cannot watch all of them. Halved: twice
-/// the processor time of such waits. Doubled: they end that much later.
+/// Interval at which a thread polls several words if the kernel cannot watch all of them.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The longest timeout that a socket is given, a year: the kernel's counter has an end. Halved or
-/// doubled: nothing.
+/// Maximum timeout that is set on a socket, one year, because the kernel's counter is limited.
 pub(super) const MAX_SOCKET_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// Time between two looks whether the program has interrupted a wait for another process. Halved: twice the
-/// processor time of such waits. Doubled: Ctrl-C in Python ends a call that much later.
+/// Interval at which a wait for another process checks whether the program has interrupted it. It
+/// limits how late Ctrl-C in Python ends a call.
 pub(super) const INTERRUPT_INTERVAL: Duration = Duration::from_millis(50);

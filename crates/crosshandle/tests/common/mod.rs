@@ -1,7 +1,7 @@
-//! What the tests share: a directory for sockets, and second processes with deadlines.
+//! Helpers of the tests: a directory for sockets, and second processes with deadlines.
 //!
-//! A second process is the same test again, told its role by a variable. It speaks lines with
-//! its parent over a socket that is its standard input, and ends when its parent does.
+//! A second process runs the same test again, and a variable tells it its role. It exchanges lines
+//! with its parent over a socket that is its standard input, and ends when its parent does.
 
 use crosshandle::{Context, ContextOptions, Device};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,18 +16,18 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Far more than any step needs.
+/// Timeout of a step, far longer than any step needs.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 const ALONE: &str = "alone";
 
-/// Whether this is a process that [`Process::start`] started in this role.
+/// Returns whether [`Process::start`] started this process in this role.
 pub(crate) fn is(role: &str) -> bool {
     std::env::var_os(ROLE).is_some_and(|own| own == role)
 }
 
-/// Runs `body` in a process of its own, for what is counted or limited by process, or what may
-/// stop all of it. `test` is the name of the calling test.
+/// Runs `body` in its own process. This is for tests that count or limit something per process, or
+/// that may block the whole process. `test` is the name of the calling test.
 pub(crate) fn alone(test: &str, body: impl FnOnce(&Directory)) {
     if is(ALONE) {
         body(&Directory::inherited());
@@ -39,7 +39,7 @@ pub(crate) fn alone(test: &str, body: impl FnOnce(&Directory)) {
     process.end();
 }
 
-/// A directory for sockets, of this test alone.
+/// A directory for sockets that only this test uses.
 pub(crate) struct Directory {
     path: PathBuf,
     is_ours: bool,
@@ -60,7 +60,7 @@ impl Directory {
         directory
     }
 
-    /// One that another value removes.
+    /// Wraps a directory that another value removes.
     pub(crate) fn of(path: &Path) -> Self {
         Self {
             path: path.to_owned(),
@@ -68,7 +68,7 @@ impl Directory {
         }
     }
 
-    /// The one that the parent made.
+    /// Returns the directory that the parent created.
     pub(crate) fn inherited() -> Self {
         let path = std::env::var_os(crosshandle::SOCKET_DIR_VARIABLE).expect("a directory");
         Self {
@@ -85,12 +85,12 @@ impl Directory {
         fs::set_permissions(&self.path, fs::Permissions::from_mode(mode)).expect("a mode");
     }
 
-    /// Options for a context that uses it.
+    /// Returns options for a context that uses this directory.
     pub(crate) fn options(&self) -> ContextOptions {
         ContextOptions::new().socket_dir(&self.path)
     }
 
-    /// A context that uses it.
+    /// Creates a context that uses this directory.
     pub(crate) fn context(&self) -> Context {
         context(self.options())
     }
@@ -104,25 +104,27 @@ impl Drop for Directory {
     }
 }
 
-/// A context on the host.
+/// Creates a context on the host.
 pub(crate) fn context(options: ContextOptions) -> Context {
     let device = Device::find("host").expect("there is always a host");
     Context::with_options(&device, options).expect("a context")
 }
 
-/// A second process, which never outlives its test.
+/// A second process, which is killed at the end of its test.
 pub(crate) struct Process {
     child: Child,
     link: BufReader<UnixStream>,
 }
 
 impl Process {
-    /// Runs `test` of this very program again, in `role`, with the directory as its default one.
+    /// Runs `test` of this program again in the role `role`, with `directory` as its default socket
+    /// directory.
     pub(crate) fn start(test: &str, role: &str, directory: &Directory) -> Self {
         Self::start_by(&[], test, role, directory)
     }
 
-    /// As [`start`](Self::start), by a command that replaces itself by the one that its arguments name.
+    /// Starts the process through another command, for example a wrapper that sets limits. The
+    /// command must replace itself by the program that its arguments name.
     pub(crate) fn start_by(by: &[&str], test: &str, role: &str, directory: &Directory) -> Self {
         let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
         ours.set_read_timeout(Some(DEADLINE)).expect("a timeout");
@@ -147,7 +149,7 @@ impl Process {
         Self { child, link }
     }
 
-    /// The next line that it says.
+    /// Returns the next line from the process.
     pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         let read = self.link.read_line(&mut line);
@@ -156,17 +158,17 @@ impl Process {
         line.trim_end().to_owned()
     }
 
-    /// Says a line to it.
+    /// Sends a line to the process.
     pub(crate) fn say(&mut self, line: &str) {
         writeln!(self.link.get_mut(), "{line}").expect("it listens");
     }
 
-    /// Its process number.
+    /// Returns the process number.
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Stops it; returns when it has stopped.
+    /// Stops the process with `SIGSTOP`, and returns when it has stopped.
     pub(crate) fn stop(&self) {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::STOP).expect("a stop");
@@ -174,19 +176,20 @@ impl Process {
         assert!(state.is_some_and(|(_, status)| status.stopped()));
     }
 
-    /// Kills it; returns when it is dead.
+    /// Kills the process, and returns when it is dead.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("a kill");
         self.child.wait().expect("our child");
     }
 
-    /// Kills it; returns when it is dead. Its forked children live on, until this is dropped.
+    /// Kills the process, and returns when it is dead. Its forked children live until this value is
+    /// dropped.
     pub(crate) fn kill_alone(&mut self) {
         self.child.kill().expect("a kill");
         self.child.wait().expect("our child");
     }
 
-    /// Waits for its success.
+    /// Waits for the process to end, and checks that it succeeded.
     pub(crate) fn end(mut self) {
         let ended = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty());
         let ended = ended.expect("its descriptor");
@@ -205,7 +208,7 @@ impl Drop for Process {
     }
 }
 
-/// A second process's side.
+/// The second process's end of the link to its parent.
 pub(crate) struct Parent(BufReader<UnixStream>);
 
 impl Parent {
@@ -214,25 +217,27 @@ impl Parent {
         Self(BufReader::new(link.expect("a descriptor").into()))
     }
 
-    /// Says a line.
+    /// Sends a line to the parent.
     pub(crate) fn say(&mut self, line: impl std::fmt::Display) {
         writeln!(self.0.get_mut(), "{line}").expect("the parent listens");
     }
 
-    /// The next line; `None` when the parent has no more to say, and this process shall end.
+    /// Returns the parent's next line, or `None` when the parent has closed the link and this
+    /// process must end.
     pub(crate) fn hear(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.0.read_line(&mut line).expect("text");
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// Waits until there is no more to do.
+    /// Waits until the parent closes the link.
     pub(crate) fn wait(mut self) {
         while self.hear().is_some() {}
     }
 }
 
-/// Takes descriptors until only `free` are left below a limit of 64; dropping one frees it.
+/// Opens files until only `free` descriptors are left below a limit of 64. Dropping a file frees
+/// its descriptor.
 pub(crate) fn take_descriptors(free: usize) -> Vec<fs::File> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = Rlimit {

@@ -1,4 +1,4 @@
-//! What a copy of crosshandle can be told to do: the same for every copy.
+//! The commands that every copy of crosshandle understands.
 
 use crosshandle::{Command, Context, Device, Error, Event, Memory, Queue};
 use std::collections::HashMap;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 type Answer = Result<String, Error>;
 
-/// A copy's user. Has a context and a queue, from its first command until it leaves.
+/// The user of a copy. It has a context and a queue from its first command until it leaves.
 #[derive(Default)]
 pub(crate) struct Actor {
     life: Option<Life>,
@@ -18,13 +18,13 @@ struct Life {
     events: HashMap<String, Event>,
     memory: HashMap<String, Memory>,
     queue: Queue,
-    /// Pending commands wait for its next value.
+    /// The event whose next signal pending commands wait for.
     gate: Event,
     context: Context,
 }
 
 impl Actor {
-    /// Does what a line says and answers with a line.
+    /// Executes the command in a line, and returns the reply as a line.
     pub(crate) fn act(&mut self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
         answer(self.try_act(&words))
@@ -32,9 +32,9 @@ impl Actor {
 
     fn try_act(&mut self, words: &[&str]) -> Answer {
         match *words {
-            // Drops everything, and with it the places in others' contexts.
+            // Drops all objects. This also releases the places in other exporters' contexts.
             ["leave"] => self.life = None,
-            // Attaches to an event's exporter and leaves it, again and again, in a thread.
+            // Repeatedly attaches to an event's exporter and detaches again, on a thread.
             ["churn", handle, rounds] => {
                 let handle = handle.to_owned();
                 let rounds = rounds.parse().expect("a number");
@@ -83,7 +83,7 @@ impl Life {
                 self.events.insert(name.into(), event);
             }
             ["signal", name] => return Ok(self.events[name].signal()?.to_string()),
-            // Submits a signal that stays unfinished until `finish`.
+            // Submits a signal that stays pending until `finish`.
             ["pend", name] => {
                 let next = self.gate.status().submitted + 1;
                 let command = Command::barrier().after_value(&self.gate, next);
@@ -128,7 +128,7 @@ impl Life {
     }
 }
 
-/// A result as a word.
+/// Converts a result to a word.
 pub(crate) fn answer(result: Result<String, Error>) -> String {
     result.unwrap_or_else(|error| match error {
         Error::TimedOut(_) => "late".into(),

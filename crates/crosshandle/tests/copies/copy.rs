@@ -1,4 +1,5 @@
-//! The copies of a process: this program's own, and those in shared libraries.
+//! The copies of crosshandle in a process: one in this program, and further ones in shared
+//! libraries.
 
 use crate::actor::Actor;
 use std::ffi::{CStr, CString, c_void};
@@ -17,7 +18,7 @@ pub(crate) struct Copies {
 }
 
 impl Copies {
-    /// Lets copy `number` do what a line says; 0 is this program's own.
+    /// Passes a line to copy `number`. Copy 0 is in this program.
     pub(crate) fn act(&mut self, number: usize, line: &str) -> String {
         let Some(place) = number.checked_sub(1) else {
             return self.own.act(line);
@@ -26,7 +27,8 @@ impl Copies {
             self.loaded.push(load());
         }
         let mut answer = String::new();
-        // SAFETY: the library stays loaded, `line` is text, and `take` expects a `String`.
+        // SAFETY: the library stays loaded, `line` is text, and `take` receives a pointer to a
+        // `String`.
         unsafe {
             let target = (&raw mut answer).cast();
             self.loaded[place](line.as_ptr(), line.len(), take, target);
@@ -36,7 +38,8 @@ impl Copies {
 }
 
 extern "C" fn take(target: *mut c_void, bytes: *const u8, len: usize) {
-    // SAFETY: `Copies::act` passes a `String`, and the library the bytes of another one.
+    // SAFETY: `Copies::act` passes a pointer to a `String`, and the library passes the bytes of
+    // another `String`.
     let (answer, bytes) = unsafe {
         (
             &mut *target.cast::<String>(),
@@ -46,7 +49,8 @@ extern "C" fn take(target: *mut c_void, bytes: *const u8, len: usize) {
     answer.push_str(std::str::from_utf8(bytes).expect("text"));
 }
 
-/// Loads the library once more. From a file of its own, since one file is loaded once.
+/// Loads the library once more. It uses a new copy of the file, because the linker loads each file
+/// only once.
 fn load() -> Act {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     const SYMBOL: &CStr = c"second_copy_act";
@@ -61,7 +65,7 @@ fn load() -> Act {
         );
     }
     let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");
-    // SAFETY: the library does nothing when it is loaded. Its file is not needed after that.
+    // SAFETY: the library runs no code when it is loaded, and its file is not needed afterwards.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     let _ = std::fs::remove_file(&file);
     assert!(!library.is_null(), "{} does not load", built.display());
@@ -72,20 +76,21 @@ fn load() -> Act {
         "{} has no such function",
         built.display()
     );
-    // SAFETY: that is its type, in `second_copy.rs`.
+    // SAFETY: the function has this type in `second_copy.rs`.
     unsafe { std::mem::transmute::<*mut c_void, Act>(symbol) }
 }
 
-/// Where cargo puts the library: beside the directory of the tests.
+/// Returns the path of the library, which Cargo builds next to the directory of the tests.
 fn built() -> PathBuf {
     let test = std::env::current_exe().expect("this program");
     let profile = test.parent().and_then(Path::parent).expect("a directory");
     profile.join("examples/libsecond_copy.so")
 }
 
-/// Starts a child by `fork` alone that stays until it is killed, and returns its number.
+/// Forks a child that lives until it is killed, and returns its number. The child does not run
+/// another program.
 pub(crate) fn fork_and_stay() -> libc::pid_t {
-    // SAFETY: the child only sleeps, and ends without running anything of the parent's.
+    // SAFETY: the child only sleeps, and ends without running the parent's code.
     unsafe {
         let child = libc::fork();
         if child == 0 {

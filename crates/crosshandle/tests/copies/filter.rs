@@ -1,4 +1,4 @@
-//! A sandbox that does not know close_range(2), as old ones don't.
+//! A sandbox that refuses close_range(2), as old sandboxes do.
 
 /// Makes close_range(2) fail in this process from now on.
 pub(crate) fn forbid_close_range() {
@@ -9,7 +9,7 @@ pub(crate) fn forbid_close_range() {
         k,
     };
     let refusal = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
-    // The number of the call is the first word of what is looked at.
+    // The number of the system call is the first word of the filter's input.
     let mut steps = [
         step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         step(
@@ -25,7 +25,7 @@ pub(crate) fn forbid_close_range() {
         len: steps.len() as u16,
         filter: steps.as_mut_ptr(),
     };
-    // SAFETY: `program` describes `steps`, both valid for the calls. Threads started later
+    // SAFETY: `program` describes `steps`, and both are valid during the calls. Later threads
     // inherit the filter.
     let results = unsafe {
         [

@@ -1,7 +1,8 @@
-//! Several copies of crosshandle in one process: each is as good as a process of its own.
+//! Tests several copies of crosshandle in one process. Each copy must behave like a separate
+//! process.
 //!
-//! A test's peers are processes that have the copy in this program as number 0, and load further
-//! ones from shared libraries.
+//! A peer process has the copy in this program as number 0, and loads further copies from shared
+//! libraries.
 
 mod actor;
 #[allow(dead_code, reason = "each program uses a part of it")]
@@ -17,27 +18,27 @@ use peer::{Peer, eventually, serve};
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// In milliseconds: long enough for several looks at the others' lives.
+/// A time that is long enough for several liveness checks, in milliseconds.
 const WHILE: u32 = 300;
-/// Descriptors of a liveness thread that holds no lock: what takes the places of the standard
+/// Number of descriptors of a liveness thread without locks: three that replace the standard
 /// streams, and the socket to the rest of the process.
 const OWN: usize = 4;
 const LONG: u32 = DEADLINE.as_millis() as u32;
 
-/// An event of this process, and its handle as text.
+/// Creates an event, and returns it with its handle as text.
 fn event(context: &Context) -> (Event, String) {
     let event = context.create_event().expect("an event");
     let handle = event.handle().expect("a handle").to_string();
     (event, handle)
 }
 
-/// What a wait comes to that takes no longer than [`WHILE`].
+/// Waits for an event for at most [`WHILE`], and returns the outcome as a word.
 fn wait(event: &Event) -> String {
     let result = event.wait_timeout(Duration::from_millis(WHILE.into()));
     actor::answer(result.map(|()| "ok".into()))
 }
 
-/// As long as the system takes.
+/// Waits for an event until [`DEADLINE`], and returns the outcome as a word.
 fn wait_long(event: &Event) -> String {
     actor::answer(event.wait_timeout(DEADLINE).map(|()| "ok".into()))
 }
@@ -57,7 +58,7 @@ fn copies_open_what_others_in_their_process_export() {
         assert_eq!(peer.ask(opener, "read m 6"), "before");
         peer.tell(opener, "write m after!");
         assert_eq!(peer.ask(exporter, "read m 6"), "after!");
-        // What is freed stays for the other.
+        // Freed memory stays valid for the importer.
         peer.tell(exporter, "close m");
         assert_eq!(peer.ask(opener, "read m 6"), "after!");
         peer.tell(opener, "close m");
@@ -97,7 +98,7 @@ fn an_exporter_lives_on_when_its_importers_in_the_same_process_leave() {
         peer.tell(exporter, "pend e");
         for leaver in [1 - exporter, 2] {
             peer.tell(leaver, "leave");
-            // Of all, the one that is asked first would bury what it takes for a dead one's.
+            // The copy that checks liveness first must not mistake a leaver for a dead process.
             assert_eq!(other.ask(0, &format!("wait e {WHILE}")), "late");
             assert_eq!(other.ask(0, &format!("wait-next e {WHILE}")), "late");
         }
@@ -124,14 +125,14 @@ fn copies_at_one_exporter_live_and_leave_by_themselves() {
         other.tell(0, &open);
         peer.tell(first, &open);
         peer.tell(second, &open);
-        // They see each other's signals, and each other alive.
+        // The copies see each other's signals, and see each other as alive.
         for (signaller, waiter) in [(first, second), (second, first)] {
             peer.tell(signaller, "pend e");
             assert_eq!(peer.ask(waiter, &format!("wait e {WHILE}")), "late");
             peer.tell(signaller, "finish");
             peer.tell(waiter, &format!("wait e {LONG}"));
         }
-        // One leaves, comes back and leaves again; the other one's signal is still to come.
+        // One copy leaves, returns and leaves again while the other copy's signal is pending.
         peer.tell(second, "pend e");
         for _ in 0..2 {
             peer.tell(first, "leave");
@@ -167,7 +168,8 @@ fn the_death_of_a_process_is_that_of_all_its_copies() {
     }
     let exported = peer.ask(1, "make-event x");
     other.tell(0, &format!("open-event x {exported}"));
-    // It has all descriptors, so that the connections don't hang up, but proves nothing.
+    // The forked child keeps all descriptors open, so the connections do not hang up. It must not
+    // make its parent look alive.
     let forked = peer.fork();
     assert_eq!(wait(&events[0].0), "late");
     peer.kill();
@@ -212,7 +214,9 @@ fn who_leaves_is_gone_although_a_forked_child_has_the_connection() {
     assert!(exporter.descriptors() > before);
     let forked = peer.fork();
     peer.tell(1, "leave");
-    eventually("the exporter lets go", || exporter.descriptors() <= before);
+    eventually("the exporter closes its descriptors", || {
+        exporter.descriptors() <= before
+    });
     drop(forked);
 }
 
@@ -229,15 +233,17 @@ fn liveness_threads_keep_to_themselves() {
     for copy in [0, 1] {
         peer.tell(copy, &format!("open-event e {handle}"));
     }
-    // Nothing of the rest of the process: a pipe, say, would never hang up.
+    // The liveness threads keep no other descriptor of the process open. Otherwise a pipe would
+    // never hang up.
     assert_eq!(peer.locked(), 2 * (OWN + 1));
     peer.ask(1, "make-event x");
     peer.ask(1, "make-event y");
-    // One for the arena of the copy that exports, and one for the socket directory.
+    // One lock is for the arena of the exporting copy, and one for the socket directory.
     assert_eq!(peer.locked(), 2 * (OWN + 1) + 2);
     peer.tell(1, "leave");
     peer.await_locked(2 * OWN + 1);
-    // The program's handlers never run there, where its descriptors are others.
+    // The program's signal handlers must never run on a liveness thread, which has other
+    // descriptors.
     for thread in peer.liveness_threads() {
         let status = fs::read_to_string(thread.join("status")).expect("procfs");
         let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
@@ -262,18 +268,18 @@ fn copies_come_and_go_at_the_same_time() {
     let (event, pending) = event(&context);
     peer.tell(2, &format!("open-event e {pending}"));
     peer.tell(2, "pend e");
-    // Until everything that is made once has been made.
+    // These rounds create everything that is created only once.
     for copy in [0, 1] {
         peer.tell(copy, &format!("churn {handle} 1"));
         peer.tell(copy, "join");
     }
-    // The lock of the third copy.
+    // The remaining lock belongs to the third copy.
     let settled = 3 * OWN + 1;
     peer.await_locked(settled);
     for copy in [0, 1] {
         peer.tell(copy, &format!("churn {handle} {ROUNDS}"));
     }
-    // The third one lives through all of it.
+    // The third copy stays alive during all rounds.
     let end = Instant::now() + DEADLINE;
     while churned.status().submitted < u64::from(2 * ROUNDS + 2) {
         assert_eq!(wait(&event), "late");
@@ -300,7 +306,7 @@ fn without_liveness_threads_copies_refuse_each_other() {
     let memory = peer.ask(0, "make-memory m 4096");
     let refused = peer.ask(1, &format!("open-memory m {memory}"));
     assert_eq!(refused, "unsupported");
-    // With other processes all is as ever.
+    // Sharing with other processes still works.
     let mut other = Peer::start(TEST, &directory);
     other.tell(0, &format!("open-memory m {memory}"));
     other.tell(0, "write m hello");

@@ -1,4 +1,4 @@
-//! A process with several copies, and how it is told what to do.
+//! A process with several copies, and the commands that it receives.
 
 use crate::common::{DEADLINE, Directory, Parent, Process, is};
 use crate::copy::{self, Copies};
@@ -11,45 +11,46 @@ use std::time::Instant;
 pub(crate) struct Peer(Process);
 
 impl Peer {
-    /// Starts one that runs `test` again; there, [`serve`] must be what runs.
+    /// Starts a process that runs `test` again. The test must call [`serve`] there.
     pub(crate) fn start(test: &str, directory: &Directory) -> Self {
         Self(Process::start(test, PEER, directory))
     }
 
-    /// The same, where close_range(2) is forbidden.
+    /// Starts a process in which close_range(2) is refused.
     pub(crate) fn start_filtered(test: &str, directory: &Directory) -> Self {
         Self(Process::start(test, FILTERED, directory))
     }
 
-    /// Kills it; returns when it is dead.
+    /// Kills the process, and returns when it is dead.
     pub(crate) fn kill(self) {
         self.0.kill();
     }
 
-    /// Tells a copy what to do and returns its answer.
+    /// Sends a command to a copy, and returns the copy's reply.
     pub(crate) fn ask(&mut self, copy: usize, line: &str) -> String {
         self.0.say(&format!("{copy} {line}"));
         self.0.hear()
     }
 
-    /// Tells a copy what to do, which must succeed.
+    /// Sends a command to a copy, and checks that it succeeds.
     pub(crate) fn tell(&mut self, copy: usize, line: &str) {
         let answer = self.ask(copy, line);
         assert_eq!(answer, "ok", "copy {copy}: {line}");
     }
 
-    /// Starts a child by `fork` alone that stays until it is killed.
+    /// Forks a child that lives until it is killed.
     pub(crate) fn fork(&mut self) -> Forked {
         Forked(self.ask(0, "fork").parse().expect("its number"))
     }
 
-    /// Returns the number of descriptors that it has open, but for its liveness threads'.
+    /// Returns the number of open descriptors of the process, without those of its liveness
+    /// threads.
     pub(crate) fn descriptors(&self) -> usize {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.0.id()));
         entries.expect("procfs").count()
     }
 
-    /// Returns the directories in `/proc` of its liveness threads: one for each copy.
+    /// Returns the directories in `/proc` of the liveness threads. Each copy has one thread.
     pub(crate) fn liveness_threads(&self) -> Vec<PathBuf> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("procfs");
         let paths = tasks.flatten().map(|task| task.path());
@@ -59,19 +60,20 @@ impl Peer {
         paths.filter(is_liveness).collect()
     }
 
-    /// Returns the number of descriptors that its liveness threads have.
+    /// Returns the number of descriptors of the liveness threads.
     pub(crate) fn locked(&self) -> usize {
         let count = |path: PathBuf| fs::read_dir(path.join("fd")).expect("procfs").count();
         self.liveness_threads().into_iter().map(count).sum()
     }
 
-    /// Waits until that number is left: locks end a moment after what they stand for.
+    /// Waits until the liveness threads have this number of descriptors. A lock is released shortly
+    /// after its object.
     pub(crate) fn await_locked(&self, number: usize) {
         eventually("the locks end", || self.locked() == number);
     }
 }
 
-/// A child of a peer, which never outlives its test.
+/// A child of a peer, which is killed at the end of its test.
 pub(crate) struct Forked(i32);
 
 impl Drop for Forked {
@@ -85,7 +87,7 @@ impl Drop for Forked {
 const PEER: &str = "peer";
 const FILTERED: &str = "filtered";
 
-/// Does what a peer is told, in a process that is one.
+/// Executes the commands of a peer, if this process is one. Returns whether it is.
 pub(crate) fn serve() -> bool {
     if is(FILTERED) {
         filter::forbid_close_range();
@@ -105,7 +107,7 @@ pub(crate) fn serve() -> bool {
     true
 }
 
-/// Waits until something is so.
+/// Waits until a condition becomes true.
 pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
     let end = Instant::now() + DEADLINE;
     while !is_so() {

@@ -1,4 +1,4 @@
-//! A copy of crosshandle inside a shared library, as a plug-in has one.
+//! A copy of crosshandle inside a shared library, as in a plug-in.
 
 mod actor;
 
@@ -6,10 +6,10 @@ use actor::Actor;
 use std::ffi::c_void;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Takes the answer's bytes for the caller.
+/// Receives the bytes of the reply for the caller.
 type Take = extern "C" fn(target: *mut c_void, bytes: *const u8, len: usize);
 
-/// Lets this library's copy do what a line says.
+/// Executes the command in a line with this library's copy.
 ///
 /// # Safety
 /// `line` must point to `len` bytes of UTF-8; `take` must accept `target`.
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn second_copy_act(
     target: *mut c_void,
 ) {
     static ACTOR: LazyLock<Mutex<Actor>> = LazyLock::new(Mutex::default);
-    // SAFETY: promised by the caller.
+    // SAFETY: the caller guarantees it.
     let line = unsafe { std::str::from_utf8_unchecked(std::slice::from_raw_parts(line, len)) };
     let mut actor = ACTOR.lock().unwrap_or_else(PoisonError::into_inner);
     let answer = actor.act(line);

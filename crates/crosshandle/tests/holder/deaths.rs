@@ -1,4 +1,4 @@
-//! Makers, readers, holders and successors that are killed at random.
+//! Kills creators, readers, holders and successors at random.
 
 use crate::common::{DEADLINE, Directory};
 use crate::place::free_memory;
@@ -6,13 +6,14 @@ use crate::{Ahead, MAKER, Pair, READER, Random, check_held, number, place, role}
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Whether a link of `/proc` is of memory: of the host, or of a driver.
+/// Returns whether a link in `/proc` refers to memory of the host or of a driver.
 fn is_memory(link: &str) -> bool {
     let kinds = ["crosshandle-memory", "ze-sim", "/dev/nvidia", "dmabuf"];
     kinds.iter().any(|kind| link.contains(kind))
 }
 
-/// Waits until as much of a GPU's memory is free as before: drivers take a while to notice deaths, and keep some.
+/// Waits until as much GPU memory is free as before. Drivers notice deaths late, and keep some
+/// memory.
 fn await_free_memory(before: u64) {
     const SLACK: u64 = 32 << 20;
     let begin = Instant::now();
@@ -30,7 +31,7 @@ fn await_free_memory(before: u64) {
     }
 }
 
-/// Descriptors of memory that a process has.
+/// Returns the number of memory descriptors of a process.
 fn memory_descriptors(pid: u32) -> usize {
     let all = fs::read_dir(format!("/proc/{pid}/fd")).expect("it lives");
     let links = all
@@ -41,9 +42,9 @@ fn memory_descriptors(pid: u32) -> usize {
         .count()
 }
 
-/// Makers, readers, holders and successors are killed at random moments: no byte is lost that was promised,
-/// none is wrong, none is leaked. `CROSSHANDLE_HOLDER_CYCLES` says how often, and `CROSSHANDLE_HOLDER_SECONDS` for how
-/// long at most.
+/// Kills creators, readers, holders and successors at random moments. Promised memory must not be
+/// lost, changed or leaked. `CROSSHANDLE_HOLDER_CYCLES` sets the number of kills, and
+/// `CROSSHANDLE_HOLDER_SECONDS` limits the duration.
 #[test]
 fn nothing_is_lost_whoever_dies_when() {
     const TEST: &str = "deaths::nothing_is_lost_whoever_dies_when";
@@ -90,7 +91,7 @@ fn nothing_is_lost_whoever_dies_when() {
         }
         takeovers += u64::from(victim == 0);
         match victim {
-            // Killed before it was answered, it may have been heard.
+            // A killed creator may have been heard even if it received no reply.
             2 => {
                 promised.remove(&name);
             }
@@ -145,7 +146,7 @@ fn nothing_is_lost_whoever_dies_when() {
     assert_eq!((status.names, status.bytes), (0, 0));
     assert_eq!(status.takeovers, takeovers);
     let successor = status.successor.expect("a successor");
-    // What may be a driver's is closed in the background.
+    // Descriptors that may belong to a driver are closed in the background.
     let end = Instant::now() + DEADLINE;
     loop {
         let left = [status.pid, successor].map(memory_descriptors);

@@ -1,4 +1,4 @@
-//! One writer at a time, whoever is killed.
+//! A name has at most one writer at a time, whichever process is killed.
 
 use crate::common::{DEADLINE, Directory, Process};
 use crate::place::now_us;
@@ -8,7 +8,7 @@ use crosshandle::MemoryHandle;
 use crosshandle::holder::HeldName;
 use std::time::Instant;
 
-/// Makes memory, hands it over, and ends its maker.
+/// Allocates memory, hands it over, and ends its creator.
 fn hold_region(test: &str, directory: &Directory) {
     let mut maker = Process::start(test, MAKER, directory);
     maker.say("hand-over 1 region");
@@ -16,7 +16,7 @@ fn hold_region(test: &str, directory: &Directory) {
     maker.kill();
 }
 
-/// Has a writer claim the region. Returns its epoch and its handle, or why it was refused.
+/// Makes a writer claim the region. Returns its epoch and its handle, or the text of the refusal.
 fn claim(writer: &mut Process, wait_ms: u64, forces: bool) -> Result<(u64, MemoryHandle), String> {
     writer.say(&format!("claim region {wait_ms} {forces}"));
     let answer = writer.hear();
@@ -48,7 +48,7 @@ fn a_region_has_one_writer_at_a_time() {
     assert_eq!(maker.hear(), "held 1 true");
     let mut first = Process::start(TEST, WRITER, &directory);
     let mut second = Process::start(TEST, WRITER, &directory);
-    // Its maker has it mapped.
+    // The creator still has the memory mapped.
     let refused = claim(&mut first, 0, false).expect_err("it is open for writing");
     assert!(refused.contains("open for writing"), "{refused}");
     maker.kill();
@@ -61,7 +61,7 @@ fn a_region_has_one_writer_at_a_time() {
         .open_to_write("region")
         .expect_err("it has a writer");
     assert!(refused.to_string().contains("claim it"), "{refused}");
-    // Reading needs no claim, and readers are told of the next writer.
+    // Reading needs no claim, and readers are notified of the next writer.
     let reading = pair.holder.open("region").expect("held");
     assert_eq!((reading.epoch, reading.writer), (1, Some(first.id())));
     std::thread::scope(|scope| {
@@ -75,18 +75,18 @@ fn a_region_has_one_writer_at_a_time() {
         assert_eq!((told.epoch, told.version), (2, 1));
         check_open(&directory, &told);
     });
-    // Another name would be another way to write it.
+    // A second name for the same memory would give a second way to write it.
     let now = pair.holder.open("region").expect("held").parts[0].read_only;
     let reads = now.expect("a handle").to_string();
     let text = hold_text("other", 0, &handle.to_string(), &reads);
     let answer = hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
     assert!(answer.contains("fenced"), "{answer}");
-    // What the first one was given opens nothing any more.
+    // The first writer's handle no longer opens the memory.
     directory
         .context()
         .open_memory(&handle)
         .expect_err("of an epoch that is over");
-    // Who has ended its claim must have let go of it.
+    // A writer that ended its claim must also have dropped the memory.
     second.say("end");
     assert_eq!(second.hear(), "ended");
     let mut third = Process::start(TEST, WRITER, &directory);
@@ -94,16 +94,17 @@ fn a_region_has_one_writer_at_a_time() {
     assert!(refused.contains("open for writing"), "{refused}");
     second.say("drop");
     assert_eq!(second.hear(), "dropped");
-    // Dropped memory is unmapped soon.
+    // Dropped memory is unmapped soon afterwards.
     assert_eq!(claim(&mut third, 30_000, false).expect("claimed").0, 3);
-    // The successor knows who writes.
+    // The successor knows the current writer.
     Pair::kill(pair.await_safe().pid);
     let refused = claim(&mut second, 0, false).expect_err("the third lives");
     assert!(refused.contains("has not ended"), "{refused}");
     assert_eq!(claim(&mut second, 0, true).expect("by force").0, 4);
     Pair::kill(pair.await_safe().pid);
     assert_eq!(pair.holder.open("region").expect("held").epoch, 4);
-    // Force is for this claim alone: the next one asks for the end of both, also at the successor.
+    // Force applies to this claim only. The next claim waits for the end of both writers, also at
+    // the successor.
     for (order, answer) in [("end", "ended"), ("drop", "dropped")] {
         second.say(order);
         assert_eq!(second.hear(), answer);
@@ -139,9 +140,10 @@ fn a_forked_child_of_a_writer_holds_its_fence() {
     assert_eq!(claim(&mut second, 30_000, false).expect("claimed").0, 2);
 }
 
-/// Writers are killed while they write, with two others waiting each time: one of them is let in, after the
-/// last write, and no two have one epoch. On a GPU a kernel writes without end. `CROSSHANDLE_FENCE_CYCLES` says how
-/// often, and `CROSSHANDLE_FENCE_SECONDS` for how long at most.
+/// Kills writers while they write, with two other writers waiting each time. One waiter is admitted
+/// after the last write, and no two writers share an epoch. On a GPU, a kernel writes without end.
+/// `CROSSHANDLE_FENCE_CYCLES` sets the number of kills, and `CROSSHANDLE_FENCE_SECONDS` limits the
+/// duration.
 #[test]
 fn writers_are_killed_and_no_two_have_one_epoch() {
     const TEST: &str = "fences::writers_are_killed_and_no_two_have_one_epoch";
@@ -215,7 +217,7 @@ fn writers_are_killed_and_no_two_have_one_epoch() {
     );
 }
 
-/// Describes times in microseconds.
+/// Formats times that are given in microseconds.
 fn figures(times: &mut [u64]) -> String {
     times.sort_unstable();
     let ms = |us: u64| format!("{}.{} ms", us / 1_000, us % 1_000 / 100);

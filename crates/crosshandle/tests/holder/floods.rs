@@ -1,4 +1,5 @@
-//! Programs that ask for all that a holder has, of one user and of two: others have their share all the same.
+//! Programs of one and of two users that request everything a holder has. Other programs must still
+//! get their share.
 
 use crate::common::{DEADLINE, Directory, Parent, Process};
 use crate::recovery::{await_back, kill_both, restart};
@@ -13,15 +14,16 @@ use std::fs;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// Makes this process one of another user.
+/// Changes this process to another user.
 pub(crate) fn become_stranger() {
-    // SAFETY: both change this process alone, which has done nothing yet.
+    // SAFETY: the calls change only this process, which has done nothing yet.
     let changed = unsafe { libc::setgid(STRANGER) == 0 && libc::setuid(STRANGER) == 0 };
     assert!(changed, "the test runs as root");
 }
 
-/// Floods a holder, as it is told: `silent HANDLE HANDLE` with hand-overs of a maker that does not answer, `stranger`
-/// as another user from then on, `all` with everything until its parent ends it.
+/// Floods a holder as the parent says. `silent HANDLE HANDLE` hands over memory of an exporter that
+/// does not reply. `stranger` changes to another user first. `all` sends every kind of request
+/// until the parent ends.
 pub(crate) fn flood() {
     let directory = Directory::inherited();
     let mut parent = Parent::new();
@@ -75,7 +77,7 @@ fn flood_without_end(directory: &Directory, kind: usize) {
     }
 }
 
-/// Whether this process may become another one's user. Says so if not.
+/// Returns whether this process may change to another user, and prints a note if not.
 fn may_be_strangers() -> bool {
     let may = rustix::process::geteuid().is_root();
     if !may {
@@ -84,7 +86,7 @@ fn may_be_strangers() -> bool {
     may
 }
 
-/// Hands memory over some times, and returns how long each took.
+/// Hands memory over several times, and returns the duration of each call.
 fn hand_over_often(directory: &Directory, holder: &Holder, of: &str, times: u64) -> Vec<Duration> {
     let context = alone(directory);
     let mut took: Vec<_> = (0..times)
@@ -109,7 +111,7 @@ fn a_users_flood_costs_that_user_alone() {
     }
     let directory = Directory::new();
     directory.set_mode(0o1777);
-    // Another user has been first to take the names of a journal.
+    // Another user has created the journal's names first.
     for name in [
         "holder.journal",
         "holder.journal.next",
@@ -149,9 +151,9 @@ fn a_users_flood_costs_that_user_alone() {
         );
     }
     let greatest = loaded.last().expect("some");
-    println!("hand-overs: {unloaded:?} alone, {loaded:?} beside the flood");
+    println!("hand-overs: {unloaded:?} alone, {loaded:?} during the flood");
     assert!(*greatest < Duration::from_secs(2), "{loaded:?}");
-    // The journal was written: what a reader keeps comes back.
+    // The journal was written, so a name that a reader keeps comes back.
     let held = pair.holder.open("loaded-3").expect("held");
     let _kept = pair.holder.back_up(&held).expect("kept");
     drop((makers, flooders));
@@ -185,7 +187,7 @@ fn one_process_takes_its_share_of_contexts_alone() {
     let mut other = Process::start(TEST, MAKER, &directory);
     other.say("hand-over 2 other");
     assert_eq!(other.hear(), "held 1 true");
-    // What is given up makes room.
+    // Removing a name makes room for another one.
     pair.holder.remove("name-0").expect("removed");
     let memory = make_memory(&contexts[64], 1);
     memory.hand_over(&pair.holder, "again").expect("room");
@@ -207,7 +209,7 @@ fn one_process_takes_its_share_of_waits_alone() {
     for _ in 0..100 {
         kept.extend(send_raw(&directory, "holder.sock", wait.as_bytes()));
     }
-    // This process has its share, so its next wait is put off until its timeout.
+    // This process has used its share, so the holder delays its next wait until the timeout.
     let holder = pair.holder.clone().timeout(Duration::from_millis(300));
     let begin = Instant::now();
     let late = holder.await_version("name", 1, Duration::from_millis(300));
@@ -237,9 +239,10 @@ fn one_process_takes_its_share_of_waits_alone() {
     assert_eq!(reader.hear(), "version 2");
 }
 
-/// Both processes of a holder die, and readers bring everything back: `CROSSHANDLE_RECOVERY_ROUNDS` times (3), with
-/// `CROSSHANDLE_RECOVERY_READERS` processes (20) that keep 10 names each. In the last round three hostile processes of
-/// the same user flood the next holder.
+/// Both processes of a holder die, and readers restore everything. `CROSSHANDLE_RECOVERY_ROUNDS`
+/// sets the number of rounds (3). `CROSSHANDLE_RECOVERY_READERS` sets the number of processes (20),
+/// which keep 10 names each. In the last round, three hostile processes of the same user flood the
+/// next holder.
 #[test]
 fn many_readers_bring_all_names_back_beside_a_flood() {
     const TEST: &str = "floods::many_readers_bring_all_names_back_beside_a_flood";

@@ -1,5 +1,7 @@
-//! Memory that outlives its maker, its holder and that one's successor. The tests' memory is of the host, or of the
-//! device that `CROSSHANDLE_HOLDER_DEVICE` names: those in `names` that say nothing of host memory, `fences` and `deaths`.
+//! Memory that outlives its creator, its holder and the successor.
+//!
+//! The tests use host memory. Most of `names`, `fences` and `deaths` can also use memory of the
+//! device that `CROSSHANDLE_HOLDER_DEVICE` names.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 #[path = "../common/mod.rs"]
@@ -34,10 +36,10 @@ const MAKER: &str = "maker";
 const READER: &str = "reader";
 const WRITER: &str = "writer";
 
-/// A user whom the holders of [`HOLDER_OF_USERS`] admit, and who is not this one.
+/// Another user, whom the holders of [`HOLDER_OF_USERS`] admit.
 const STRANGER: u32 = 61_234;
 
-/// Runs the part of a second process, if this is one. All tests have the same.
+/// Runs the role of a second process, if this is one. All tests share these roles.
 fn role() -> bool {
     if is(HOLDER) || is(HOLDER_OF_USERS) {
         let has_users = is(HOLDER_OF_USERS);
@@ -90,7 +92,7 @@ fn options_for(has_users: bool) -> ServeOptions {
     }
 }
 
-/// Bytes that follow from a number.
+/// Returns bytes that depend on a number.
 fn contents(seed: u64, len: usize) -> Vec<u8> {
     let word = |index: u64| {
         (seed ^ index)
@@ -103,7 +105,8 @@ fn contents(seed: u64, len: usize) -> Vec<u8> {
 
 const LEN: usize = 64 << 10;
 
-/// A place whose contexts do not share segments among allocations, so that all of them can be handed over.
+/// Creates a place whose allocations have their own segments, so that each of them can be handed
+/// over.
 fn alone(directory: &Directory) -> Place {
     Place::new(directory.options().pooling(false))
 }
@@ -134,7 +137,7 @@ fn open_held(context: &Context, held: &HeldName) -> crosshandle::Result<Memory> 
     context.open_memory_read_only(&handle)
 }
 
-/// Opens what a name stands for, and checks its bytes.
+/// Opens a held name, and checks its bytes.
 fn check_held(place: &Place, held: &HeldName, seed: u64) {
     check(place, &open_held(place, held).expect("opened"), seed);
 }
@@ -145,13 +148,14 @@ fn check_handle(directory: &Directory, handle: &MemoryHandle, seed: u64) {
     check(&place, &place.open_memory(handle).expect("opened"), seed);
 }
 
-/// What a variable says, if it is set: how often or how long a test goes on.
+/// Returns the number in an environment variable, if it is set. Such variables limit the rounds or
+/// the duration of a test.
 fn number(variable: &str) -> Option<u64> {
     let text = std::env::var(variable).ok()?;
     Some(text.parse().expect("a number"))
 }
 
-/// A holder and its successor, ended with the test.
+/// A holder and its successor, which end with the test.
 struct Pair {
     first: Process,
     holder: Holder,
@@ -166,7 +170,7 @@ impl Pair {
         Self::of(Process::start_by(by, test, HOLDER, directory), directory)
     }
 
-    /// A pair that a process has begun.
+    /// Returns the pair whose first holder is this process.
     fn of(mut first: Process, directory: &Directory) -> Self {
         assert_eq!(first.hear(), "ready");
         let holder = holder_of(directory);
@@ -175,7 +179,7 @@ impl Pair {
         pair
     }
 
-    /// Waits until a successor has everything.
+    /// Waits until a successor has a copy of everything.
     fn await_safe(&self) -> Status {
         let begin = Instant::now();
         loop {
@@ -191,7 +195,8 @@ impl Pair {
     fn kill(pid: u32) {
         let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
         match kill_process(pid, Signal::KILL) {
-            // A successor that was killed before: its holder had not heard of it when it was asked, and has since.
+            // The process was a successor that was killed earlier. Its holder had not noticed that
+            // when it reported the number.
             Ok(()) | Err(Errno::SRCH) => {}
             Err(errno) => panic!("killing {pid:?}: {errno}"),
         }
@@ -207,7 +212,7 @@ impl Drop for Pair {
     }
 }
 
-/// Numbers that look random, the same in each run.
+/// Pseudo-random numbers, which are the same in each run.
 struct Random(u64);
 
 impl Random {
@@ -219,7 +224,7 @@ impl Random {
         (self.0 >> 33) % end
     }
 
-    /// Goes on after a moment, at which somebody else may be anywhere.
+    /// Spins for a random time, so that other processes may reach any point.
     fn moment(&mut self) {
         let end = Instant::now() + Duration::from_micros(self.below(4_000));
         while Instant::now() < end {
@@ -228,11 +233,13 @@ impl Random {
     }
 }
 
-/// Processes of a role that are started before they are needed: a GPU's context takes a while.
+/// Processes of a role that are started ahead of time, because creating a GPU context takes a
+/// while.
 struct Ahead<'a> {
     start: Box<dyn Fn() -> Process + 'a>,
     waiting: std::collections::VecDeque<Process>,
-    /// How many are started at a time when none is left, before anything is measured; 0: one for each that is taken.
+    /// Number of processes that are started at a time when none is left, before any measurement. If
+    /// it is 0, one is started for each that is taken.
     batch: usize,
 }
 
@@ -247,8 +254,9 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Those of a GPU are started many at a time, and have their contexts before the first one is taken: the driver
-    /// makes contexts one after the other, and ends processes meanwhile later than it could.
+    /// Starts processes in batches on a GPU. All processes of a batch have their contexts before
+    /// the first one is taken. The driver creates contexts one after the other, and ends processes
+    /// later while it does so.
     fn in_batches_of(test: &'a str, role: &'a str, directory: &'a Directory) -> Self {
         let batch = if place::is_host() { 0 } else { 16 };
         Self {

@@ -1,4 +1,4 @@
-//! Names and what they stand for, whoever ends.
+//! Tests names and the memory behind them while processes end.
 
 use crate::common::{DEADLINE, Directory, Process};
 use crate::{
@@ -31,7 +31,7 @@ fn handed_over_memory_outlives_its_maker() {
     assert_eq!(open(&mut before, &handle, 1), "opened");
     maker.say("hand-over 1 one");
     assert_eq!(maker.hear(), "held 1 true");
-    // Who has it open, opens it again, or opens it now.
+    // A reader that has the memory open opens it again, and a new reader opens it.
     assert_eq!(open(&mut before, &handle, 1), "opened");
     let mut during = Process::start(TEST, READER, &directory);
     assert_eq!(open(&mut during, &handle, 1), "opened");
@@ -40,7 +40,7 @@ fn handed_over_memory_outlives_its_maker() {
     assert_eq!(maker.hear(), "dropped");
     let mut dropped = Process::start(TEST, READER, &directory);
     assert_eq!(open(&mut dropped, &handle, 1), "opened");
-    // Both makers' numbers are in use still.
+    // The creator's next memory must not collide with the handed-over memory.
     maker.say("make 3");
     let third = maker.hear();
     assert_eq!(open(&mut dropped, &third, 3), "opened");
@@ -55,7 +55,7 @@ fn handed_over_memory_outlives_its_maker() {
         reader.say("check");
         assert_eq!(reader.hear(), "good");
     }
-    // Access is what the handle says, and its key is needed.
+    // The handle decides the access, and opening needs its key.
     let held = pair.holder.open("one").expect("held");
     assert_eq!(held.parts[0].handle, None);
     let read_only = held.parts[0].read_only.expect("a handle");
@@ -65,7 +65,7 @@ fn handed_over_memory_outlives_its_maker() {
         .expect_err("it is for reading");
     assert!(matches!(refused, Error::ReadOnly), "{refused}");
     let mut forged = *read_only.as_bytes();
-    // Neither the flag nor the record of the handle for writing can be had by editing this one.
+    // Editing a read-only handle must not yield the flag or the record of the writable handle.
     forged[7] ^= 1;
     assert!(MemoryHandle::from_bytes(&forged).is_err());
     let writable = pair.holder.open_to_write("one").expect("held").parts[0].handle;
@@ -75,7 +75,7 @@ fn handed_over_memory_outlives_its_maker() {
     context.write(&memory, 0, &[7; 8]);
     let reading = context.open_memory_read_only(&read_only).expect("opened");
     assert_eq!(context.read(&reading, 0, 8), [7; 8], "one memory");
-    // Nobody can open it once it is let go of; who has it keeps it.
+    // A removed name can no longer be opened. Readers that have the memory open keep it.
     pair.holder.remove("one").expect("removed");
     let mut late = Process::start(TEST, READER, &directory);
     let refused = open(&mut late, &handle, 1);
@@ -116,9 +116,9 @@ fn a_killed_holder_has_a_successor_and_readers_notice_nothing() {
         reader.say("check");
         assert_eq!(reader.hear(), "good");
     }
-    // A hundred milliseconds are the promise; a busy machine is no fault.
+    // The documented limit is 100 milliseconds. A busy machine is no failure.
     assert!(slowest < Duration::from_secs(2), "{slowest:?}");
-    // The successor's death is nobody's business either.
+    // The successor's death must not affect readers either.
     let status = pair.await_safe();
     Pair::kill(status.successor.expect("a successor"));
     maker = Process::start(TEST, MAKER, &directory);
@@ -155,7 +155,7 @@ fn only_whole_memory_of_its_own_is_handed_over() {
     let pooled = make_memory(&context, 1).hand_over(&pair.holder, "a");
     let pooled = pooled.expect_err("it shares its segment").to_string();
     assert!(pooled.contains("pooling(false)"), "{pooled}");
-    // Large memory has a segment alone in every context.
+    // Large memory has its own segment in every context.
     let options = AllocationOptions::new(96 << 20);
     let large = context.allocate_with(options).expect("memory");
     large.hand_over(&pair.holder, "large").expect("handed over");
@@ -183,12 +183,12 @@ fn only_whole_memory_of_its_own_is_handed_over() {
         ),
         "{refused}"
     );
-    // After a refusal it is the maker's own as before.
+    // After a refusal, the creator still owns the memory.
     let handle = memory.handle().expect("a handle");
     check_handle(&directory, &handle, 2);
     memory.hand_over(&pair.holder, "b").expect("handed over");
     check_handle(&directory, &handle, 2);
-    // Under two names, and let go of with the last.
+    // The memory gets a second name, and is released with the last one.
     memory
         .hand_over(&pair.holder, "c")
         .expect("handed over again");
@@ -241,12 +241,12 @@ fn names_have_versions_tokens_and_pins() {
         assert_eq!(second.version, 2);
         check_held(&context, &second, 2);
     });
-    // Who has the version before keeps it; nobody else gets it.
+    // A reader of the previous version keeps it, but it cannot be opened again.
     check(&context, &reading, 1);
     assert!(open_held(&place(&directory), &first).is_err());
     let late = holder.await_version("model", 2, Duration::from_millis(20));
     assert!(late.expect_err("no third").is_timeout());
-    // Waiting survives the holder.
+    // A wait survives the holder's death.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| holder.await_version("model", 2, DEADLINE));
         Pair::kill(pair.await_safe().pid);
@@ -268,7 +268,7 @@ fn names_have_versions_tokens_and_pins() {
     holder.pin("model", false).expect("unpinned");
     holder.remove("model").expect("removed");
     assert_eq!(fault(holder.open("model")), HolderFault::NoSuchName);
-    // Tokens.
+    // Names with tokens.
     let options = HoldOptions::new()
         .read_token("r")
         .write_token("w")
@@ -337,7 +337,7 @@ fn a_name_that_is_replaced_keeps_its_tokens() {
     assert_eq!(next.version, 2);
     is_refused(pair.holder.open("secret"));
     with("r").open("secret").expect("its token still");
-    // Who may write may not say who may read.
+    // A process with the write token may not change the tokens.
     let taken = publish(&with("w"), tokens("mine"));
     is_refused(taken.map(|_| unreachable!("it has tokens")));
     publish(&with("w"), tokens("r")).expect("the same tokens");
@@ -364,7 +364,7 @@ fn a_takeover_needs_no_names_in_the_directory() {
     maker.kill();
     for round in 0..3 {
         let status = pair.await_safe();
-        // Whoever may write there can do that.
+        // Every process that may write to the directory can do this.
         for entry in fs::read_dir(directory.path()).expect("entries") {
             let path = entry.expect("an entry").path();
             let name = path
@@ -379,12 +379,12 @@ fn a_takeover_needs_no_names_in_the_directory() {
         Pair::kill(status.pid);
         let begin = Instant::now();
         while pair.holder.status().is_err() {
-            assert!(begin.elapsed() < DEADLINE, "nobody has taken over");
+            assert!(begin.elapsed() < DEADLINE, "no successor has taken over");
             std::thread::yield_now();
         }
         let held = pair.holder.open("one").expect("held still");
         check_held(&place(&directory), &held, 1);
-        // By a handle from before.
+        // Opens a handle from before the takeovers.
         let handle: MemoryHandle = handle.parse().expect("a handle");
         check_handle(&directory, &handle, 1);
         assert_eq!(pair.await_safe().takeovers, round + 1);

@@ -1,4 +1,5 @@
-//! A context on the device of these tests, and access to memory that the host may not be able to access.
+//! A context on the device of these tests, and access to memory that the host may not be able to
+//! access.
 
 use crate::common::DEADLINE;
 use crosshandle::{
@@ -7,14 +8,14 @@ use crosshandle::{
 };
 use std::ops::Deref;
 
-/// The variable that names the device.
+/// Environment variable that names the device.
 const DEVICE: &str = "CROSSHANDLE_HOLDER_DEVICE";
-/// Bytes that are copied at a time.
+/// Number of bytes that are copied at a time.
 const STAGED: usize = 64 << 10;
 
 pub(crate) struct Place {
     context: Context,
-    /// Where bytes go through, and by which queue, if the host cannot access the device's memory.
+    /// The queue and the staging memory for copies, if the host cannot access the device's memory.
     staging: Option<(Queue, Memory)>,
 }
 
@@ -26,17 +27,18 @@ impl Deref for Place {
     }
 }
 
-/// The device's name.
+/// Returns the name of the device.
 fn device() -> String {
     std::env::var(DEVICE).unwrap_or_else(|_| "host".into())
 }
 
-/// Whether the tests' memory is of the host.
+/// Returns whether the tests use host memory.
 pub(crate) fn is_host() -> bool {
     device() == "host"
 }
 
-/// The device's memory that nothing uses; `None` on the host, whose is everybody's.
+/// Returns the free memory of the device in bytes, or `None` on the host, where other processes use
+/// it too.
 pub(crate) fn free_memory() -> Option<u64> {
     let device = Device::find(&device()).expect("the device");
     (!is_host()).then(|| device.free_memory())?
@@ -87,7 +89,7 @@ impl Place {
     }
 }
 
-/// Microseconds of a clock that all processes of the machine share.
+/// Returns the time of a clock that all processes of the machine share, in microseconds.
 pub(crate) fn now_us() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000

@@ -1,4 +1,4 @@
-//! A holder and its successor that die at the same moment: names come back from readers that have kept them.
+//! A holder and its successor die at the same time, and readers that keep names restore them.
 
 use crate::common::{DEADLINE, Directory, Process};
 use crate::strangers::{hear_raw, send_raw};
@@ -10,7 +10,7 @@ use crosshandle::{Error, HolderFault, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Instant;
 
-/// Kills a holder and its successor, so that neither can start another one.
+/// Kills a holder and its successor together, so that neither can start a replacement.
 pub(crate) fn kill_both(pair: &Pair) {
     let status = pair.await_safe();
     let signal = |pid: u32, signal| {
@@ -32,27 +32,27 @@ pub(crate) fn kill_both(pair: &Pair) {
         }
         std::thread::yield_now();
     }
-    // Their sockets are closed before their lock is.
+    // The kernel closes a process's sockets before it releases its lock.
     while ![status.pid, successor].into_iter().all(has_ended) {
         assert!(begin.elapsed() < DEADLINE, "they were killed");
         std::thread::yield_now();
     }
 }
 
-/// Whether a process has ended, though its parent may not have heard of it yet.
+/// Returns whether a process has ended, even if its parent has not waited for it yet.
 pub(crate) fn has_ended(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     status.map_or(true, |text| text.contains(") Z "))
 }
 
-/// Starts the next holder in the directory, after both before were killed.
+/// Starts the next holder in the directory, after both processes of the previous one were killed.
 pub(crate) fn restart(test: &str, directory: &Directory, pair: &mut Pair) {
     pair.first = Process::start(test, HOLDER, directory);
     assert_eq!(pair.first.hear(), "ready");
     pair.await_safe();
 }
 
-/// Waits until a name is back.
+/// Waits until a name is restored.
 pub(crate) fn await_back(holder: &Holder, name: &str) -> HeldName {
     let begin = Instant::now();
     loop {
@@ -91,7 +91,7 @@ fn names_come_back_from_readers_when_both_holders_die() {
             assert_eq!(reader.hear(), "kept");
         }
     }
-    // Its maker lives on with one, and has ended for the other readers.
+    // The creator ends as well.
     maker.kill();
     for round in 0..2 {
         kill_both(&pair);
@@ -107,16 +107,16 @@ fn names_come_back_from_readers_when_both_holders_die() {
             };
             assert_eq!(held.recovered, Some(known));
         }
-        // By the handle from before, too.
+        // The handle from before works too.
         let place = place(&directory);
         let handle = of_one.expect("a handle");
         let opened = place.open_memory_read_only(&handle).expect("opened");
         check(&place, &opened, 1);
-        // What nobody has kept is known, and not there.
+        // The new holder knows of a name that no reader kept, and reports it as lost.
         let lost = why(pair.holder.open("nobodys"));
         assert!(lost.contains("died together with its successor"), "{lost}");
         assert_eq!(pair.await_safe().lost, 1);
-        // The successor knows all that.
+        // The successor knows all names as well.
         Pair::kill(pair.await_safe().pid);
         let held = pair.holder.open("two").expect("held");
         assert!(held.recovered.is_some() && pair.await_safe().lost == 1);
@@ -125,12 +125,12 @@ fn names_come_back_from_readers_when_both_holders_die() {
             assert_eq!(reader.hear(), "good");
         }
         if round == 0 {
-            // One is enough, also of those that were not the ones to bring it.
+            // One reader is enough, even one that did not restore the name last time.
             readers[0].say("forget");
             assert_eq!(readers[0].hear(), "forgotten");
         }
     }
-    // Nobody had it for writing.
+    // No reader kept the writable handle.
     let refused = why(pair.holder.open_to_write("one"));
     assert!(refused.contains("publish its next version"), "{refused}");
     let refused = why(pair.holder.claim("one", &ClaimOptions::new().force(true)));
@@ -142,7 +142,8 @@ fn names_come_back_from_readers_when_both_holders_die() {
     let held = pair.holder.open("one").expect("held");
     assert_eq!(held.recovered, None);
     check_held(&place(&directory), &held, 9);
-    // Loaded again, a lost name goes on counting; let go of, it is not waited for any more.
+    // A lost name that is published again continues its version numbers. A removed name is no
+    // longer reported as lost.
     let done = next
         .hand_over(&pair.holder, "nobodys")
         .expect("loaded again");
@@ -151,8 +152,8 @@ fn names_come_back_from_readers_when_both_holders_die() {
     restart(TEST, &directory, &mut pair);
     await_back(&pair.holder, "two");
     assert_eq!(pair.await_safe().lost, 2);
-    pair.holder.remove("one").expect("let go of");
-    pair.holder.remove("nobodys").expect("let go of");
+    pair.holder.remove("one").expect("removed");
+    pair.holder.remove("nobodys").expect("removed");
     assert_eq!(pair.await_safe().lost, 0);
 }
 
@@ -191,7 +192,7 @@ fn only_what_was_held_comes_back() {
     let secret_held = with("r").open("secret").expect("its token");
     let backup = with("r").back_up(&secret_held).expect("a backup");
     assert_eq!((backup.name(), backup.version()), ("secret", 1));
-    // A stranger with memory of its own of the same length.
+    // Another process has memory of the same length.
     maker.say("handles 7");
     let theirs = maker.hear();
     let theirs = theirs.split_once(' ').expect("two handles").1;
@@ -202,7 +203,7 @@ fn only_what_was_held_comes_back() {
         );
         hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"))
     };
-    // What is held is never replaced.
+    // An offer never replaces a held name.
     assert_eq!(offer("one", 3, &own, theirs), "\"done\"");
     check_held(
         &place(&directory),
@@ -213,7 +214,7 @@ fn only_what_was_held_comes_back() {
     assert!(refused.contains("was held and lost"), "{refused}");
     let refused = offer("new", 1, &own, theirs);
     assert!(refused.contains("no_such_name"), "{refused}");
-    // A later version would not be what was held, and the one before is not either.
+    // Neither a later version nor the previous one may be restored.
     reader.stop();
     kill_both(&pair);
     restart(TEST, &directory, &mut pair);
@@ -237,9 +238,9 @@ fn only_what_was_held_comes_back() {
         );
         assert!(pair.holder.open("one").is_err(), "{expected}");
     }
-    // Nor may it be taken by who may not replace it.
+    // A process that may not replace the name may not publish it either.
     let memory = make_memory(&alone(&directory), 6);
-    // It has come back here, as this process has kept it.
+    // This process has kept the name, so the name has been restored.
     let begin = Instant::now();
     while let Err(error) = with("r").open("secret") {
         assert!(begin.elapsed() < DEADLINE, "{error}");
@@ -262,7 +263,7 @@ fn only_what_was_held_comes_back() {
         why(pair.holder.open("secret")).contains("token"),
         "it has kept its tokens"
     );
-    // At last the right one.
+    // The genuine reader resumes.
     kill_process(
         Pid::from_raw(reader.id() as i32).expect("a process"),
         Signal::CONT,
@@ -275,7 +276,7 @@ fn only_what_was_held_comes_back() {
         open_held(&place(&directory), &back).expect("opened").len(),
         LEN
     );
-    // Whoever ends it means it: nothing is left to come back.
+    // A deliberate end of the holder removes everything, so nothing is restored.
     with("w").remove("secret").expect("removed");
     pair.holder.stop().expect("ended");
     restart(TEST, &directory, &mut pair);

@@ -1,4 +1,4 @@
-//! What the second processes do.
+//! The roles of the second processes.
 
 use crate::common::{Directory, Parent};
 use crate::place::{Place, now_us};
@@ -9,11 +9,13 @@ use crosshandle::{
 };
 use std::time::{Duration, Instant};
 
-/// Threads of the kernel that writes, and bytes that all of them write.
+/// Number of threads of the kernel that writes. `WRITTEN` is the number of bytes that all of them
+/// write.
 const THREADS: usize = 256;
 const WRITTEN: usize = 16 * THREADS;
 
-/// Writes numbers that go up to a word for each thread, and `epoch` to the one behind, without end.
+/// A kernel in which each thread writes increasing numbers to a word and `epoch` to the next word,
+/// without end.
 const ENDLESS: &str = "
 .version 7.0
 .target sm_70
@@ -40,8 +42,8 @@ again:
 }
 ";
 
-/// Makes memory and hands it over, as it is told: `make SEED`, `hand-over SEED NAME`, `publish SEED NAME`,
-/// `drop SEED`.
+/// Allocates memory and hands it over, by the commands `make SEED`, `hand-over SEED NAME`,
+/// `publish SEED NAME` and `drop SEED`.
 pub(crate) fn make() {
     let directory = Directory::inherited();
     let (place, holder) = (alone(&directory), holder_of(&directory));
@@ -81,8 +83,8 @@ pub(crate) fn make() {
     }
 }
 
-/// Claims a name and writes, as it is told: `claim NAME WAIT_MS FORCE`, `fill` until it is killed, `fork`,
-/// `end`, `drop`.
+/// Claims a name and writes, by the commands `claim NAME WAIT_MS FORCE`, `fill` (until it is
+/// killed), `fork`, `end` and `drop`.
 pub(crate) fn write() {
     let directory = Directory::inherited();
     let (place, holder) = (place(&directory), holder_of(&directory));
@@ -108,15 +110,15 @@ pub(crate) fn write() {
             "fill" => {
                 let (lease, memory) = claimed.take().expect("claimed");
                 let (epoch, memory) = (lease.expect("it").epoch(), memory.expect("it"));
-                // What the writer before wrote last stays: nobody else writes.
+                // The last write of the previous writer must stay, because no other process writes.
                 await_silence(&place, &memory);
                 fill(&place, &memory, epoch, || parent.say("filling"));
             }
             "fork" => {
-                // SAFETY: the child calls nothing but pause(2) and _exit(2).
+                // SAFETY: the child calls only pause(2) and _exit(2).
                 let child = unsafe { libc::fork() };
                 if child == 0 {
-                    // SAFETY: both are safe in a forked child.
+                    // SAFETY: both calls are safe in a forked child.
                     unsafe {
                         libc::pause();
                         libc::_exit(0);
@@ -138,8 +140,8 @@ pub(crate) fn write() {
     }
 }
 
-/// Opens and checks memory, as it is told: `open HANDLE SEED`, `check`, `names`, `keep NAME`, `await NAME VERSION`,
-/// `offer`, `forget`.
+/// Opens and checks memory, by the commands `open HANDLE SEED`, `check`, `names`, `keep NAME`,
+/// `await NAME VERSION`, `offer` and `forget`.
 pub(crate) fn read() {
     let directory = Directory::inherited();
     let mut parent = Parent::new();
@@ -192,7 +194,7 @@ pub(crate) fn read() {
             "names" => {
                 let names = holder_of(&directory).list().expect("names");
                 for name in names {
-                    // It may be gone, or replaced, by now.
+                    // The name may be removed or replaced by now.
                     if let Ok(held) = holder_of(&directory).open(&name.name)
                         && let Ok(memory) = open_held(&place, &held)
                     {
@@ -211,21 +213,22 @@ pub(crate) fn read() {
     }
 }
 
-/// Looks at memory again and again, and finds the same bytes each time.
+/// Reads memory repeatedly, and checks that its bytes do not change.
 fn await_silence(place: &Place, memory: &Memory) {
     let last = place.read(memory, 0, WRITTEN);
-    // A GPU's writes go on for some 10 ms after the kill of their process.
+    // A GPU's writes continue for about 10 ms after their process was killed.
     let until = Instant::now() + Duration::from_millis(if place.is_cuda() { 12 } else { 0 });
     let mut looks = 0;
     while looks < 200 || Instant::now() < until {
         std::thread::yield_now();
         let now = place.read(memory, 0, WRITTEN);
-        assert!(now == last, "somebody else writes");
+        assert!(now == last, "another process writes");
         looks += 1;
     }
 }
 
-/// Writes until this process is killed, and calls `writes` once it does: by a kernel where the device is a GPU.
+/// Writes until this process is killed, and calls `writes` after the first write. On a GPU, a
+/// kernel writes.
 fn fill(place: &Place, memory: &Memory, epoch: u64, writes: impl FnOnce()) -> ! {
     let word = |index: usize| {
         let bytes = place.read(memory, 8 * index, 8);
@@ -240,7 +243,7 @@ fn fill(place: &Place, memory: &Memory, epoch: u64, writes: impl FnOnce()) -> ! 
         let kernel = program.kernel("fill").expect("a kernel");
         let arguments = KernelArguments::new().memory(&memory.all()).value(epoch);
         let shape = LaunchShape::covering(THREADS, 32).expect("a shape");
-        // SAFETY: its threads write 16 bytes each, which are inside of the memory.
+        // SAFETY: each thread writes 16 bytes, all inside the memory.
         let launch = unsafe { Command::launch(&kernel, shape, arguments) };
         queue.submit(launch.expect("a launch")).expect("submitted");
         while word(0) == before || word(1) != epoch {

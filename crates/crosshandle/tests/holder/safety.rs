@@ -1,5 +1,5 @@
-//! What is called safe is: successors that do not answer are replaced, a journal that cannot be written is told of, and
-//! a holder that nobody can reach ends.
+//! Tests the holder's safety guarantees. A successor that does not reply is replaced, a journal
+//! that cannot be written is reported, and a holder that no program can reach ends.
 
 use crate::common::{DEADLINE, Directory, Process};
 use crate::recovery::{has_ended, kill_both, restart};
@@ -52,7 +52,7 @@ fn a_successor_that_does_not_answer_is_replaced() {
         .expect("granted")
         .end()
         .expect("ended");
-    // The next one has it.
+    // The next holder has the memory.
     Pair::kill(pair.await_safe().pid);
     check_held(
         &place(&directory),
@@ -75,7 +75,7 @@ fn versions_of_the_protocol_are_told_apart() {
         let answer = ask(&format!(r#"{{"protocol":{protocol},"question":"status"}}"#));
         assert!(answer.contains("\"status\""), "{answer}");
     }
-    // Also with a question that only they know.
+    // Other protocol versions are refused, even with a request that this version does not know.
     for (protocol, question) in [
         (0, "\"status\""),
         (3, "\"status\""),
@@ -92,11 +92,12 @@ fn versions_of_the_protocol_are_told_apart() {
     }
 }
 
-/// A small file system on a directory, until it is dropped.
+/// A small file system that is mounted on a directory until it is dropped.
 struct SmallDisk<'a>(&'a Directory);
 
 impl<'a> SmallDisk<'a> {
-    /// Returns `None`, and says so, where this process may not mount one.
+    /// Mounts the file system. Returns `None`, and prints a note, if this process may not mount
+    /// one.
     fn on(directory: &'a Directory) -> Option<Self> {
         let mut command = Command::new("mount");
         command.args(["-t", "tmpfs", "-o", "size=256k,mode=0700", "none"]);
@@ -139,14 +140,14 @@ fn what_a_full_disk_keeps_out_of_the_journal_is_not_safe() {
     assert!(hold("before"));
     let filler = directory.path().join("filler");
     fs::write(&filler, vec![0; 1 << 20]).expect_err("the disk is full");
-    // What is left of a page has room for one line at most.
+    // The rest of the last page has room for one line at most.
     let held = ["one", "two"].map(hold);
     assert!(!held[1], "it is not in the journal");
     let status = pair.holder.status().expect("a holder");
     let why = status.why_unsafe.expect("a reason");
     assert!(!status.is_safe && why.contains("No space left"), "{why}");
     fs::remove_file(&filler).expect("removed");
-    // Once there is room, the journal is whole.
+    // The journal is complete again once there is room.
     pair.await_safe();
     assert!(hold("after"));
     kill_both(&pair);
@@ -189,7 +190,7 @@ fn what_is_removed_from_the_directory_is_made_again() {
         assert!(begin.elapsed() < DEADLINE, "{:?}", files());
         std::thread::yield_now();
     }
-    // Nothing has taken over: the same holder answers, by names and by handles.
+    // No successor took over. The same holder replies to requests by name and by handle.
     let status = pair.await_safe();
     assert_eq!((status.takeovers, status.pid), (0, pair.first.id()));
     check_held(
@@ -202,7 +203,7 @@ fn what_is_removed_from_the_directory_is_made_again() {
     assert_eq!(pair.await_safe().lost, 1, "the journal was written again");
     pair.holder.remove("one").expect("given up");
 
-    // Without its directory nobody can ask it: both processes end.
+    // No program can reach a holder without its directory, so both processes end.
     let successor = pair.await_safe().successor.expect("a successor");
     fs::remove_dir_all(directory.path()).expect("removed");
     let begin = Instant::now();
@@ -211,7 +212,7 @@ fn what_is_removed_from_the_directory_is_made_again() {
         std::thread::sleep(Duration::from_millis(5));
     }
     assert!(!directory.path().exists(), "it is not made again");
-    // One that is made again in time is used.
+    // The holder uses a directory that is created again in time.
     fs::create_dir(directory.path()).expect("made");
     directory.set_mode(0o700);
     pair.first = Process::start(TEST, HOLDER, &directory);

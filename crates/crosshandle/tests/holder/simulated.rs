@@ -1,8 +1,9 @@
-//! The same over the simulated Level Zero driver, whose memory is of descriptors as Intel's is.
+//! Runs tests of this program over the simulated Level Zero driver, whose memory has descriptors
+//! like Intel's.
 
 use std::process::{Command, Stdio};
 
-/// Runs tests of this program again on the simulated driver, if there is a Level Zero loader.
+/// Runs tests of this program again on the simulated driver, if a Level Zero loader is installed.
 fn run_on_the_simulated_driver(test: &str, tests: &[&str], variables: &[(&str, &str)]) {
     let loaders = std::env::var("ZE_LOADER_LIB_DIRS").unwrap_or_default();
     let Some(loader) = loaders
@@ -46,12 +47,12 @@ fn memory_of_level_zero_outlives_its_maker_and_its_holder() {
     run_on_the_simulated_driver(test, &NAMES, &[]);
 }
 
-/// The driver would fetch the descriptor from the maker, which has ended.
+/// The driver would fetch the descriptor from the exporter, which has ended.
 #[test]
 fn memory_of_level_zero_whose_handle_names_its_maker_outlives_it() {
     let test = "memory_of_level_zero_whose_handle_names_its_maker_outlives_it";
     for version in [
-        // 26.09, which does not look whether a number was put in place, and a later one that does.
+        // Version 26.09 does not recognise a replaced number, and the later version does.
         "17011259", "17012854",
     ] {
         let variables = [

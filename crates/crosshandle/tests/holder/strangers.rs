@@ -1,4 +1,4 @@
-//! Programs that make no sense, say nothing, ask twice, or have more than a holder can keep.
+//! Programs that send nonsense, send nothing, repeat requests, or hold more than a holder can keep.
 
 use crate::common::{DEADLINE, Directory, Process};
 use crate::{LEN, MAKER, Pair, alone, check_held, contents, make_memory, place, role};
@@ -6,7 +6,7 @@ use crosshandle::handle::AnyHandle;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
-/// Sends something to a holder's socket as no program of this crate does.
+/// Sends bytes to a holder's socket that no program of this crate would send.
 pub(crate) fn send_raw(
     directory: &Directory,
     socket: &str,
@@ -20,14 +20,14 @@ pub(crate) fn send_raw(
     Ok(stream)
 }
 
-/// The question by which a program hands memory over.
+/// Returns the request by which a program hands memory over.
 pub(crate) fn hold_text(name: &str, request: u64, writes: &str, reads: &str) -> String {
     format!(
         r#"{{"protocol":1,"question":{{"hold":{{"name":"{name}","request":{request},"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
     )
 }
 
-/// Hears the answer to a question that [`send_raw`] has sent.
+/// Receives the reply to a request that [`send_raw`] has sent.
 pub(crate) fn hear_raw(stream: &OwnedFd) -> String {
     let timeout = rustix::net::sockopt::Timeout::Recv;
     rustix::net::sockopt::set_socket_timeout(stream, timeout, Some(DEADLINE)).expect("a timeout");
@@ -85,7 +85,7 @@ fn a_holder_withstands_senseless_programs() {
         kept.extend(send_raw(&directory, "holder.sock", text.as_bytes()));
         kept.extend(send_raw(&directory, "holder.importers", text.as_bytes()));
     }
-    // Many that say nothing, or wait for what never comes.
+    // Many connections send nothing, or wait for an event that never happens.
     for _ in 0..300 {
         kept.extend(send_raw(&directory, "holder.sock", b""));
         let wait =
@@ -98,7 +98,7 @@ fn a_holder_withstands_senseless_programs() {
     let held = pair.holder.open("good").expect("it answers");
     check_held(&place(&directory), &held, 1);
     drop(kept);
-    // And so does the successor.
+    // The successor survives them too.
     Pair::kill(pair.await_safe().pid);
     let held = pair.holder.open("good").expect("it answers");
     check_held(&place(&directory), &held, 1);
@@ -124,7 +124,7 @@ fn a_silent_maker_holds_up_no_other() {
         let text = hold_text(&format!("silent-{number}"), 0, writes, reads);
         kept.push(send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
     }
-    // All of them have been heard: it answers in turn.
+    // The holder has read all of them, because it replies in order.
     assert_eq!(pair.holder.list().expect("names").len(), 0);
     other.say("hand-over 2 other");
     assert_eq!(other.hear(), "held 1 true");
@@ -185,7 +185,7 @@ fn a_hand_over_is_done_once_however_often_it_is_asked_for() {
         "{first}"
     );
     assert_eq!(ask(7), first);
-    // As if the answer had been lost with the holder.
+    // The test repeats the request as if the reply had been lost with the holder.
     Pair::kill(pair.await_safe().pid);
     pair.await_safe();
     assert_eq!(ask(7), first);

@@ -1,4 +1,4 @@
-//! Appending copies of pixels to lists.
+//! Appends copies of pixels to lists.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -16,7 +16,7 @@ use crate::runtime_queue;
 use crate::space::{Use, find_range};
 use crate::work::Work;
 
-/// A copy of pixels. Addresses are those of memory that lives until the command is done.
+/// A copy of pixels. The memory at its addresses lives until the command is complete.
 pub(crate) enum ImageWork {
     Read {
         to: usize,
@@ -36,22 +36,7 @@ pub(crate) enum ImageWork {
 }
 
 impl ImageWork {
-    /// Returns the number of bytes that it writes.
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Read { from, part, .. } => from.bytes(part),
-            Self::Write { to, part, .. } => to.bytes(part),
-            Self::Copy { to, extent, .. } => {
-                let part = Part {
-                    origin: to.1,
-                    extent: *extent,
-                };
-                to.0.bytes(&part)
-            }
-        }
-    }
-
-    /// Does the copy, and returns when it is done; `false` if the runtime has refused.
+    /// Performs the copy and waits for it. Returns `false` if the OpenCL runtime refused it.
     pub(crate) fn run(&self) -> bool {
         let image = match self {
             Self::Read { from: image, .. } | Self::Write { to: image, .. } => image,
@@ -60,10 +45,11 @@ impl ImageWork {
         runtime_queue::run(image.object.runtime(), |queue| self.submit(queue))
     }
 
-    /// Submits the copy to the runtime's queue.
+    /// Submits the copy to the OpenCL runtime's queue.
     fn submit(&self, queue: &Queue) -> std::result::Result<Completion, Failure> {
-        // SAFETY: whoever appended the command has checked the range of memory of the driver's; for other memory,
-        // and for its staying there, the caller of Level Zero answers.
+        // SAFETY: the entry point checked ranges of the driver's memory when it appended the
+        // command. The caller of Level Zero guarantees that other memory is valid, and that all
+        // memory stays valid until the command is complete.
         unsafe {
             match self {
                 Self::Read { to, from, part } => {
@@ -83,7 +69,7 @@ impl ImageWork {
         }
     }
 
-    /// Counts the use of the images for as long as the result lives.
+    /// Marks the images as used while the result lives.
     pub(crate) fn uses(&self) -> Few<Use> {
         match self {
             Self::Read { from: image, .. } | Self::Write { to: image, .. } => {
@@ -97,7 +83,7 @@ impl ImageWork {
 }
 
 impl Image {
-    /// Returns the pitches of a part in memory, which is without gaps.
+    /// Returns the row and slice pitch of a part in memory, which has no gaps.
     fn pitches(&self, part: &Part) -> (usize, usize) {
         let row = part.extent[0] * self.pixel;
         (row, row * part.extent[1])
@@ -107,7 +93,8 @@ impl Image {
         part.extent.iter().product::<usize>() * self.pixel
     }
 
-    /// Reads a region, which is the whole without one. What there is only one of may be 0 in its size.
+    /// Reads a region. A null pointer means the whole image. A size may be 0 in a dimension that
+    /// the image lacks.
     fn part(&self, region: *const ze_image_region_t) -> Result<Part> {
         if region.is_null() {
             return Ok(Part {

@@ -1,4 +1,4 @@
-//! Level Zero's formats of pixels, as the runtime has them.
+//! Translates Level Zero's pixel formats to those of the OpenCL runtime.
 
 use level_zero_sys::{
     ze_image_format_layout_t as layouts, ze_image_format_swizzle_t as swizzles, ze_image_format_t,
@@ -10,7 +10,7 @@ use crate::call::Result;
 
 const UNSUPPORTED: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT;
 
-/// Returns the runtime's format.
+/// Returns the OpenCL runtime's format.
 pub(super) fn translate(format: &ze_image_format_t) -> Result<(ChannelOrder, ChannelType)> {
     let (channels, bits) = match format.layout {
         layouts::ZE_IMAGE_FORMAT_LAYOUT_8 => (1, 8),

@@ -1,4 +1,4 @@
-//! Images and samplers: those of the OpenCL runtime that runs kernels too.
+//! Images and samplers, which use the OpenCL runtime that also runs kernels.
 
 mod append;
 mod format;
@@ -27,27 +27,29 @@ use crate::ledger::Resource;
 use crate::space::UseCount;
 use crate::switches::switches;
 
-/// The most images that a kernel reads, and that it writes. The runtime for kernels has more.
+/// Maximum number of images that a kernel reads, and that it writes. The OpenCL runtime allows
+/// more.
 const ARGUMENTS: u32 = 128;
-/// The most samplers of a kernel. The runtime for kernels has more.
+/// Maximum number of samplers of a kernel. The OpenCL runtime allows more.
 const SAMPLERS: u32 = 16;
 
 pub(crate) struct Image {
     context: Arc<Context>,
     pub(crate) object: ImageObject,
     kind: ImageKind,
-    /// In pixels; an array has its layers in the dimension after those of its images.
+    /// The size in pixels. An array's number of layers is in the dimension after those of its
+    /// images.
     extent: [usize; 3],
     /// The size of a pixel, in bytes.
     pixel: usize,
-    /// By commands.
+    /// Counts the commands that use the image.
     pub(crate) use_count: UseCount,
 }
 
 pub(crate) struct Sampler {
     context: Arc<Context>,
     pub(crate) object: SamplerObject,
-    /// By commands.
+    /// Counts the commands that use the sampler.
     pub(crate) use_count: UseCount,
 }
 
@@ -75,7 +77,7 @@ impl Object for Sampler {
     }
 }
 
-/// Returns the runtime and its limits, if it has images.
+/// Returns the OpenCL runtime and its limits, if it supports images.
 fn runtime() -> Result<(&'static Runtime, &'static ImageLimits)> {
     let missing = ["modules", "images"];
     if missing.iter().any(|name| switches().missing(name)) {
@@ -89,7 +91,7 @@ fn runtime() -> Result<(&'static Runtime, &'static ImageLimits)> {
     Ok((runtime, limits.ok_or(UNSUPPORTED_FEATURE)?))
 }
 
-/// Returns the code for a refusal of the runtime.
+/// Converts a refusal of the OpenCL runtime to a result code.
 fn refused(failure: &Failure) -> ze_result_t {
     describe(&failure.to_string());
     match failure.is_unsupported_format() {

@@ -1,10 +1,11 @@
-//! The simulated driver under the stock loaders, in processes of their own.
+//! Tests of the simulated driver under the stock loaders. Each scenario runs in processes of its
+//! own.
 
 mod run;
 
 use crate::run::{Outcome, run};
 
-/// What a process leaves behind that has done everything right.
+/// Runs a scenario and checks that its processes leave no live objects and no reports of wrong use.
 fn clean(scenario: &str, variables: &[(&str, &str)]) {
     for outcome in run(scenario, variables) {
         assert_eq!(
@@ -44,7 +45,8 @@ fn commands_are_executed_in_order() {
     clean("threads", &[]);
 }
 
-/// Where an OpenCL runtime for the CPU is installed; elsewhere the scenario says so.
+/// Compiles and runs kernels if an OpenCL runtime for the CPU is installed. Without one, the
+/// scenario prints that it was skipped.
 #[test]
 fn kernels_are_compiled_and_run() {
     clean("kernels", &[]);
@@ -59,7 +61,8 @@ fn memory_is_shared_by_a_descriptor_that_is_put_in_place() {
     clean("memory-same-number", &[]);
 }
 
-/// As newer drivers of Intel do it: a number that was put in place counts, here as there.
+/// Intel's newer drivers fetch descriptors. Like them, the driver accepts a replaced number for
+/// memory.
 #[test]
 fn memory_is_shared_by_a_driver_that_fetches_descriptors() {
     clean("memory", &[("TRANSPORT", "pidfd")]);
@@ -92,7 +95,8 @@ fn events_are_signalled_and_waited_for_in_either_process() {
     clean("event-pools", &[]);
 }
 
-/// As newer drivers of Intel do it, which recognise no number that was put in place for an event.
+/// Intel's newer drivers fetch descriptors. Like them, the driver does not recognise a replaced
+/// number for an event.
 #[test]
 fn events_are_shared_by_a_driver_that_fetches_descriptors() {
     clean("events", &[("TRANSPORT", "pidfd")]);
@@ -111,7 +115,8 @@ fn the_loader_may_stand_between() {
     }
 }
 
-/// A wrong close, a double close, a signal from an out-of-order list, and all other checks.
+/// The scenario covers every check, for example a wrong close, a double close, and a signal from an
+/// out-of-order list.
 #[test]
 fn every_wrong_use_is_reported() {
     for outcome in run("misuse", &[]) {

@@ -1,4 +1,4 @@
-//! Runs scenarios, once for every stock loader.
+//! Runs scenarios, once under every stock loader.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,23 +9,24 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// The directories with a `libze_loader.so.1`, with colons between; `cargo xtask test` sets it.
+/// Variable with the directories that contain a `libze_loader.so.1`, separated by colons.
+/// `cargo xtask test` sets it.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
-/// Longer than any scenario takes.
+/// Time limit of a scenario. No scenario takes that long.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What a scenario has left behind.
+/// The results of a scenario.
 pub(crate) struct Outcome {
     pub(crate) succeeded: bool,
-    /// By all processes, on either stream.
+    /// The output of all processes on both streams.
     pub(crate) printed: String,
-    /// One for each process that came to its end.
+    /// One report for each process that ended normally.
     pub(crate) reports: Vec<String>,
     log: String,
 }
 
 impl Outcome {
-    /// The checks that found something, in the order of time.
+    /// Returns the checks that found something, in the order of time.
     pub(crate) fn misuse(&self) -> Vec<String> {
         let check = |line: &str| {
             line.split_once("MISUSE ")?
@@ -37,7 +38,7 @@ impl Outcome {
         self.log.lines().filter_map(check).collect()
     }
 
-    /// The checks that the scenario says it has provoked.
+    /// Returns the checks that the scenario announced before it provoked them.
     pub(crate) fn expected(&self) -> Vec<String> {
         let lines = self.printed.lines();
         lines
@@ -47,7 +48,8 @@ impl Outcome {
     }
 }
 
-/// Runs a scenario under every loader, to its success. Nothing where there is no loader.
+/// Runs a scenario under every loader, and checks that it succeeds. Returns nothing if no loader is
+/// installed.
 pub(crate) fn run(scenario: &str, switches: &[(&str, &str)]) -> Vec<Outcome> {
     let outcomes = run_to_its_end(scenario, switches);
     for outcome in &outcomes {
@@ -60,7 +62,7 @@ pub(crate) fn run(scenario: &str, switches: &[(&str, &str)]) -> Vec<Outcome> {
     outcomes
 }
 
-/// Runs a scenario under every loader, whatever comes of it.
+/// Runs a scenario under every loader, whether it succeeds or not.
 pub(crate) fn run_to_its_end(scenario: &str, switches: &[(&str, &str)]) -> Vec<Outcome> {
     let Some(loaders) = std::env::var_os(LOADERS).filter(|value| !value.is_empty()) else {
         eprintln!(
@@ -112,7 +114,8 @@ fn run_with(loader: &Path, scenario: &str, switches: &[(&str, &str)]) -> Outcome
     }
 }
 
-/// Switches go by their short names, the loader's variables by their full ones.
+/// Returns the full name of a variable. Switches are given by their short names, the loader's
+/// variables by their full names.
 fn variable(name: &str) -> String {
     match name.starts_with("ZE_") {
         true => name.to_owned(),
@@ -120,7 +123,7 @@ fn variable(name: &str) -> String {
     }
 }
 
-/// Waits for the end of a process, or ends it when it is late.
+/// Waits for a process to end, and kills it at the deadline.
 fn end(mut child: Child) -> ExitStatus {
     let ended = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
     let limit = Timespec::try_from(DEADLINE).unwrap();
@@ -130,7 +133,7 @@ fn end(mut child: Child) -> ExitStatus {
     child.wait().unwrap()
 }
 
-/// For what a scenario writes; it goes with this.
+/// A directory for the files of a scenario, which is removed when dropped.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -1,5 +1,5 @@
-//! A Rust program on the `crosshandle` library opens what a UR program shares: the bytes are the
-//! same.
+//! A Rust program with the `crosshandle` library opens the memory of a UR program and reads the
+//! same bytes.
 
 use crate::process::Program;
 use crate::runtime::Runtime;
@@ -21,7 +21,7 @@ fn receive(link: &mut UnixStream) -> Vec<u8> {
 
 pub(crate) fn opens_what_a_ur_program_shares() {
     let runtime = Runtime::find();
-    // The exporter exports one object of each kind, and ends when its link does.
+    // The exporter exports one object of each kind, and ends when its link closes.
     let mut exporter = Program::new(&runtime.client("hostile_handles"), &runtime);
     let (mut link, theirs) = UnixStream::pair().expect("a pair of sockets");
     link.set_read_timeout(Some(Duration::from_secs(30)))

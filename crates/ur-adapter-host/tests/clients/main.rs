@@ -1,9 +1,10 @@
-//! Programs as users write them, unmodified, on the stock loader and the stock SYCL runtime, with
-//! this adapter beneath: each in several processes, under each of the loader's settings.
+//! Runs unmodified user programs on the stock loader and the stock SYCL runtime with this adapter.
+//! Each uses several processes, and runs under each setting of the loader.
 //!
-//! Their sources are in `clients/` of the package `crosshandle-ur-adapter`, and in `examples/`. They
-//! need the stock runtime and dpctl; `cargo xtask test` installs these, compiles the programs and
-//! names all of it in the environment. A plain `cargo test` leaves them out.
+//! The sources are in `clients/` of the package `crosshandle-ur-adapter`, and in `examples/`. The
+//! programs need the stock runtime and dpctl. `cargo xtask test` installs these, compiles the
+//! programs, and sets the environment variables that name them. A plain `cargo test` skips these
+//! tests.
 
 mod library;
 mod process;
@@ -12,7 +13,7 @@ mod runtime;
 use process::{Program, run_in_a_loop};
 use runtime::{Runtime, Setting};
 
-/// Runs a client; it starts its second processes itself.
+/// Runs a client. The client starts its second processes itself.
 fn run(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -20,7 +21,7 @@ fn run(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs a client with kernels, on the OpenCL runtime beside the stock loader.
+/// Runs a client with kernels, on the OpenCL runtime next to the stock loader.
 fn run_with_kernels(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -29,7 +30,7 @@ fn run_with_kernels(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs the client with images, on the OpenCL runtime beside the stock loader.
+/// Runs the client with images, on the OpenCL runtime next to the stock loader.
 fn run_with_images(setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client("images"), &runtime);
@@ -38,7 +39,7 @@ fn run_with_images(setting: Setting) {
     program.run();
 }
 
-/// Runs a client where no OpenCL runtime is found, so that there is nothing that needs one.
+/// Runs a client without any OpenCL runtime, so nothing may require one.
 fn run_without_runtime(client: &str) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -46,7 +47,8 @@ fn run_without_runtime(client: &str) {
     program.run();
 }
 
-/// Runs a client with kernels under the name of OpenCL's backend, which SYCL takes some on alone.
+/// Runs a client with kernels as an OpenCL adapter, because SYCL accepts some kernels only for
+/// OpenCL.
 fn run_as_opencl(client: &str, setting: Setting) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.client(client), &runtime);
@@ -56,7 +58,7 @@ fn run_as_opencl(client: &str, setting: Setting) {
     program.run();
 }
 
-/// Runs a Python program, which expects to find the device in dpctl's lists if it is `listed`.
+/// Runs a Python program. If it is `listed`, it expects the device in dpctl's lists.
 fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.python, &runtime);
@@ -69,14 +71,14 @@ fn run_python(script: &str, setting: Setting, reported_backend: Option<&str>) {
     program.run();
 }
 
-/// Runs dpctl's own tests with the adapter as OpenCL's, which most of those about kernels want.
+/// Runs dpctl's own tests with the adapter as an OpenCL adapter, which most kernel tests require.
 fn run_dpctl_tests() {
     let runtime = Runtime::find();
     let mut program = Program::new(&runtime.python, &runtime);
     program.variable("CROSSHANDLE_UR_BACKEND", "opencl");
     program.takes_long();
     program.argument(runtime::script("dpctl_tests.py"));
-    // Some 35 want two compute units.
+    // About 35 tests need two compute units.
     let units = std::thread::available_parallelism().map_or(1, usize::from);
     program.argument(if units > 1 { "1400" } else { "1350" });
     program.run();
@@ -129,7 +131,7 @@ under_each_setting! {
 }
 
 tests! {
-    // A loader that intercepts and doesn't validate follows null handles itself.
+    // A loader that intercepts calls without validating them dereferences null handles itself.
     error_table: run("error_table", Setting::default());
     error_table_validated: {
         run("error_table", Setting { validated: true, ..Setting::default() });
@@ -156,7 +158,7 @@ tests! {
     the_example_prints_what_it_should: example();
 }
 
-/// The program of the README, connected as its first comment tells.
+/// Runs the program of the README, connected as its first comment says.
 fn example() {
     let runtime = Runtime::find();
     let ipc = runtime.client("ipc");

@@ -1,4 +1,4 @@
-//! Runs programs, with a deadline, and shows what a failed one printed.
+//! Runs programs with a deadline, and prints the output of failed ones.
 
 use crate::runtime::{Runtime, Setting};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -12,10 +12,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// A little more than the clients allow themselves, so that they can say where they are late.
+/// Time limit of a client. It is a little longer than the clients' own limit, so that they can
+/// report where they are late.
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// The time for the tests of a whole package, below the runner's own limit.
+/// Time limit for the tests of a whole package, which is below the test runner's own limit.
 const LONG_DEADLINE: Duration = Duration::from_secs(170);
 
 /// A client, ready to run on the adapter.
@@ -44,7 +45,7 @@ impl Program {
         }
     }
 
-    /// Gives the client the time for the tests of a whole package.
+    /// Gives the client the time limit for the tests of a whole package.
     pub(crate) fn takes_long(&mut self) {
         self.deadline = LONG_DEADLINE;
     }
@@ -71,7 +72,7 @@ impl Program {
         &self.directory.path
     }
 
-    /// Runs the client until it succeeds.
+    /// Runs the client, and waits until it succeeds.
     pub(crate) fn run(self) {
         self.start(Stdio::null(), None).end();
     }
@@ -84,7 +85,7 @@ impl Program {
         self.command.stdin(input).stdout(output).stderr(errors);
         let child = self.command.spawn();
         let child = child.unwrap_or_else(|error| panic!("cannot run {:?}: {error}", self.command));
-        // The command keeps its ends of pipes open, which would hide when the process ends.
+        // The command keeps its ends of pipes open, which would hide the end of the process.
         drop(self.command);
         Running {
             child,
@@ -96,12 +97,11 @@ impl Program {
     }
 }
 
-/// Runs two programs, each of which reads the output of the other one, and returns what they wrote to
-/// their standard error.
+/// Runs two programs, each of which reads the other's output. Returns their standard error output.
 pub(crate) fn run_in_a_loop(first: Program, mut second: Program) -> (String, String) {
     let (first_in, second_out) = io::pipe().expect("a pipe");
     let (second_in, first_out) = io::pipe().expect("a pipe");
-    // One directory for both, as for all processes of a user.
+    // Both use the same directory, as all processes of a user do.
     second.variable("CROSSHANDLE_SOCKET_DIR", first.socket_directory());
     let first = first.start(first_in, Some(first_out.into()));
     let second = second.start(second_in, Some(second_out.into()));
@@ -118,7 +118,7 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Waits until the process succeeds, and returns what it printed.
+    /// Waits until the process succeeds, and returns its output.
     pub(crate) fn end(mut self) -> String {
         let left = self.deadline.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).expect("a short time");
@@ -146,7 +146,8 @@ impl Drop for Running {
     }
 }
 
-/// A directory for the sockets and the output of one program, with a short name, as sockets need.
+/// A directory for the sockets and the output of one program. It has a short name, because paths of
+/// sockets are limited.
 struct Directory {
     path: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The places of the stock runtime and the adapter, and the loader's settings.
+//! The locations of the stock runtime and the adapter, and the settings of the loader.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -15,14 +15,13 @@ pub(crate) const IMAGES: &str = concat!(
     "/../conformance/kernels/images.spv"
 );
 
-/// The stock runtime, as `cargo xtask test` names it, and the adapter that was built with this
-/// test.
+/// The stock runtime that `cargo xtask test` names, and the adapter that was built with this test.
 pub(crate) struct Runtime {
-    /// Holds the compiled clients.
+    /// The directory of the compiled clients.
     clients: PathBuf,
-    /// Holds `libur_loader.so.0` and `libsycl.so.9`.
+    /// The directory of `libur_loader.so.0` and `libsycl.so.9`.
     pub(crate) libraries: PathBuf,
-    /// An interpreter that finds dpctl.
+    /// A Python interpreter that can import dpctl.
     pub(crate) python: PathBuf,
     pub(crate) adapter: PathBuf,
 }
@@ -45,7 +44,7 @@ impl Runtime {
     }
 }
 
-/// Returns a client in Python.
+/// Returns the path of a Python client.
 pub(crate) fn script(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../ur-adapter/clients/python")
@@ -61,7 +60,7 @@ fn directory(variable: &str) -> PathBuf {
     path
 }
 
-/// Returns the adapter, which cargo puts beside this program.
+/// Returns the path of the adapter, which is next to this program.
 fn adapter() -> PathBuf {
     let program = env::current_exe().expect("this program");
     let adapter = program.with_file_name("libur_adapter_crosshandle_host.so");
@@ -74,6 +73,6 @@ fn adapter() -> PathBuf {
 pub(crate) struct Setting {
     /// The loader finds the adapter's functions through each handle, as with several adapters.
     pub(crate) intercepted: bool,
-    /// The loader checks all arguments, and the lives of objects, by itself.
+    /// The loader itself validates all arguments and the lifetimes of objects.
     pub(crate) validated: bool,
 }

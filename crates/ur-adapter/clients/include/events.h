@@ -12,7 +12,7 @@ static inline ur_event_handle_t shared_event(struct runtime *ur) {
   return event;
 }
 
-/* Returns the bytes of an event's handle, whose buffer is put back at once. */
+/* Returns the bytes of an event's handle. Its buffer is put back at once. */
 static inline struct bytes share_event(struct runtime *ur, ur_event_handle_t event) {
   void *data = NULL;
   size_t size = 0;
@@ -28,12 +28,12 @@ static inline ur_event_handle_t open_event(struct runtime *ur, struct bytes hand
   return event;
 }
 
-/* Signals an event after all commands that the queue was given. */
+/* Signals an event after all earlier commands of the queue. */
 static inline void signal_event(struct runtime *ur, ur_event_handle_t event) {
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &event));
 }
 
-/* Lets the queue wait for an event's latest signal. */
+/* Makes the queue wait for an event's latest signal. */
 static inline void wait_for(struct runtime *ur, ur_event_handle_t event) {
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
 }

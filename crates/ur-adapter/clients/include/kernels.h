@@ -1,6 +1,7 @@
 /* Helpers of the clients that run kernels.
 
-   The image is the file that the variable KERNELS_PTX names: kernels.ptx of the library's tests. */
+   The variable KERNELS_PTX names the file of the image, which is kernels.ptx of the library's
+   tests. */
 #ifndef KERNELS_H
 #define KERNELS_H
 
@@ -11,7 +12,7 @@ struct kernels {
   ur_kernel_handle_t fill, scale, reverse, number;
 };
 
-/* Returns a file's bytes, and a zero after them. */
+/* Returns the bytes of a file, followed by a zero. */
 static inline unsigned char *read_file(const char *path, size_t *size) {
   FILE *file = fopen(path, "rb");
   if (file == NULL)
@@ -83,7 +84,7 @@ static inline ur_exp_kernel_arg_properties_t local(uint32_t index, size_t size) 
   return argument;
 }
 
-/* Launches `fill` or `scale` with memory, a number, and a number of words. */
+/* Launches `fill` or `scale` with memory, a number, and the number of words. */
 static inline ur_result_t launch(struct runtime *ur, ur_kernel_handle_t kernel, void *memory,
                                  uint32_t value, uint32_t count, const size_t *group,
                                  uint32_t waits, const ur_event_handle_t *wait,

@@ -1,5 +1,5 @@
-/* A second process: this program again in another role, with a socket between the two.
-   For C and C++. */
+/* Support for a second process: this program in another role, with a socket between the two. For C
+   and C++. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -16,7 +16,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Seconds that a process may take, far more than it needs. */
+/* Time limit of a process in seconds, which is far more than it needs. */
 #define DEADLINE 50
 
 /* The socket to the process that started this one. */
@@ -28,7 +28,7 @@ struct peer {
   int link;
 };
 
-/* The present activity of this process, printed when it is late. */
+/* The current activity of this process. It is printed if the process is late. */
 static const char *volatile doing = "starting";
 
 #define PEER_TEXT_OF(x) #x
@@ -59,7 +59,7 @@ static inline void be_late(int number) {
   _exit(1);
 }
 
-/* Has this process end when it is late or when its parent has ended; called first. */
+/* Ends this process when it is late or its parent has ended. Call it first. */
 static inline void limit_life(void) {
   signal(SIGALRM, be_late);
   signal(SIGPIPE, SIG_IGN);
@@ -86,7 +86,7 @@ static inline struct peer start_peer(const char *role) {
   return peer;
 }
 
-/* Closes the link, at which the process ends, and waits until it has ended well. */
+/* Closes the link, which makes the process end, and waits until it has ended successfully. */
 static inline void end_peer(struct peer *peer) {
   HERE("the other process ends");
   int status = 0;
@@ -95,7 +95,7 @@ static inline void end_peer(struct peer *peer) {
     fail("the other process ended with status %#x", (unsigned)status);
 }
 
-/* Kills the process, and returns when it is dead. */
+/* Kills the process, and waits for its end. */
 static inline void kill_peer(struct peer *peer) {
   HERE("the other process is killed");
   kill(peer->pid, SIGKILL);
@@ -108,7 +108,7 @@ static inline void say(int link, const void *data, size_t size) {
     fail("%s: the other process does not listen", doing);
 }
 
-/* Returns whether the other process has sent all bytes; it has not if it closed the link. */
+/* Receives bytes. Returns false if the other process closed the link before it sent all of them. */
 static inline int hear_or_end(int link, void *data, size_t size) {
   return recv(link, data, size, MSG_WAITALL) == (ssize_t)size;
 }
@@ -118,7 +118,7 @@ static inline void hear(int link, void *data, size_t size) {
     fail("%s: the other process has ended", doing);
 }
 
-/* Waits until both processes have come here. */
+/* Waits until both processes have reached this point. */
 #define MEET(link) (HERE("the other process comes here too"), meet(link))
 
 static inline void meet(int link) {
@@ -127,7 +127,7 @@ static inline void meet(int link) {
   hear(link, &token, 1);
 }
 
-/* Bytes of a handle, as they travel: a length, then the bytes. */
+/* The bytes of a handle as they are sent: the size, then the bytes. */
 struct bytes {
   size_t size;
   unsigned char data[256];

@@ -1,15 +1,16 @@
-/* The codes that only a driver can produce, and the results they become: the simulated driver of
-   Level Zero is told to answer each of them, at the calls that sharing depends on. */
+/* Error codes that only a driver can produce, and the results that they become. The simulated
+   driver of Level Zero returns each of them, in the calls that sharing depends on. */
 #ifndef REFUSALS_H
 #define REFUSALS_H
 
 #include "rows.h"
 #include <dlfcn.h>
 
-/* Bytes, more than those that share a segment: such an allocation is one of the driver's own. */
+/* Size in bytes that is too large for a shared segment, so that the driver makes a separate
+   allocation. */
 #define LARGE ((size_t)96 << 20)
 
-/* A code of the driver's, and Unified Runtime's result for it. */
+/* An error code of the driver, and its Unified Runtime result. */
 struct refusal {
   const char *name;
   uint32_t code;
@@ -97,7 +98,7 @@ static inline ur_result_t allocate_large(struct shared *on) {
   return result;
 }
 
-/* The queue reports a command that the driver refuses: at once, or when the queue is finished. */
+/* Runs a copy that the driver refuses. The queue reports this at once or when it is finished. */
 static inline ur_result_t run_copy(struct shared *on) {
   ur_queue_handle_t queue = NULL;
   UR(urQueueCreate(on->ur->context, on->ur->device, NULL, &queue));
@@ -142,7 +143,7 @@ static inline void export_for_refusals(struct runtime *ur) {
   hear_or_end(PARENT, &nothing, 1);
 }
 
-/* Does nothing unless the simulated driver is in this process. */
+/* Does nothing if the simulated driver is not in this process. */
 static inline void refusals(struct runtime *ur) {
   const char *driver = getenv("ZE_ENABLE_ALT_DRIVERS");
   void *library = driver == NULL ? NULL : dlopen(driver, RTLD_NOW | RTLD_NOLOAD);
@@ -168,7 +169,7 @@ static inline void refusals(struct runtime *ur) {
       ur_result_t found = calls[i].call(&on);
       refuse(NULL);
       row(what, codes[j].result, found);
-      /* The driver's own code, and the call that it was an answer to. */
+      /* The driver's error code, and the call that returned it. */
       const char *text = NULL;
       int32_t code = 0;
       UR(urAdapterGetLastError(ur->adapter, &text, &code));
@@ -176,7 +177,7 @@ static inline void refusals(struct runtime *ur) {
       char number[20];
       snprintf(number, sizeof number, "%u", (unsigned)codes[j].code);
       report(text != NULL && strstr(text, number) != NULL, what, "the message is another one");
-      /* The next call finds everything as it was. */
+      /* The refusal has no effect on the next call. */
       row("the same when the driver does not refuse", UR_RESULT_SUCCESS, calls[i].call(&on));
       UR(urUSMFree(ur->context, on.large));
     }

@@ -1,4 +1,4 @@
-/* A table of calls and their results: each row is checked, each wrong one printed. */
+/* A table of calls and their results. Each row is checked, and each wrong one is printed. */
 #ifndef ROWS_H
 #define ROWS_H
 

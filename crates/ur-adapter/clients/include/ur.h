@@ -1,4 +1,4 @@
-/* Unified Runtime for the C clients: helpers that check each call. */
+/* Unified Runtime for the C clients, with helpers that check each call. */
 #ifndef UR_H
 #define UR_H
 
@@ -13,7 +13,7 @@
 /* Fails the program unless the call succeeds. */
 #define UR(call) (HERE(#call), check(UR_RESULT_SUCCESS, (call), PLACE(#call)))
 
-/* Returns the name of a result; valid until the next call. */
+/* Returns the name of a result. It is valid until the next call. */
 static inline const char *name_of(ur_result_t result) {
   static char name[96];
   if (urPrintResult(result, name, sizeof name, NULL) != UR_RESULT_SUCCESS)
@@ -78,12 +78,12 @@ static inline void *allocate(struct runtime *ur, size_t size) {
   return memory;
 }
 
-/* Copies bytes from or to a device; returns when the copy is done. */
+/* Copies bytes from or to a device. Returns when the copy is done. */
 static inline void copy(struct runtime *ur, void *to, const void *from, size_t size) {
   UR(urEnqueueUSMMemcpy(ur->queue, true, to, from, size, 0, NULL, NULL));
 }
 
-/* Returns a word of a pattern: every number, and every index, gives another word. */
+/* Returns a word of a pattern. Each number and each index gives a different word. */
 static inline uint32_t word_of(uint32_t number, size_t index) {
   return (uint32_t)(index + 1) * 2654435761u ^ number * 40503u;
 }
@@ -97,7 +97,7 @@ static inline void write_pattern(struct runtime *ur, void *memory, size_t size, 
   free(words);
 }
 
-/* Returns whether memory starts with the part of a pattern that begins `skip` bytes in. */
+/* Returns whether memory contains a pattern, starting `skip` bytes into the pattern. */
 static inline bool has_pattern(struct runtime *ur, const void *memory, size_t size, uint32_t number,
                                size_t skip) {
   unsigned char *found = (unsigned char *)malloc(size);
@@ -111,8 +111,8 @@ static inline bool has_pattern(struct runtime *ur, const void *memory, size_t si
   return same;
 }
 
-/* Shares the memory at an address: returns the bytes of its handle, whose buffer is put back at
-   once. */
+/* Shares the memory at an address, and returns the bytes of its handle. The handle's buffer is put
+   back at once. */
 static inline struct bytes share_memory(struct runtime *ur, void *memory) {
   void *data = NULL;
   size_t size = 0;

@@ -1,5 +1,5 @@
-/* The parts of Level Zero that the clients use beside Unified Runtime, declared by hand, since its
-   headers need not be installed. */
+/* The parts of Level Zero that the clients use in addition to Unified Runtime. They are declared
+   here, because Level Zero's headers may not be installed. */
 #ifndef ZE_H
 #define ZE_H
 
@@ -9,7 +9,7 @@
 
 typedef void *ze_handle;
 
-/* A description with its type, and zeros for the rest. */
+/* A description with its type. All other members are zero. */
 struct ze_description {
   uint32_t stype;
   const void *next;
@@ -77,7 +77,7 @@ static inline void load_ze(void) {
 #undef ZE_LOAD
 }
 
-/* A list whose commands run as they are appended, in order. */
+/* Creates a list whose commands run immediately and in order. */
 static inline ze_handle ze_create_list(ze_handle context, ze_handle device) {
   /* Ordinal, index, flags (in order), mode (asynchronous), priority. */
   struct ze_description desc = {ZE_QUEUE_DESC, NULL, {0, 0, 2, 2, 0, 0}};
@@ -86,7 +86,7 @@ static inline ze_handle ze_create_list(ze_handle context, ze_handle device) {
   return list;
 }
 
-/* An event, in a pool of its own. */
+/* An event with its own pool. */
 struct ze_event {
   ze_handle pool, event;
 };
@@ -106,7 +106,7 @@ static inline void ze_fill(ze_handle list, void *memory, char byte, size_t size)
   ZE(ze.zeCommandListAppendMemoryFill(list, memory, &byte, 1, size, NULL, 0, NULL));
 }
 
-/* Waits until the commands that the list has now are done. */
+/* Waits until the current commands of the list are done. */
 static inline void ze_finish(ze_handle context, ze_handle list) {
   struct ze_event done = ze_create_event(context);
   ZE(ze.zeCommandListAppendSignalEvent(list, done.event));

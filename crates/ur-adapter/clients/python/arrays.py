@@ -1,6 +1,6 @@
 """dpctl on the adapter: memory of each kind, copies, fills, queues, events.
 
-`arrays.py listed` also expects the device in dpctl's lists, which leave out the backend native_cpu.
+`arrays.py listed` also expects the device in dpctl's lists, which omit the backend native_cpu.
 """
 
 import sys
@@ -18,7 +18,7 @@ SIZE = 3 << 20
 
 
 def check_lists():
-    """Check that the devices are in every list, and that every way to select one finds one."""
+    """Check that the devices are in every list, and that every selector finds one."""
     devices = dpctl.get_devices()
     kind = "gpu" if dpctl.SyclDevice().is_gpu else "cpu"
     assert devices, "no devices"
@@ -31,7 +31,7 @@ def check_lists():
 
 
 def check_device(device):
-    """Check the properties that programs ask for before they use a device."""
+    """Check the properties that programs query before they use a device."""
     assert device.is_cpu or device.is_gpu
     assert device.max_compute_units > 0 and device.global_mem_size > 0
     assert device.has_aspect_usm_device_allocations
@@ -41,7 +41,7 @@ def check_device(device):
 
 
 def check_memory(kind, queue):
-    """Check that content goes in and out, and from one allocation to another."""
+    """Check copies into an allocation, out of it, and between two."""
     numbers = numpy.arange(SIZE // 4, dtype="u4")
     memory = kind(SIZE, queue=queue)
     assert memory.nbytes == SIZE
@@ -91,13 +91,13 @@ def check_events(queue):
 
 
 def peak_memory():
-    """Return the largest size of this process so far, in KiB."""
+    """Return the peak memory size of this process in KiB."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
 
 
 def check_reuse(queue):
-    """Check that freed memory is used again."""
+    """Check that freed memory is reused."""
     before = peak_memory()
     for _ in range(300):
         memory = dpctl.memory.MemoryUSMDevice(SIZE, queue=queue)

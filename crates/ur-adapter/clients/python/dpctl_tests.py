@@ -1,6 +1,6 @@
-"""Runs the tests that dpctl brings along. Fails if one fails, or if few pass.
+"""Runs dpctl's own tests. Fails if a test fails, or if too few pass.
 
-`dpctl_tests.py LEAST` demands that at least LEAST tests pass.
+`dpctl_tests.py LEAST` requires at least LEAST passed tests.
 """
 
 import sys
@@ -10,13 +10,13 @@ import pytest
 
 
 class Counter:
-    """Counts how tests end."""
+    """Counts the results of tests."""
 
     def __init__(self):
         self.passed = self.skipped = self.failed = 0
 
     def pytest_runtest_logreport(self, report):
-        """Counts a test when it has run, and when it was not begun."""
+        """Counts a test after it has run or was skipped."""
         self.failed += report.failed
         self.passed += report.when == "call" and report.passed
         self.skipped += report.skipped

@@ -1,8 +1,8 @@
-"""dpnp computes in two processes on one array: in place, in memory that the adapter shares.
+"""dpnp computes in two processes on the same array, in memory that the adapter shares.
 
-One process makes an array and starts the other one, which opens the memory by its handle, adds the array up and
-squares it. dpnp has no functions for handles, so those of the SYCL runtime are called: needs an OpenCL runtime, dpnp, and
-CROSSHANDLE_UR_BACKEND=opencl.
+One process makes an array and starts a second process. That process opens the memory by its handle,
+adds up the array and squares it. dpnp has no functions for handles, so the program calls the SYCL
+runtime's. It needs an OpenCL runtime, dpnp, and CROSSHANDLE_UR_BACKEND=opencl.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ SYCL = ctypes.CDLL("libsycl.so.9")
 
 
 class Bytes(ctypes.Structure):
-    """A handle, as the runtime returns it."""
+    """A handle, as returned by the runtime."""
 
     _fields_ = (("start", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -47,7 +47,7 @@ open_handle = function(
 
 
 class Opened:
-    """Memory at an address, as dpctl takes it."""
+    """Memory at an address, in the form that dpctl accepts."""
 
     def __init__(self, address, count, queue):
         self.__sycl_usm_array_interface__ = {
@@ -76,7 +76,7 @@ def consume(handle):
 
 
 def produce():
-    """Make the array, and check what the other process leaves in it."""
+    """Make the array, and check the changes of the other process."""
     queue = dpctl.SyclQueue("opencl:cpu")
     array = dpnp.arange(ROWS * ROWS, dtype="f8", sycl_queue=queue).reshape(ROWS, ROWS)
     before = dpnp.asnumpy(array)

@@ -1,6 +1,6 @@
-"""Runs tests that dpnp brings along, over any adapter: a sample, or all. Fails if one fails that is not expected to.
+"""Runs all of dpnp's own tests or a sample, over any adapter. Fails if a test fails unexpectedly.
 
-`dpnp_tests.py EVERY` runs each EVERY-th test, always the same ones.
+`dpnp_tests.py EVERY` runs every EVERY-th test. The selection is always the same.
 """
 
 import sys
@@ -8,12 +8,12 @@ import sys
 import dpctl
 import pytest
 
-# Tests that fail over the stock OpenCL adapter too, each with the reason.
+# Tests that also fail with the stock OpenCL adapter, each with the reason.
 EXPECTED = {}
 
 
 class Sample:
-    """Leaves out the other tests, and counts how these end."""
+    """Deselects all tests outside the sample, and counts the results."""
 
     def __init__(self, every):
         self.every = every
@@ -22,13 +22,13 @@ class Sample:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config, items):
-        """Keeps each so-and-so-many-th test of all."""
+        """Keeps every `every`-th test."""
         kept = items[:: self.every]
         config.hook.pytest_deselected(items=[it for n, it in enumerate(items) if n % self.every])
         items[:] = kept
 
     def pytest_runtest_logreport(self, report):
-        """Counts a test when it has run, and when it was not begun."""
+        """Counts a test after it has run or was skipped."""
         if report.failed:
             self.failed.append(report.nodeid.rpartition("tests/")[2])
         self.passed += report.when == "call" and report.passed

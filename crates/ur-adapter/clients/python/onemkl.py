@@ -1,5 +1,7 @@
-"""Runs oneMKL's SYCL libraries, which carry kernels compiled beforehand, over any adapter, and checks their results
-against NumPy's. dpnp calls them: for products of matrices and vectors, Fourier transforms, linear algebra and random numbers.
+"""Runs oneMKL's SYCL libraries over any adapter, and compares their results with NumPy's.
+
+The libraries contain precompiled kernels. dpnp calls them for products of matrices and vectors,
+Fourier transforms, linear algebra and random numbers.
 """
 
 import sys
@@ -9,28 +11,28 @@ import dpctl
 import dpnp
 import numpy
 
-# The largest error by the type of numbers, relative to the largest value.
+# Maximum error for each element type, relative to the largest value.
 TOLERANCES = {
     numpy.float32: 1e-4,
     numpy.float64: 1e-11,
     numpy.complex64: 1e-4,
     numpy.complex128: 1e-11,
 }
-# Lengths of transforms: a power of two, a product of small primes, a prime.
+# Lengths of transforms: a power of two, a product of small primes, and a prime.
 LENGTHS = (1024, 1000, 1009)
-# Libraries that must have been loaded in the end.
+# Libraries that must be loaded at the end.
 LIBRARIES = ("blas", "dft", "lapack", "rng")
 
 
 class Checker:
-    """Compares results, and counts those that are wrong."""
+    """Compares results, and counts wrong ones."""
 
     def __init__(self):
         self.right = 0
         self.wrong = []
 
     def check(self, what, found, wanted, tolerance):
-        """Compares an array of dpnp's with one of NumPy's."""
+        """Compares a dpnp array with a NumPy array."""
         found, wanted = dpnp.asnumpy(found), numpy.asarray(wanted)
         scale = max(float(numpy.max(numpy.abs(wanted))), 1e-30)
         if found.shape == wanted.shape and numpy.max(numpy.abs(found - wanted)) <= tolerance * scale:
@@ -40,7 +42,7 @@ class Checker:
 
 
 def random(generator, dtype, *shape):
-    """Returns an array of random numbers, for both."""
+    """Returns an array of random numbers for both libraries."""
     values = generator.standard_normal(shape)
     if numpy.issubdtype(dtype, numpy.complexfloating):
         values = values + 1j * generator.standard_normal(shape)
@@ -49,10 +51,10 @@ def random(generator, dtype, *shape):
 
 
 def check_products(checker, generator, dtype, tolerance):
-    """`gemm`, `gemv`, `dot`."""
+    """Checks `gemm`, `gemv` and `dot`."""
     ours, theirs = random(generator, dtype, 300, 200)
     other, other_values = random(generator, dtype, 200, 250)
-    # Again and again, so that one product follows another in the queue.
+    # Repeated, so that products follow each other in the queue.
     for _ in range(3):
         product = dpnp.matmul(ours, other)
     checker.check(f"gemm {dtype.__name__}", product, theirs @ other_values, tolerance)
@@ -66,7 +68,7 @@ def check_products(checker, generator, dtype, tolerance):
 
 
 def check_transforms(checker, generator, dtype, tolerance):
-    """Fourier transforms of one and two dimensions, and back."""
+    """Checks Fourier transforms of one and two dimensions, and their inverses."""
     for length in LENGTHS:
         ours, theirs = random(generator, dtype, length)
         there = dpnp.fft.fft(ours)
@@ -77,7 +79,7 @@ def check_transforms(checker, generator, dtype, tolerance):
 
 
 def check_algebra(checker, generator, dtype, tolerance):
-    """Factors, values and solutions of a positive matrix."""
+    """Checks the factors, eigenvalues and solutions of a positive matrix."""
     _, values = random(generator, dtype, 150, 150)
     values = (values @ values.conj().T + 150 * numpy.eye(150)).astype(dtype)
     ours = dpnp.asarray(values)
@@ -96,7 +98,7 @@ def check_algebra(checker, generator, dtype, tolerance):
 
 
 def check_random(checker):
-    """Mean and deviation of normal numbers."""
+    """Checks the mean and deviation of normal numbers."""
     dpnp.random.seed(7)
     numbers = dpnp.random.normal(size=100_000)
     found = dpnp.asarray([dpnp.mean(numbers), dpnp.std(numbers)])
@@ -104,7 +106,7 @@ def check_random(checker):
 
 
 def main():
-    """Checks everything."""
+    """Runs all checks."""
     device = dpctl.select_default_device()
     print(f"{device.name}, backend {device.backend}", flush=True)
     generator, checker = numpy.random.default_rng(1), Checker()

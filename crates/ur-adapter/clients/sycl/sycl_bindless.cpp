@@ -1,5 +1,6 @@
-// A SYCL program without kernels that makes bindless images: memory of images, levels and layers, copies of them and
-// of parts, sampled and unsampled images, memory as an image, queries.
+// A SYCL program without kernels that creates bindless images. It tests the memory of images,
+// levels and layers, copies of images and of their parts, sampled and unsampled images, memory as
+// an image, and queries.
 
 #include "peer.h"
 #include <numeric>
@@ -17,7 +18,8 @@ static std::vector<float> numbers(size_t count) {
   return list;
 }
 
-// Pixels of four floats go into an image and come back, in one, two and three dimensions and in layers.
+// Copies pixels of four floats into an image and back, in one, two and three dimensions and in
+// layers.
 static void go_and_return(sycl::queue queue, const syclex::image_descriptor &description) {
   syclex::image_mem_handle image = syclex::alloc_image_mem(description, queue);
   size_t pixels = description.width * std::max<size_t>(description.height, 1) *
@@ -33,8 +35,9 @@ static void go_and_return(sycl::queue queue, const syclex::image_descriptor &des
   syclex::free_image_mem(image, description.type, queue);
 }
 
-// A part of memory to a part of an image, to a part of another one, and back to a part of memory: SYCL makes bytes of
-// all offsets, those in memory too, although its headers say that these are bytes already.
+// Copies a part of memory to a part of an image, to a part of another image, and back to memory.
+// SYCL converts all offsets to bytes. It also converts offsets in memory, although its headers say
+// that these are in bytes already.
 static void parts(sycl::queue queue) {
   syclex::image_descriptor description{{width, height}, 4, sycl::image_channel_type::fp32};
   syclex::image_mem from{description, queue}, to{description, queue};
@@ -82,7 +85,7 @@ static void levels(sycl::queue queue) {
   syclex::free_image_mem(image, syclex::image_type::mipmap, queue);
 }
 
-// Sampled images of an image and of memory, and refusals, which are exceptions.
+// Samples an image and memory, and checks errors, which are exceptions.
 static void views(sycl::queue queue) {
   syclex::image_descriptor description{{width, height}, 1, sycl::image_channel_type::unorm_int8};
   syclex::bindless_image_sampler sampler{sycl::addressing_mode::clamp_to_edge,

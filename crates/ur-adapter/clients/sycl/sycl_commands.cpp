@@ -85,7 +85,7 @@ static void buffers(sycl::queue queue) {
       handler.fill(whole, 8);
     });
   }
-  // The buffer is gone, so that its content is in the memory that it was made from.
+  // The buffer has ended, so its contents are in the memory that it was made from.
   EXPECT(list[49] == 54 && list[50] == -7 && list[1024] == 8 && list[2047] == 8 &&
          list[2048] == 2053);
 }
@@ -157,7 +157,7 @@ static void profiling(const sycl::device &device) {
   auto end = event.get_profiling_info<command_end>();
   EXPECT(0 < submit && submit <= start && start <= end);
 
-  // An event of the program's own, signalled again and again, in a queue without profiling.
+  // An event of the program that is signalled repeatedly, in a queue without profiling.
   sycl::queue plain{queue.get_context(), device, sycl::property::queue::in_order{}};
   auto own =
       syclex::make_event(queue.get_context(), syclex::properties{syclex::enable_profiling{true}});

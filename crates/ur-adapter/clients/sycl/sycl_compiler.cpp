@@ -1,13 +1,13 @@
-// A SYCL program whose kernels are compiled at run time, by the SYCL runtime itself
-// (libsycl-jit), in two processes that compute on one piece of memory and tell each other by
-// events. No compiler for SYCL is needed to build it.
+// A SYCL program whose kernels are compiled at run time by the SYCL runtime itself (libsycl-jit).
+// Two processes compute on shared memory, and notify each other by events. Building the program
+// needs no SYCL compiler.
 //
 //   sycl_compiler [OPTION...]        compiles with these options and runs
 //   sycl_compiler --save FILE [OPTION...]  writes the compiled kernels to a file too
 //   sycl_compiler --load FILE        runs the kernels of such a file, where there is no compiler
 //
-// On NVIDIA GPUs the compiler wants NVIDIA's libdevice: --cuda-path=DIRECTORY, or -nocudalib for
-// kernels that need no functions from there.
+// For NVIDIA GPUs, the compiler needs NVIDIA's libdevice: --cuda-path=DIRECTORY. Kernels that use
+// none of its functions can be compiled with -nocudalib.
 
 #include "peer.h"
 #include <algorithm>
@@ -40,7 +40,7 @@ void iota(float start, float *data) {
   data[id] = start + static_cast<float>(id);
 }
 
-// Reverses each group's part, through local memory.
+// Reverses the part of each group through local memory.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void reverse(float *data, syclex::work_group_memory<float[]> local) {
   auto item = work_item::get_nd_item<1>();
@@ -50,7 +50,7 @@ void reverse(float *data, syclex::work_group_memory<float[]> local) {
   data[item.get_global_linear_id()] = local[size - 1 - id];
 }
 
-// Puts the sum of each group into its first place, through sub-groups.
+// Stores the sum of each group in its first element, using sub-groups.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<1>))
 void sum(const float *data, float *sums) {
   auto item = work_item::get_nd_item<1>();
@@ -60,7 +60,7 @@ void sum(const float *data, float *sums) {
     sums[item.get_group_linear_id()] = all;
 }
 
-// The grid is of two dimensions, and starts at an offset.
+// Uses a two-dimensional grid that starts at an offset.
 extern "C" SYCL_EXTERNAL SYCL_EXT_ONEAPI_FUNCTION_PROPERTY((syclex::nd_range_kernel<2>))
 void place(int *data, int width) {
   auto item = work_item::get_nd_item<2>();
@@ -223,8 +223,8 @@ static void produce(int link, sycl::queue &queue, bundle kernels) {
   puts("two processes: right");
 }
 
-// Returns a property as the file has it: the number of bits, in 64 bits, and then these bits, six
-// to a character, the lowest first.
+// Returns a property in the encoding of the file: the number of bits as a 64-bit number, followed
+// by these bits. Each character encodes six bits, lowest bits first.
 static std::string coded(const std::string &text) {
   const char *digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   uint64_t bits = text.size() * 8;
@@ -239,8 +239,8 @@ static std::string coded(const std::string &text) {
   return result;
 }
 
-// This version of the runtime writes the target under a name that it does not recognise when it
-// reads the file again: it compares the part before the first dash.
+// This version of the runtime writes a target name that it does not recognise when it reads the
+// file. It compares the part before the first dash.
 static void rename_target(std::vector<char> &bytes) {
   std::string written = coded("llvm_nvptx64-unknown-unknown");
   std::string known = coded("nvptx64-nvidia-cuda-unknown_");
@@ -265,7 +265,7 @@ static bundle load(const sycl::queue &queue, const std::string &path) {
 
 int main(int argc, char **argv) try {
   limit_life();
-  // The compiler takes its time.
+  // The compiler takes long.
   alarm(3 * DEADLINE);
   bool is_second = argc > 1 && strcmp(argv[1], "second") == 0;
   std::vector<std::string> options(argv + 1, argv + argc);

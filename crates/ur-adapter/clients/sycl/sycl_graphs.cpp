@@ -1,5 +1,6 @@
-// SYCL graphs in two processes, without kernels: each records a graph on memory that both share, by recording a
-// queue and by adding nodes, and the two run in turns, ordered by the events at their edges.
+// SYCL graphs without kernels in two processes. Each process creates a graph on shared memory, one
+// by recording a queue and one by adding nodes. The two graphs run in turns, ordered by their
+// events.
 
 #include "peer.h"
 #include <algorithm>
@@ -33,7 +34,7 @@ static bool holds(sycl::queue &queue, const int *from, int value) {
   return std::all_of(found.begin(), found.end(), [&](int word) { return word == value; });
 }
 
-// Swaps the first two blocks of three, by nodes that depend on each other.
+// Swaps the first two blocks of three, with nodes that depend on each other.
 static int second() {
   sycl::queue queue{sycl::property::queue::in_order{}};
   auto context = queue.get_context();
@@ -61,7 +62,7 @@ static int second() {
   return 0;
 }
 
-// Moves each block one place down, by a queue that is recorded.
+// Moves each block one place down, by recording a queue.
 static void first() {
   sycl::queue queue{sycl::property::queue::in_order{}};
   auto context = queue.get_context();

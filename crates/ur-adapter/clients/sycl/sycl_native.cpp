@@ -1,5 +1,5 @@
-// A SYCL program that uses Level Zero itself besides: SYCL's objects as the driver's, and the
-// driver's as SYCL's.
+// A SYCL program that also uses Level Zero directly. It converts SYCL objects to the driver's
+// objects and back.
 
 #include "peer.h"
 #include "ze.h"
@@ -41,7 +41,7 @@ static void devices(const sycl::queue &queue) {
          device.get_platform());
 }
 
-// The program's commands between SYCL's, and barriers where SYCL's have no order.
+// The program's commands between SYCL's, and barriers where SYCL guarantees no order.
 static void commands(sycl::queue queue) {
   char *memory = sycl::malloc_device<char>(size, queue);
   std::vector<char> first(size, 1), last(size, 3);
@@ -59,7 +59,7 @@ static void commands(sycl::queue queue) {
   sycl::free(memory, queue);
 }
 
-// Each side waits for an event of the other's.
+// Each side waits for an event of the other side.
 static void events(sycl::queue queue) {
   sycl::context context = queue.get_context();
   ze_handle native_context = sycl::get_native<level_zero>(context);
@@ -85,7 +85,7 @@ static void events(sycl::queue queue) {
   sycl::free(memory, queue);
 }
 
-// SYCL's commands between the program's, in its own context and list.
+// SYCL's commands between the program's, in the program's context and list.
 static void queues(const sycl::device &device) {
   ze_device_handle_t native = sycl::get_native<level_zero>(device);
   ze_description desc = {ZE_CONTEXT_DESC, nullptr, {0}};

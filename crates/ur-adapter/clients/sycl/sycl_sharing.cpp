@@ -1,5 +1,5 @@
-// SYCL programs in two processes: memory in both spellings of the extension, events both ways,
-// physical memory. The program does not know which adapter it runs on.
+// SYCL programs in two processes: memory with both spellings of the extension, events in both
+// directions, and physical memory. The program is independent of the adapter.
 
 #include "peer.h"
 #include <future>
@@ -25,7 +25,7 @@ static handle_data receive_handle(int link) {
   return {first, first + bytes.size};
 }
 
-// Returns numbers that differ at every index, and for every `first`.
+// Returns numbers that differ for every index and every `first`.
 static std::vector<int> numbers(int first, size_t size = count) {
   std::vector<int> list(size);
   std::iota(list.begin(), list.end(), first);
@@ -76,7 +76,7 @@ static void consume_memory(int link, sycl::queue queue) {
   ipc::memory::close(again, context);
 }
 
-// Memory in the spelling of older programs, with the default context
+// Memory with the spelling of older programs, in the default context
 
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -125,9 +125,9 @@ static void signal(int link, sycl::queue &queue, sycl::event &event, int *memory
   MEET(link);
 }
 
-// Waits on the host or in a queue, and checks the content that was written before the signal. It
-// must be another queue than the one of `signal`: after an in-order queue has signalled an event,
-// the SYCL runtime leaves out all waits for that event in that queue.
+// Waits on the host or in a queue, and checks the contents that were written before the signal. The
+// queue must differ from the queue in `signal`. The SYCL runtime omits waits for an event in an
+// in-order queue that has signalled the event.
 static void await(int link, sycl::queue &queue, sycl::event &event, const int *memory,
                   const std::vector<int> &list, int how) {
   MEET(link);
@@ -189,7 +189,7 @@ static void consume_events(int link, sycl::queue queue) {
 
 // Physical memory
 
-// A virtual range with physical memory behind it.
+// A virtual range with physical memory mapped into it.
 struct mapping {
   syclex::physical_mem memory;
   sycl::context context;

@@ -1,7 +1,9 @@
-/* Bindless images: pixels are copied in, kernels read them through sampled numbers and write through unsampled ones,
-   and they are copied out; images of several levels and layers, memory as an image, and what is refused.
+/* Bindless images. Pixels are copied in, kernels read them through sampled numbers and write them
+   through unsampled ones, and the pixels are copied out. Also images with several levels and
+   layers, memory as an image, and errors.
 
-   The kernels are the file that the variable IMAGES_PTX names: images.ptx of the library's tests. */
+   The variable IMAGES_PTX names the file of the kernels, which is images.ptx of the library's
+   tests. */
 #include "kernels.h"
 #include <sys/mman.h>
 
@@ -50,7 +52,7 @@ static image_number sample_by(struct runtime *ur, image_memory image, const ur_i
   return number;
 }
 
-/* The nearest pixel, by its number, of those inside. */
+/* Samples the nearest pixel by its index. Indexes outside are clamped. */
 static image_number sample_nearest(struct runtime *ur, image_memory image,
                                    const ur_image_format_t *format,
                                    const ur_image_desc_t *description) {
@@ -98,7 +100,8 @@ static void launch_2d(struct runtime *ur, ur_kernel_handle_t kernel, size_t widt
                                       0, NULL, NULL));
 }
 
-/* Pixels go in, through a kernel that samples one image and writes another, and out. */
+/* Copies pixels in, runs a kernel that samples one image and writes another, and copies the pixels
+   out. */
 static void compute(struct runtime *ur, ur_program_handle_t program) {
   ur_kernel_handle_t kernel = create_kernel(program, "sample");
   ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 0, 1);
@@ -129,7 +132,7 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
           fail("pixel %zu, %zu, channel %zu is %u, not %u", x, y, channel, pixel, wanted);
       }
 
-  /* A part, from one image to another, and with an event; then into memory with gaps. */
+  /* A part of one image is copied to another image, with an event, and then to memory with gaps. */
   ur_event_handle_t event = NULL;
   ur_exp_image_copy_region_t part = {UR_STRUCTURE_TYPE_EXP_IMAGE_COPY_REGION, NULL, {8 * 16, 5, 0},
                                      {0, 1, 0}, {10 * 16, 6, 1}};
@@ -159,7 +162,8 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
         fail("byte %zu of row %zu is %u, not %u", i, y, rows[y * wide.rowPitch + i], wanted);
     }
 
-  /* Memory to memory, as images: rows with gaps to rows without, in memory of the device and back. */
+  /* Memory is copied to memory as images: rows with gaps to rows without, to device memory and
+     back. */
   unsigned char *device = (unsigned char *)allocate(ur, PIXELS * 16);
   ur_exp_image_copy_region_t middle = {UR_STRUCTURE_TYPE_EXP_IMAGE_COPY_REGION, NULL, {3 * 16, 2, 0},
                                        {0, 0, 0}, {10 * 16, 6, 1}};
@@ -189,7 +193,8 @@ static void compute(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Runs `blend`: the first channel at ((x + right) / across, (y + 1/2) / down) of a level, for each x and y. */
+/* Runs `blend`, which samples the first channel at ((x + right) / across, (y + 1/2) / down) of a
+   level, for each x and y. */
 static void blend(struct runtime *ur, ur_kernel_handle_t kernel, image_number from, float *to,
                   size_t width, size_t height, float right, float across, float down, float level) {
   float *memory = (float *)allocate(ur, width * height * sizeof *memory);
@@ -205,7 +210,7 @@ static bool is_near(float found, float wanted) {
   return found - wanted < 0.01f && wanted - found < 0.01f;
 }
 
-/* Filters, fractions and levels are the sampler's affair. */
+/* Filters, normalized coordinates and levels are properties of the sampler. */
 static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   enum { EDGE = 16 };
   ur_kernel_handle_t kernel = create_kernel(program, "blend");
@@ -214,7 +219,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   for (size_t i = 0; i < EDGE * EDGE; i++)
     floats[i] = (float)(3 * i);
 
-  /* The mean of two neighbours; beyond the last, the edge. */
+  /* The mean of two neighbours, and the edge pixel outside the image. */
   image_memory image = allocate_image(ur, &r_float, &description);
   put(ur, image, floats, &r_float, &description, all_of(EDGE * sizeof(float), EDGE, 1));
   ur_sampler_desc_t linear = sampler(false, UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE,
@@ -228,7 +233,8 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
     }
   end_sampling(ur, number);
 
-  /* Outside in one dimension the border, which is black, inside in the other; coordinates are fractions. */
+  /* Outside the image it is the black border in one dimension, and clamped in the other.
+     Coordinates are normalized. */
   ur_exp_sampler_addr_modes_t modes = {UR_STRUCTURE_TYPE_EXP_SAMPLER_ADDR_MODES, NULL,
                                        {UR_SAMPLER_ADDRESSING_MODE_CLAMP,
                                         UR_SAMPLER_ADDRESSING_MODE_REPEAT,
@@ -246,7 +252,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number);
   free_image(ur, image);
 
-  /* Bytes are fractions of 255. */
+  /* Bytes are read as fractions of 255. */
   unsigned char bytes[EDGE * EDGE];
   for (size_t i = 0; i < sizeof bytes; i++)
     bytes[i] = (unsigned char)i;
@@ -259,7 +265,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number);
   free_image(ur, image);
 
-  /* Levels, each of which is an image of its own too. */
+  /* Each level is an image of its own, too. */
   description.numMipLevel = 3;
   image = allocate_image(ur, &r_float, &description);
   uint32_t levels = 0;
@@ -301,7 +307,7 @@ static void sample_fractions(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Memory is an image, too: a row, and rows with gaps. */
+/* Memory is used as an image: a single row, and rows with gaps. */
 static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   ur_kernel_handle_t fetch = create_kernel(program, "fetch"), kernel = create_kernel(program, "blend");
   enum { LENGTH = 1024 };
@@ -335,7 +341,7 @@ static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   EXPECT(memcmp(found, floats, sizeof floats) == 0);
   end_sampling(ur, number);
 
-  /* Rows that are not there, or not as the device wants them. */
+  /* Rows that do not exist, or that the device does not support. */
   ur_sampler_desc_t how = sampler(false, UR_SAMPLER_ADDRESSING_MODE_CLAMP_TO_EDGE,
                                   UR_SAMPLER_FILTER_MODE_NEAREST);
   ur_image_desc_t wrong = rows;
@@ -356,7 +362,7 @@ static void sample_memory(struct runtime *ur, ur_program_handle_t program) {
   UR(urKernelRelease(kernel));
 }
 
-/* Layers are an image's third dimension. */
+/* Layers are the third dimension of an image. */
 static void sample_layers(struct runtime *ur, ur_program_handle_t program) {
   enum { LAYERS = 3 };
   ur_kernel_handle_t kernel = create_kernel(program, "layer");
@@ -378,7 +384,7 @@ static void sample_layers(struct runtime *ur, ur_program_handle_t program) {
   end_sampling(ur, number_of);
   free_image(ur, image);
 
-  /* An array of rows, and a cube, whose sides are layers. */
+  /* An array of rows, and a cube, whose faces are layers. */
   description = describe(UR_MEM_TYPE_IMAGE1D_ARRAY, WIDTH, 0, 0, HEIGHT);
   image = allocate_image(ur, &r32, &description);
   static uint32_t found[LAYERS * PIXELS];
@@ -413,7 +419,7 @@ static bool answer(struct runtime *ur,
   return found;
 }
 
-/* What does not fit is refused, and nothing of it is done. */
+/* Invalid arguments are refused, and nothing is done. */
 static void refuse(struct runtime *ur) {
   const ur_exp_image_mem_type_t opaque = UR_EXP_IMAGE_MEM_TYPE_OPAQUE_HANDLE,
                                 usm = UR_EXP_IMAGE_MEM_TYPE_USM_POINTER;
@@ -484,7 +490,8 @@ static void refuse(struct runtime *ur) {
                                        UR_EXP_IMAGE_COPY_INPUT_TYPES_MEM_TO_IMAGE, 0, NULL, NULL));
 }
 
-/* A part of memory begins where its allocation has ended. Any device copies memory so. */
+/* A part of memory starts after the end of its allocation. All devices support such copies of
+   memory. */
 static void refuse_outside(struct runtime *ur) {
   enum { LENGTH = 4096 };
   unsigned char *memory = (unsigned char *)allocate(ur, LENGTH);
@@ -500,7 +507,7 @@ static void refuse_outside(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* What is imported, or that nothing is. */
+/* Checks the import of memory and semaphores, or that it is unsupported. */
 static void import(struct runtime *ur) {
   ur_bool_t found = true;
   UR(urBindlessImagesSupportsImportingHandleTypeExp(ur->device, UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD, &found));
@@ -516,7 +523,8 @@ static void import(struct runtime *ur) {
                                                      UR_EXP_EXTERNAL_SEMAPHORE_TYPE_OPAQUE_FD, &signals,
                                                      &semaphore));
   if (found) {
-    /* A file is no memory of the driver's, and stays the program's; neither is what is not open. */
+    /* A file is not memory of the driver, and the program keeps it. A closed descriptor is not
+       memory either. */
     file.fd = memfd_create("no memory of a GPU", MFD_CLOEXEC);
     EXPECT(file.fd >= 0 && ftruncate(file.fd, 1 << 21) == 0);
     EXPECT(urBindlessImagesImportExternalMemoryExp(ur->context, ur->device, 1 << 21,

@@ -1,6 +1,6 @@
-/* Two processes, each with a command buffer on memory that they share, compute in turns: the events at the
-   edges of the command buffers order them, and nothing else does. Then updates, the order of runs, what
-   command buffers keep, the commands on buffers, and the errors. */
+/* Two processes, each with a command buffer on shared memory, compute in turns. Only the events of
+   the command buffers order them. Then updates, the order of runs, objects that command buffers
+   keep, the commands on buffers, and errors. */
 #include "kernels.h"
 #include <pthread.h>
 #include <unistd.h>
@@ -37,7 +37,7 @@ static ur_exp_command_buffer_handle_t begin(struct runtime *ur, bool updatable, 
   return buffer;
 }
 
-/* Records a copy of `size` bytes that waits for an event at each run, if there is one. */
+/* Records a copy of `size` bytes that waits for an event in each run, if there is one. */
 static ur_exp_command_buffer_sync_point_t record_copy_after(ur_exp_command_buffer_handle_t buffer,
                                                             void *to, const void *from, size_t size,
                                                             ur_event_handle_t event) {
@@ -47,7 +47,8 @@ static ur_exp_command_buffer_sync_point_t record_copy_after(ur_exp_command_buffe
   return point;
 }
 
-/* Records a copy of `size` bytes after a sync point, if there is one, and returns its own. */
+/* Records a copy of `size` bytes after a sync point, if there is one. Returns its own sync point.
+   */
 static ur_exp_command_buffer_sync_point_t
 record_copy(ur_exp_command_buffer_handle_t buffer, void *to, const void *from, size_t size,
             const ur_exp_command_buffer_sync_point_t *after) {
@@ -64,7 +65,7 @@ static void run_between(struct runtime *ur, ur_exp_command_buffer_handle_t buffe
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
 }
 
-/* The second process: swaps the first two blocks of three, by way of memory of its own. */
+/* The second process: swaps the first two blocks of three, through its own memory. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -72,7 +73,7 @@ static int second(void) {
   ur_event_handle_t swapped = open_event(&ur, hear_bytes(PARENT));
   char *spare = (char *)allocate(&ur, BLOCK);
   ur_exp_command_buffer_handle_t swap = begin(&ur, false, false);
-  /* The first command waits for the other process, at each run for its latest signal. */
+  /* In each run, the first command waits for the latest signal of the other process. */
   ur_exp_command_buffer_sync_point_t point = record_copy_after(swap, spare, memory, BLOCK, rotated);
   point = record_copy(swap, memory, memory + BLOCK, BLOCK, &point);
   record_copy(swap, memory + BLOCK, spare, BLOCK, &point);
@@ -98,7 +99,7 @@ static void compute_in_turns(struct runtime *ur) {
   uint32_t order[3] = {1, 2, 3};
   for (int i = 0; i < 3; i++)
     write_pattern(ur, memory + i * BLOCK, BLOCK, order[i]);
-  /* In order, so that it needs no sync points. */
+  /* In order, so no sync points are needed. */
   ur_exp_command_buffer_handle_t rotate = begin(ur, false, true);
   record_copy(rotate, spare, memory, BLOCK, NULL);
   record_copy(rotate, memory, memory + BLOCK, BLOCK, NULL);
@@ -116,7 +117,7 @@ static void compute_in_turns(struct runtime *ur) {
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* Rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1), then swapped to (3, 2, 1). */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)
@@ -129,7 +130,8 @@ static void compute_in_turns(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* The runs of one command buffer come one after the other, in whatever queues; and it keeps what it uses. */
+/* The runs of one command buffer follow each other in any queues, and it keeps the objects that it
+   uses. */
 static void run_in_several_queues(struct runtime *ur) {
   ur_queue_properties_t properties = {UR_STRUCTURE_TYPE_QUEUE_PROPERTIES, NULL,
                                       UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE};
@@ -164,13 +166,13 @@ static void run_in_several_queues(struct runtime *ur) {
   ur_command_t kind;
   UR(urEventGetInfo(last, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
   EXPECT(kind == UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP);
-  /* Both are kept until the last run. */
+  /* Both are kept until the last run has ended. */
   UR(urUSMFree(ur->context, spare));
   UR(urCommandBufferReleaseExp(rotate));
   UR(urCommandBufferReleaseExp(rotate));
   UR(urEventWait(1, &last));
   UR(urEventRelease(last));
-  /* Twenty times round three blocks is two places on. */
+  /* Twenty rotations of three blocks move them by two places. */
   for (uint32_t i = 0; i < 3; i++)
     EXPECT(has_pattern(ur, seen + i * BLOCK, BLOCK, (i + 2) % 3, 0));
   UR(urQueueFinish(queues[1]));
@@ -179,7 +181,7 @@ static void run_in_several_queues(struct runtime *ur) {
   UR(urUSMFree(ur->context, seen));
 }
 
-/* All commands on buffers and the hints, compared with what they do. */
+/* Runs all commands on buffers and the hints, and checks their effects. */
 static void record_buffer_commands(struct runtime *ur) {
   enum { SIZE = 256 };
   ur_mem_handle_t one = NULL, two = NULL;
@@ -217,7 +219,8 @@ static void record_buffer_commands(struct runtime *ur) {
     memset(output, 0, SIZE), memset(rows, 0, SIZE);
     UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
     UR(urQueueFinish(ur->queue));
-    /* The first rows of the copied rectangle: from 36, 52 and 68 on, of which 36 to 47 were filled. */
+    /* The first rows of the copied rectangle start at 36, 52 and 68. Bytes 36 to 47 were filled
+       before. */
     EXPECT(output[0] == 1 && output[1] == 2 && output[16] == 52 && output[39] == 75);
     EXPECT(output[64] == 0 && output[64 + 15] == 15 && output[64 + 16] == 1 && output[64 + 17] == 2);
     EXPECT(output[64 + 4] == 0 && output[64 + 11] == 7 && output[3 * 64 + 11] == 23);
@@ -232,7 +235,8 @@ static void record_buffer_commands(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Launches get other arguments, sizes and kernels; what was enqueued before keeps its own. */
+/* Launches get new arguments, sizes and kernels. Runs that were enqueued before keep the old ones.
+   */
 static void update_launches(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, (size_t)COUNT * 4), *other = allocate(ur, (size_t)COUNT * 4);
@@ -267,7 +271,7 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, memory, COUNT, 7) && holds(ur, seen, COUNT, 7));
-  /* Other memory. */
+  /* New memory. */
   ur_exp_command_buffer_update_pointer_arg_desc_t new_pointer = {
       UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_UPDATE_POINTER_ARG_DESC, NULL, 0, NULL, &other};
   update.numNewPointerArgs = 1;
@@ -276,14 +280,14 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 9) && holds(ur, memory, COUNT, 7));
-  /* Another size: half of the words. */
+  /* A new size: half of the words. */
   update.pNewGlobalWorkSize = &half;
   next = 10;
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT / 2, 10));
   EXPECT(holds(ur, (char *)other + COUNT * 2, COUNT / 2, 9));
-  /* Another kernel, with all its arguments. */
+  /* A new kernel with all its arguments. */
   ur_exp_command_buffer_update_value_arg_desc_t values[2] = {new_value, new_value};
   values[1].argIndex = 2;
   values[1].pNewValueArg = &count;
@@ -296,8 +300,8 @@ static void update_launches(struct runtime *ur) {
   UR(urCommandBufferUpdateKernelLaunchExp(buffer, 1, &update));
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, NULL));
   EXPECT(holds(ur, other, COUNT, 16));
-  /* Back to the first kernel with one other value, and then to the second with none: each has the rest of
-     what it had last. */
+  /* Back to the first kernel with one new value, and then to the second one with none. Each keeps
+     its other latest arguments. */
   update.numNewPointerArgs = 0;
   update.pNewPointerArgList = NULL;
   update.hNewKernel = kernels.fill;
@@ -341,7 +345,7 @@ static void update_launches(struct runtime *ur) {
   UR(urUSMFree(ur->context, seen));
 }
 
-/* One of two threads that update a command: its updates name what the other's do not. */
+/* One of two threads that update a command. They update different arguments. */
 struct updater {
   ur_exp_command_buffer_handle_t buffer;
   ur_exp_command_buffer_update_kernel_launch_desc_t update;
@@ -356,7 +360,7 @@ static void *update_often(void *of) {
   return NULL;
 }
 
-/* Threads update one command at a time: no update is lost, and none waits for ever. */
+/* Threads update one command at the same time. No update is lost, and no thread waits forever. */
 static void update_in_threads(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, (size_t)COUNT * 4);
@@ -430,7 +434,8 @@ static void record_fill(ur_exp_command_buffer_handle_t buffer, void *memory, uin
                                      after ? &after : NULL, NULL, event, command));
 }
 
-/* Commands inside wait for events and signal some, which updates replace. */
+/* Commands inside the command buffer wait for events and signal events. Updates replace these
+   events. */
 static void wait_and_signal_inside(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
@@ -458,7 +463,7 @@ static void wait_and_signal_inside(struct runtime *ur) {
   UR(urEventWait(1, &next));
   UR(urEventWait(1, &done));
   EXPECT(holds(ur, memory, BLOCK / 4, 1) && holds(ur, memory + BLOCK, BLOCK / 2, 2));
-  /* Another event to wait for, and another one to signal. */
+  /* A new event to wait for, and a new event to signal. */
   ur_event_handle_t again = NULL, changed = NULL, two[2];
   UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, &gate[0], NULL, 0, NULL,
                           &again));
@@ -471,20 +476,20 @@ static void wait_and_signal_inside(struct runtime *ur) {
   UR(urCommandBufferUpdateSignalEventExp(filled, &changed));
   UR(urCommandBufferUpdateWaitEventsExp(copied, 1, &changed));
   UR(urEventRelease(done));
-  /* In the first queue again: what waits in the other one may hold up what is behind it there. */
+  /* In the first queue again, since a waiting command may block the other queue. */
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &done));
   UR(urEventWait(1, &first));
   EXPECT(is_complete(next) && !is_complete(changed) && !is_complete(done));
   EXPECT(write(gate[1], "o", 1) == 1);
   UR(urEventWait(1, &done));
   EXPECT(is_complete(changed));
-  /* A graph takes no events in its middle. */
+  /* A graph has no events in its middle. */
   ur_exp_graph_handle_t graph = NULL;
   UR(urQueueBeginGraphCaptureExp(queue));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
           urEnqueueCommandBufferExp(queue, buffer, 0, NULL, NULL));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED, urQueueEndGraphCaptureExp(queue, &graph));
-  /* Many runs, each of which comes after the one before. */
+  /* Many runs, each of which follows the previous one. */
   for (int run = 0; run < 50; run++)
     UR(urEnqueueCommandBufferExp(run % 2 ? queue : ur->queue, buffer, 0, NULL, NULL));
   UR(urCommandBufferReleaseExp(buffer));
@@ -500,7 +505,8 @@ static void wait_and_signal_inside(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* The times of a run in parts are those of all parts: it begins before what is waited for in its middle. */
+/* The times of a run with several parts include all parts. It starts before the events in its
+   middle. */
 static void profile_parts(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
@@ -537,7 +543,7 @@ static void profile_parts(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* A queue that cannot have a command buffer is told so before anything is recorded. */
+/* A queue of another context is refused before anything is recorded. */
 static void refuse_other_contexts(struct runtime *ur, ur_exp_command_buffer_handle_t buffer) {
   ur_context_handle_t context = NULL;
   ur_queue_handle_t queue = NULL;
@@ -575,7 +581,7 @@ static void answer_errors(struct runtime *ur) {
   ANSWERS(UR_RESULT_ERROR_INVALID_OPERATION,
           urCommandBufferAppendUSMMemcpyExp(buffer, memory, memory + 32, 32, 0, NULL, 0, NULL, NULL,
                                             NULL, NULL));
-  /* Empty, it only waits and signals. */
+  /* An empty command buffer only waits and signals. */
   UR(urEnqueueCommandBufferExp(ur->queue, buffer, 0, NULL, &event));
   UR(urEventWait(1, &event));
   UR(urEventRelease(event));
@@ -596,7 +602,7 @@ int main(int count, char **words) {
   record_buffer_commands(&ur);
   wait_and_signal_inside(&ur);
   profile_parts(&ur);
-  /* Where kernels run, a test says which. */
+  /* If kernels are supported, the test sets this variable. */
   if (getenv("KERNELS_PTX") != NULL) {
     update_launches(&ur);
     update_in_threads(&ur);

@@ -1,9 +1,9 @@
-/* Programs that use each other's functions and variables, linked after they were made. */
+/* Programs that use each other's functions and variables. They are linked after their creation. */
 #include "kernels.h"
 
 enum { COUNT = 256 };
 
-/* A program that computes with a function and a variable of the other one's. */
+/* A program that uses a function and a variable of the other one. */
 static const char *user_c = "extern uint more(uint x);"
                             "kernel void use(global uint *to, uint value, uint count) {"
                             "  size_t i = get_global_id(0);"
@@ -66,11 +66,11 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   build_open(ur, user, is_ptx ? NULL : "-DTERM=7");
   UR(urProgramBuild(ur->context, maker, NULL));
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(user, "use", &kernel));
-  /* Alone it lacks a function, and stays as it was. */
+  /* Without the other program, a function is missing. The failure changes nothing. */
   ANSWERS(UR_RESULT_ERROR_PROGRAM_LINK_FAILURE, urProgramDynamicLinkExp(ur->context, 1, &user));
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(user, "use", &kernel));
   expect(ur, maker, "own", 3, 70);
-  /* A kernel of before goes on. */
+  /* An existing kernel keeps working. */
   ur_kernel_handle_t own = create_kernel(maker, "own");
   UR(urProgramDynamicLinkExp(ur->context, 3, both));
   expect(ur, user, "use", 3, 14);
@@ -80,7 +80,7 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   EXPECT(holds(ur, memory, COUNT, 90));
   UR(urUSMFree(ur->context, memory));
   UR(urKernelRelease(own));
-  /* Once more, which changes nothing, and with one program gone. */
+  /* Linked again, which changes nothing, and after one program was released. */
   UR(urProgramDynamicLinkExp(ur->context, 2, both));
   UR(urProgramRelease(maker));
   expect(ur, user, "use", 5, 18);
@@ -101,7 +101,8 @@ static void link_text(struct runtime *ur, bool is_ptx) {
   UR(urProgramRelease(user));
 }
 
-/* Modules under other names, where the driver takes no text: nothing is missing in either. */
+/* Modules with different names, for drivers that compile no text. No symbol is missing in either.
+   */
 static void link_modules(struct runtime *ur) {
   static const char *const names[][2] = {{"fill", "full"}, {"scale", "skale"}, {"number", "namber"},
                                          {"reverse", "raverse"}, {"factor", "faktor"}};

@@ -1,6 +1,7 @@
-/* The extension's error table, row by row, each named in the output: the results of the eleven
-   functions and the two beside them for each wrong argument, and what they leave unchanged. Then,
-   with the simulated driver of Level Zero beneath, the codes that only a driver can produce. */
+/* The extension's error table, row by row. It checks the results of the eleven functions and of two
+   related ones for each wrong argument, and what they leave unchanged. With the simulated driver of
+   Level Zero, it also checks the codes that only a driver can produce. The output names each row.
+   */
 #include "refusals.h"
 #include "rows.h"
 

@@ -1,5 +1,5 @@
-/* Reusable events between two processes: signals and waits both ways, on the host and in queues,
-   again and again, and the death of a process that owes a signal. Callbacks tell of both. */
+/* Reusable events between two processes: repeated signals and waits in both directions, on the host
+   and in queues, and the death of a process that should signal. Callbacks report both. */
 #include "ur.h"
 #include <semaphore.h>
 
@@ -7,7 +7,7 @@
 #define SIGNALS 6
 #define SIZE ((size_t)64 << 10)
 
-/* A gate in a queue: later commands stay pending until it is opened. */
+/* A gate in a queue. Later commands stay pending until it is opened. */
 struct gate {
   int ends[2];
 };
@@ -77,7 +77,7 @@ static uint32_t references_of(ur_event_handle_t event) {
   return count;
 }
 
-/* A call that an event makes. */
+/* A callback of an event. */
 struct call {
   sem_t made;
   ur_execution_info_t status;
@@ -90,7 +90,7 @@ static void note_call(ur_event_handle_t event, ur_execution_info_t status, void 
   sem_post(&call->made);
 }
 
-/* Has the event call when its latest signal is complete. */
+/* Sets a callback for the completion of the event's latest signal. */
 static void expect_call(ur_event_handle_t event, struct call *call) {
   EXPECT(sem_init(&call->made, 0, 0) == 0);
   UR(urEventSetCallback(event, UR_EXECUTION_INFO_COMPLETE, note_call, call));
@@ -104,7 +104,7 @@ static int status_of_call(struct call *call) {
   return (int)call->status;
 }
 
-/* Waits for the latest signal: on the host, or in the queue and then for the queue. */
+/* Waits for the latest signal, on the host or in the queue. */
 static void wait_for(struct runtime *ur, ur_event_handle_t event, bool in_queue) {
   if (in_queue) {
     UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 1, &event, NULL));
@@ -115,7 +115,7 @@ static void wait_for(struct runtime *ur, ur_event_handle_t event, bool in_queue)
   EXPECT(status_of(event) == UR_EVENT_STATUS_COMPLETE);
 }
 
-/* Writes the pattern and signals, only after the other process has seen the signal pending. */
+/* Writes the pattern and signals, but only after the other process has seen the signal pending. */
 static void signal_late(struct runtime *ur, int link, ur_event_handle_t event, void *memory,
                         uint32_t number) {
   uint32_t words[SIZE / 4];
@@ -171,7 +171,7 @@ static void produce(void) {
     MEET(peer.link);
     for (uint32_t number = 0; number < SIGNALS; number++) {
       signal_late(&ur, peer.link, mine, memory, number);
-      /* One event is signalled by either side. */
+      /* Either side signals the same event. */
       wait_pending(&ur, peer.link, mine, memory, number + 100);
       wait_pending(&ur, peer.link, theirs, memory, number + 200);
       signal_late(&ur, peer.link, theirs, memory, number + 300);
@@ -237,7 +237,7 @@ static void outlive(bool in_queue) {
     ur_event_handle_t after = NULL;
     UR(urEnqueueEventsWaitWithBarrierExt(ur.queue, NULL, 1, &event, &after));
     kill_peer(&peer);
-    /* A queue of the host fails with the event that it waits for; one of a GPU goes on. */
+    /* A queue on the host fails with the event that it waits for. A queue on a GPU continues. */
     ur_result_t result = urEventWait(1, &after);
     if (device_type_of(&ur) != UR_DEVICE_TYPE_GPU || result != UR_RESULT_SUCCESS)
       EXPECT(result == UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS);

@@ -1,5 +1,5 @@
-/* Freeing waits for the commands that use the memory. Where a queue itself frees, it doesn't wait,
-   and the memory goes when the commands are done. */
+/* Freeing waits for the commands that use the memory. If a queue's function frees memory, the call
+   does not wait, and the memory is freed when the commands are done. */
 #include "ur.h"
 #include <pthread.h>
 #include <semaphore.h>
@@ -19,7 +19,7 @@ static ur_usm_type_t type_of(const void *pointer) {
   return type;
 }
 
-/* Opens the gate when the memory is being freed. */
+/* Opens the gate while the memory is being freed. */
 static void *open_gate(void *data) {
   (void)data;
   sem_wait(&freeing);

@@ -1,6 +1,6 @@
-/* Queues record what is submitted to them in graphs. Two processes compute in turns by graphs on memory that
-   they share, ordered by the events at the edges. Then forks to other queues, events from outside, graphs in
-   graphs, what graphs keep, and all that cannot be recorded. */
+/* Queues record their submissions in graphs. Two processes compute in turns, with graphs on shared
+   memory that are ordered by events. Then forks to other queues, outside events, graphs in graphs,
+   objects that graphs keep, and operations that cannot be recorded. */
 #include "kernels.h"
 #include <unistd.h>
 
@@ -58,7 +58,7 @@ static ur_exp_graph_handle_t end(ur_queue_handle_t queue) {
   return graph;
 }
 
-/* Ends a capture and makes what runs; the graph itself is not needed after that. */
+/* Ends a capture and instantiates the graph. The graph itself is not needed after that. */
 static ur_exp_executable_graph_handle_t end_and_instantiate(ur_queue_handle_t queue) {
   ur_exp_graph_handle_t graph = end(queue);
   ur_exp_executable_graph_handle_t executable = NULL;
@@ -78,7 +78,7 @@ static void run_between(struct runtime *ur, ur_exp_executable_graph_handle_t gra
   UR(urEnqueueEventsWaitWithBarrierExt(ur->queue, NULL, 0, NULL, &after));
 }
 
-/* The second process: swaps the first two blocks of three, by way of memory of its own. */
+/* The second process: swaps the first two blocks of three, through its own memory. */
 static int second(void) {
   struct runtime ur = start_runtime();
   char *memory = (char *)open_memory(&ur, hear_bytes(PARENT));
@@ -135,7 +135,7 @@ static void compute_in_turns(struct runtime *ur) {
     hear(peer.link, &token, 1);
     uint32_t first = order[0];
     order[0] = order[2], order[2] = first;
-    /* Rotated to (2, 3, 1), then swapped to (3, 2, 1). */
+    /* The blocks were rotated to (2, 3, 1), then swapped to (3, 2, 1). */
   }
   UR(urEventWait(1, &swapped));
   for (int i = 0; i < 3; i++)
@@ -148,8 +148,8 @@ static void compute_in_turns(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* A fork to two other queues and back: two blocks are doubled side by side, after one is written and before
-   both are gathered. */
+/* Forks to two other queues and joins them. Two blocks are doubled in parallel, after one block is
+   written and before both are gathered. */
 static void fork_and_join(struct runtime *ur, bool in_order) {
   char *memory = (char *)allocate(ur, 4 * BLOCK);
   uint32_t *found = (uint32_t *)malloc(2 * BLOCK);
@@ -158,7 +158,7 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
   ur_event_handle_t written = NULL, copied[2] = {NULL, NULL}, joined = NULL;
   UR(urQueueBeginGraphCaptureExp(origin));
   fill(origin, memory, 7, BLOCK);
-  /* Both orders of queues put this after the fill. */
+  /* This follows the fill in both kinds of queues. */
   UR(urEnqueueEventsWaitWithBarrier(origin, 0, NULL, &written));
   for (int i = 0; i < 2; i++) {
     EXPECT(!captures(branches[i]));
@@ -168,7 +168,8 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
     UR(urQueueGetGraphExp(origin, &here));
     UR(urQueueGetGraphExp(branches[i], &there));
     EXPECT(here == there && here != NULL);
-    /* Waits for nothing, and is recorded all the same, behind what its queue or event puts before it. */
+    /* Waits for no new event. It is still recorded after the commands that its queue or event
+       requires. */
     UR(urEventRelease(copied[i]));
     UR(urEnqueueEventsWaitWithBarrier(branches[i], 0, NULL, &copied[i]));
     uint32_t mark = 100 + (uint32_t)i;
@@ -192,7 +193,7 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
       EXPECT(found[i] == (i % COUNT < COUNT / 2 ? 100 + branch : 7));
     }
   }
-  /* The events stand for nodes, and mean nothing outside. */
+  /* The events stand for nodes, and are invalid outside the capture. */
   ur_command_t kind;
   UR(urEventGetInfo(joined, UR_EVENT_INFO_COMMAND_TYPE, sizeof kind, &kind, NULL));
   EXPECT(kind == UR_COMMAND_EVENTS_WAIT_WITH_BARRIER);
@@ -211,8 +212,8 @@ static void fork_and_join(struct runtime *ur, bool in_order) {
   free(found);
 }
 
-/* A barrier that waits for one event is no end of what came before it: what waits for all that was submitted
-   comes after that, too. */
+/* A barrier that only waits for one event does not include the commands before it. A later wait for
+   all submissions includes them. */
 static void wait_for_all_after_a_barrier(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 2 * BLOCK);
   ur_queue_handle_t origin = create_queue(ur, true), branch = create_queue(ur, false);
@@ -242,7 +243,7 @@ static void read_gate(void *of) {
     fail("the gate was not opened");
 }
 
-/* Keeps a queue from going on until a byte is written. Returns the event of that. */
+/* Blocks a queue until a byte is written. Returns the event of that wait. */
 static ur_event_handle_t close_gate(ur_queue_handle_t queue, int *gate) {
   ur_event_handle_t event = NULL;
   UR(urEnqueueHostTaskExp(queue, (ur_exp_host_task_function_t)read_gate, gate, NULL, 0, NULL, &event));
@@ -260,7 +261,7 @@ static bool is_complete(ur_event_handle_t event) {
   return status == UR_EVENT_STATUS_COMPLETE;
 }
 
-/* A run waits for an event from outside that was waited for inside. */
+/* A run waits for an outside event that a command in the capture waited for. */
 static void wait_for_outside(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
@@ -278,7 +279,7 @@ static void wait_for_outside(struct runtime *ur) {
   open_gate(gate[1]);
   UR(urEventWait(1, &done));
   EXPECT(holds(ur, memory, COUNT, 2));
-  /* The event is over, and the runs go on. */
+  /* The event has ended, and the runs continue. */
   fill(ur->queue, memory, 3, BLOCK);
   run(ur->queue, graph);
   EXPECT(holds(ur, memory, COUNT, 2));
@@ -292,7 +293,7 @@ static void wait_for_outside(struct runtime *ur) {
   close(gate[1]);
 }
 
-/* A graph and a command buffer are recorded in a graph, as they are then. */
+/* Records a graph and a command buffer in a graph, in their current state. */
 static void record_graphs_in_graphs(struct runtime *ur) {
   char *memory = (char *)allocate(ur, 4 * BLOCK);
   UR(urQueueBeginGraphCaptureExp(ur->queue));
@@ -327,7 +328,7 @@ static void record_graphs_in_graphs(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Launches with arguments that the graph keeps. */
+/* Launches whose arguments the graph keeps. */
 static void record_launches(struct runtime *ur) {
   struct kernels kernels = load(ur);
   void *memory = allocate(ur, BLOCK);
@@ -351,7 +352,7 @@ static void record_launches(struct runtime *ur) {
 
 static void count_call(void *of) { ++*(int *)of; }
 
-/* A function that sets another one, which is called as well. */
+/* A callback that sets another callback. Both are called. */
 static struct {
   ur_exp_graph_handle_t graph;
   int calls;
@@ -375,7 +376,7 @@ static bool is_empty(ur_exp_graph_handle_t graph) {
   return empty;
 }
 
-/* Graphs that the program makes, and what is to be known of them. */
+/* Graphs that the program creates, and their properties. */
 static void describe(struct runtime *ur) {
   char *memory = (char *)allocate(ur, BLOCK);
   ur_exp_graph_handle_t graph = NULL, same = NULL;
@@ -429,12 +430,12 @@ static void describe(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* A graph and its runs keep what they use, whatever is released. */
+/* A graph and its runs keep the objects that they use, even if these are released. */
 static void keep_what_is_used(struct runtime *ur) {
   int gate[2];
   EXPECT(pipe(gate) == 0);
   char *memory = (char *)allocate(ur, 2 * BLOCK), *spare = (char *)allocate(ur, BLOCK);
-  /* Pages, so that a GPU may take the memory for its own. */
+  /* Whole pages, so that a GPU may use the memory directly. */
   uint32_t *user = (uint32_t *)aligned_alloc(4096, BLOCK);
   memset(user, 0, BLOCK);
   ur_buffer_properties_t properties = {UR_STRUCTURE_TYPE_BUFFER_PROPERTIES, NULL, user};
@@ -448,7 +449,7 @@ static void keep_what_is_used(struct runtime *ur) {
   enqueue_copy(queue, memory, spare, BLOCK, NULL, NULL);
   UR(urEnqueueMemBufferFill(queue, buffer, &value, sizeof value, 0, BLOCK, 0, NULL, NULL));
   ur_exp_executable_graph_handle_t graph = end_and_instantiate(queue);
-  /* Freeing waits for no graph. */
+  /* Freeing does not wait for graphs. */
   UR(urUSMFree(ur->context, spare));
   UR(urMemRelease(buffer));
   UR(urQueueRelease(queue));
@@ -466,7 +467,7 @@ static void keep_what_is_used(struct runtime *ur) {
     usleep(1000);
   for (int i = 0; i < COUNT; i++)
     EXPECT(user[i] == 9);
-  /* A capture that nobody ends goes with its queue, and lets the queues go that had joined it. */
+  /* A capture that is never ended ends with its queue. The other queues leave it. */
   ur_queue_handle_t other = create_queue(ur, true);
   queue = create_queue(ur, true);
   ur_exp_graph_handle_t never = NULL;
@@ -482,7 +483,7 @@ static void keep_what_is_used(struct runtime *ur) {
   ur_exp_executable_graph_handle_t none = NULL;
   ANSWERS(UR_RESULT_ERROR_INVALID_GRAPH, urGraphInstantiateGraphExp(never, &none));
   UR(urGraphDestroyExp(never));
-  /* A graph that is destroyed ends no capture: the queue does. */
+  /* Destroying a graph does not end its capture. The queue does. */
   UR(urGraphCreateExp(ur->context, &never));
   UR(urQueueBeginCaptureIntoGraphExp(other, never));
   UR(urGraphDestroyExp(never));
@@ -502,7 +503,7 @@ static void never_native(ur_queue_handle_t queue, void *of) {
   (void)queue, (void)of, fail("a native command ran that was to be recorded");
 }
 
-/* What no graph records invalidates the capture, and does nothing. */
+/* An operation that graphs do not support invalidates the capture, and is not performed. */
 static void refuse_what_is_not_recorded(struct runtime *ur) {
   enum { CALLS = 9 };
   char *memory = (char *)allocate(ur, BLOCK), bytes[16];
@@ -515,7 +516,7 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
   for (int call = 0; call < CALLS; call++) {
     UR(urQueueBeginGraphCaptureExp(queue));
     fill(queue, memory, 2, BLOCK);
-    /* An argument that is wrong is no reason to end anything. */
+    /* A wrong argument does not end the capture. */
     ANSWERS(UR_RESULT_ERROR_INVALID_SIZE,
             urEnqueueUSMMemcpy(queue, false, memory, memory, 2 * BLOCK, 0, NULL, NULL));
     void *made = NULL;
@@ -564,7 +565,7 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
     UR(urQueueFinish(queue));
     EXPECT(holds(ur, memory, COUNT, 1));
   }
-  /* A branch that nothing of the origin comes after. */
+  /* A branch that no command of the origin follows. */
   ur_queue_handle_t other = create_queue(ur, false);
   ur_exp_graph_handle_t graph = NULL;
   int calls = 0;
@@ -577,7 +578,7 @@ static void refuse_what_is_not_recorded(struct runtime *ur) {
   EXPECT(calls == 1);
   EXPECT(graph == NULL && !captures(queue) && !captures(other));
   UR(urEventRelease(event));
-  /* Two captures stay two. */
+  /* Two captures cannot be merged. */
   event = NULL;
   UR(urQueueBeginGraphCaptureExp(queue));
   UR(urQueueBeginGraphCaptureExp(other));
@@ -605,7 +606,7 @@ int main(int count, char **words) {
   wait_for_all_after_a_barrier(&ur);
   wait_for_outside(&ur);
   record_graphs_in_graphs(&ur);
-  /* Where kernels run, a test says which. */
+  /* If kernels are supported, the test sets this variable. */
   if (getenv("KERNELS_PTX") != NULL)
     record_launches(&ur);
   describe(&ur);

@@ -1,11 +1,11 @@
-/* Bytes that are no handle, a stale handle, or a handle of another kind: each is an error, never a
-   crash. docs/handles.md describes the layout of a handle and its tag. */
+/* Invalid bytes, stale handles, and handles of another kind. Each is an error, never a crash.
+   docs/handles.md describes the layout of a handle and its tag. */
 #include "rows.h"
 
 #define SIZE ((size_t)128 << 10)
 #define TAG_AT 100
 
-/* A way to open bytes, and to close what was opened. */
+/* A way to open bytes, and to close the opened object. */
 struct opener {
   const char *name;
   ur_result_t (*open)(struct runtime *, struct bytes);
@@ -45,7 +45,7 @@ static const struct opener openers[KINDS] = {
     {"event", as_event},
 };
 
-/* One object of each kind, and their handles, which stay until the process ends. */
+/* Exports one object of each kind. The handles are valid until the process ends. */
 static void export_all(struct runtime *ur, struct bytes handles[KINDS]) {
   size_t size = 0;
   void *data = NULL, *memory = allocate(ur, SIZE);
@@ -88,7 +88,7 @@ static void set_tag(struct bytes *handle) {
   memcpy(handle->data + TAG_AT, &tag, sizeof tag);
 }
 
-/* Returns a good handle with some bytes replaced, and the tag to match. */
+/* Returns a valid handle with some bytes replaced, and the matching tag. */
 static struct bytes forged(struct bytes handle, size_t at, uint64_t value, size_t size) {
   memcpy(handle.data + at, &value, size);
   set_tag(&handle);
@@ -100,7 +100,7 @@ static struct bytes with_other(struct bytes handle, size_t at, unsigned char bit
   return forged(handle, at, handle.data[at] ^ bits, 1);
 }
 
-/* Returns the next of a fixed sequence of numbers, so that a failure can be repeated. */
+/* Returns the next number of a fixed sequence, so that failures are reproducible. */
 static uint64_t next_random(void) {
   static uint64_t state = 0x9e3779b97f4a7c15;
   state ^= state << 13;
@@ -148,7 +148,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 6, 7, 1)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 7, 0x80, 1)));
   /* Host, exporter, context, key. */
-  /* 1 stands for a host that does not know which one it is: then the sockets decide. */
+  /* 1 stands for an unknown host. Then the sockets decide. */
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 2, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 8, 0, 8)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 16, 0, 8)));
@@ -156,7 +156,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 0, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 28, 77777, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(forged(good, 32, 0, 8), 40, 0, 8)));
-  /* What was opened before may be open still, and then nobody looks at the key. */
+  /* The object may still be open, and then the key is not checked. */
   if (as->open == as_physical_memory)
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 32, 1, 8)));
   /* Generation and record. */
@@ -169,10 +169,10 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 72, ~0u, 4)));
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 96, 1, 4)));
   if (as->open == as_event) {
-    /* An event belongs to the host, whatever device and backend it was made for. */
+    /* An event belongs to the host, whatever its device and backend are. */
     WORKS(as->open(ur, forged(good, 6, good.data[6] == 1 ? 2 : 1, 1)));
     WORKS(as->open(ur, forged(good, 48, ~0ull, 8)));
-    /* An arena to itself, which it has not, and one that no event has. */
+    /* An arena of its own, which this event does not have, and an invalid value. */
     REFUSES(as->open(ur, forged(good, 76, 1, 4)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 76, 2, 4)));
     FAILS(INVALID_VALUE, as->open(ur, forged(good, 80, 1, 8)));
@@ -190,7 +190,7 @@ static void forgeries(struct runtime *ur, const struct opener *as, struct bytes 
   FAILS(INVALID_VALUE, as->open(ur, forged(good, 88, ~0ull, 8)));
 }
 
-/* Handles that are well-formed, with the key of a real object, and otherwise random. */
+/* Well-formed handles with the key of a real object, and otherwise random. */
 static void random_claims(struct runtime *ur, const struct opener *as, struct bytes good) {
   for (int i = 0; i < 500; i++) {
     struct bytes bad = good;

@@ -1,5 +1,6 @@
-/* Images and samplers: two processes compute on pixels that pass through shared memory, ordered by shared events;
-   then all kinds of images, graphs of such commands, what commands keep, and what is refused. */
+/* Images and samplers. Two processes compute on pixels that pass through shared memory, ordered by
+   shared events. Then all kinds of images, graphs of image commands, objects that commands keep,
+   and errors. */
 #include "events.h"
 #include "kernels.h"
 
@@ -35,7 +36,7 @@ static const ur_rect_region_t all = {WIDTH, HEIGHT, 1};
 static struct scene start_scene(void) {
   struct scene scene = {.ur = start_runtime()};
   struct runtime *ur = &scene.ur;
-  /* Assembly for NVIDIA's GPUs, or SPIR-V. */
+  /* Assembly for NVIDIA GPUs, or SPIR-V. */
   const char *assembly = getenv("IMAGES_PTX"), *path = getenv("IMAGES_SPV");
   size_t size = 0;
   unsigned char *bytes = read_file(assembly != NULL ? assembly : path != NULL ? path : "images.spv", &size);
@@ -74,7 +75,7 @@ static ur_exp_kernel_arg_properties_t sampler_argument(uint32_t index, ur_sample
   return argument;
 }
 
-/* Launches to[x, y] = from[x + 1, y] + addend, where the last column is its own neighbour. */
+/* Launches to[x, y] = from[x + 1, y] + addend. The last column is its own neighbour. */
 static ur_result_t shift(struct scene *scene, ur_mem_handle_t from, ur_mem_handle_t to,
                          uint32_t addend) {
   ur_exp_kernel_arg_properties_t arguments[] = {
@@ -85,7 +86,7 @@ static ur_result_t shift(struct scene *scene, ur_mem_handle_t from, ur_mem_handl
                                           arguments, NULL, 0, NULL, NULL);
 }
 
-/* Returns channel `channel` of a pixel `shifts` times shifted, of the pattern of a number. */
+/* Returns a channel of a pixel in the pattern of a number, after `shifts` shifts. */
 static uint32_t shifted(uint32_t number, uint32_t shifts, uint32_t addends, size_t x, size_t y,
                         size_t channel) {
   size_t from = x + shifts < WIDTH ? x + shifts : WIDTH - 1;
@@ -104,8 +105,9 @@ static void expect_shifted(const uint32_t *words, uint32_t number, uint32_t shif
       }
 }
 
-/* Takes turns with another process: waits for its pixels in shared memory, shifts them, puts them back and signals.
-   The link tells that the other one has submitted its turn, which need not be over. */
+/* Takes turns with another process: waits for its pixels in shared memory, shifts them, writes them
+   back and signals. A message shows that the other process has submitted its turn, which may still
+   be running. */
 static void take_turns(struct scene *scene, int link, bool is_first, void *memory,
                        ur_event_handle_t after, ur_event_handle_t done, uint32_t addend) {
   struct runtime *ur = &scene->ur;
@@ -120,7 +122,7 @@ static void take_turns(struct scene *scene, int link, bool is_first, void *memor
     UR(shift(scene, from, to, addend));
     UR(urEnqueueMemImageRead(ur->queue, to, false, start, all, 0, 0, memory, 0, NULL, NULL));
     signal_event(ur, done);
-    /* Commands keep them. */
+    /* Commands keep the images. */
     UR(urMemRelease(from));
     UR(urMemRelease(to));
     say_bytes(link, bytes_of("turn", 4));
@@ -141,7 +143,7 @@ static int second(void) {
   return 0;
 }
 
-/* Pixels go to and fro between the images of two processes, in the order of events alone. */
+/* Pixels move back and forth between the images of two processes. Only events order them. */
 static void compute_together(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   size_t size = PIXELS * 16;
@@ -165,8 +167,8 @@ static void compute_together(struct scene *scene) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* A queue records copies of pixels in a graph, which does them at each run, when the program has none of the images
-   any more. */
+/* A queue captures copies of pixels in a graph. Each run performs them, even after the program has
+   released the images. */
 static void capture(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   size_t size = PIXELS * 16;
@@ -179,7 +181,7 @@ static void capture(struct scene *scene) {
   ur_exp_graph_handle_t graph = NULL;
   ur_exp_executable_graph_handle_t executable = NULL;
 
-  /* The program would wait for what does not run. */
+  /* The program would wait for a command that does not run. */
   UR(urQueueBeginGraphCaptureExp(ur->queue));
   ANSWERS(UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED,
           urEnqueueMemImageRead(ur->queue, to, true, start, all, 0, 0, memory, 0, NULL, NULL));
@@ -211,7 +213,7 @@ static void capture(struct scene *scene) {
 
 static size_t most(size_t a, size_t b) { return a > b ? a : b; }
 
-/* Parts of images of a kind go to another image, and from there to memory with gaps. */
+/* Copies parts of images to another image, and from there to memory with gaps. */
 static void copy_parts(struct runtime *ur, ur_image_desc_t description, size_t y, size_t z) {
   const size_t x = description.width;
   const ur_rect_region_t whole = {x, y, z};
@@ -226,7 +228,7 @@ static void copy_parts(struct runtime *ur, ur_image_desc_t description, size_t y
   UR(urEnqueueMemImageWrite(ur->queue, from, false, start, whole, 0, 0, words, 0, NULL, &events[0]));
   UR(urEnqueueMemImageCopy(ur->queue, from, to, middle, start, part, 1, &events[0], &events[1]));
   size_t row = part.width * 16 + GAP, slice = part.height * row;
-  /* An array of rows has them as far apart as slices. */
+  /* In an array of rows, the rows are a slice pitch apart. */
   bool has_rows = description.type == UR_MEM_TYPE_IMAGE1D_ARRAY;
   unsigned char *found = (unsigned char *)calloc(part.depth, slice);
   UR(urEnqueueMemImageRead(ur->queue, to, false, start, part, has_rows ? 0 : row,
@@ -253,7 +255,8 @@ static void copy_parts(struct runtime *ur, ur_image_desc_t description, size_t y
   UR(urMemRelease(to));
 }
 
-/* An image made of memory has its pixels, also with gaps; the memory is the caller's again then. */
+/* An image that is made from memory has its pixels, also with gaps. The image does not use the
+   memory afterwards. */
 static void make_of_memory(struct runtime *ur) {
   size_t row = WIDTH * 16 + GAP;
   unsigned char *pixels = (unsigned char *)calloc(HEIGHT, row);
@@ -279,7 +282,7 @@ static void make_of_memory(struct runtime *ur) {
   free(pixels);
 }
 
-/* What does not fit is refused, and says so; nothing of it is done. */
+/* Invalid arguments are refused with an error, and nothing is done. */
 static void refuse(struct scene *scene) {
   struct runtime *ur = &scene->ur;
   ur_image_desc_t description = describe(UR_MEM_TYPE_IMAGE2D, WIDTH, HEIGHT, 1, 1);
@@ -327,7 +330,7 @@ static void refuse(struct scene *scene) {
           urMemImageCreateWithNativeHandle(1, ur->context, &rgba32, &description, NULL, &none));
   EXPECT(none == NULL);
 
-  /* A kernel takes images of its own context, and what its parameters say. */
+  /* A kernel only accepts images of its own context that match its parameters. */
   ur_context_handle_t other = NULL;
   UR(urContextCreate(1, &ur->device, NULL, &other));
   ur_mem_handle_t foreign = NULL;
@@ -337,14 +340,14 @@ static void refuse(struct scene *scene) {
          UR_RESULT_SUCCESS);
   ANSWERS(UR_RESULT_ERROR_INVALID_MEM_OBJECT,
           urEnqueueMemImageCopy(ur->queue, foreign, image, start, start, all, 0, NULL, NULL));
-  /* The same is refused while a queue captures, which goes on. */
+  /* The same arguments are refused during a capture, which continues. */
   ur_exp_graph_handle_t graph = NULL;
   UR(urQueueBeginGraphCaptureExp(ur->queue));
   EXPECT(urEnqueueMemImageRead(ur->queue, foreign, false, start, all, 0, 0, words, 0, NULL, NULL) !=
          UR_RESULT_SUCCESS);
   UR(urQueueEndGraphCaptureExp(ur->queue, &graph));
   UR(urGraphDestroyExp(graph));
-  /* Of assembly nobody knows which of two long numbers is an image's. */
+  /* In assembly, images cannot be distinguished from other 64-bit numbers. */
   if (getenv("IMAGES_PTX") == NULL)
     EXPECT(shift(scene, buffer, image, 1) != UR_RESULT_SUCCESS);
   UR(urMemRelease(foreign));
@@ -391,7 +394,7 @@ int main(int argc, char **argv) {
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE1D, 30, 0, 0, 0), 1, 1);
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D, 30, 10, 0, 0), 10, 1);
   copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE3D, 30, 10, 6, 0), 10, 6);
-  /* The loader's validation takes the layers of arrays for pixels outside. */
+  /* The loader's validation mistakes the layers of arrays for pixels outside the image. */
   if (getenv("UR_ENABLE_LAYERS") == NULL) {
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE1D_ARRAY, 30, 0, 0, 8), 8, 1);
     copy_parts(&scene.ur, describe(UR_MEM_TYPE_IMAGE2D_ARRAY, 30, 10, 0, 6), 10, 6);

@@ -5,14 +5,14 @@
 /* Deprecated, but still the specification's result. */
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
 
-/* The host counts from any offset. */
+/* Only the host supports offsets of any size. */
 static bool is_host(struct runtime *ur) {
   ur_device_type_t type = UR_DEVICE_TYPE_GPU;
   UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_TYPE, sizeof type, &type, NULL));
   return type == UR_DEVICE_TYPE_CPU;
 }
 
-/* The host and Level Zero take SPIR-V, and binaries of formats of their drivers' own. */
+/* The host and Level Zero accept SPIR-V, and their drivers' own binary formats. */
 static bool takes_spirv(struct runtime *ur) {
   char languages[256] = "";
   UR(urDeviceGetInfo(ur->device, UR_DEVICE_INFO_IL_VERSION, sizeof languages, languages, NULL));
@@ -34,7 +34,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
   program = create_program(ur, (const unsigned char *)".version 7.0\nno assembly", 24, NULL);
   ANSWERS(UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE, urKernelCreate(program, "fill", &kernel));
   ur_native_handle_t native = 0;
-  /* Asking for it builds; what was tried is not tried again. */
+  /* The query builds the program. A failed build is not tried again. */
   ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_UNSUPPORTED_FEATURE, urProgramGetNativeHandle(program, &native));
   ANSWERS(UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE, urProgramBuild(ur->context, program, "-O2"));
@@ -67,7 +67,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->fill, 1, NULL, &global, &group, 1,
                                            &far, NULL, 0, NULL, NULL));
 
-  /* More local memory than the device has, and more than can be counted. */
+  /* More local memory than the device has, and sizes that overflow. */
   ur_exp_kernel_arg_properties_t reversed[] = {pointer(0, memory), local(1, 0)};
   const size_t absurd[] = {(size_t)1 << 20, SIZE_MAX / 2 + 1, SIZE_MAX / 2 + 2, SIZE_MAX};
   for (size_t i = 0; i < sizeof absurd / sizeof *absurd; i++) {
@@ -93,7 +93,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                              values, NULL, 0, NULL, NULL));
   }
 
-  /* What is longer than its parameter is cut off. */
+  /* A value that is longer than its parameter is truncated. */
   uint64_t wide = 0x100000005;
   values[1].size = sizeof wide;
   values[1].value.value = &wide;
@@ -103,7 +103,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                       NULL, 0, NULL, NULL));
   EXPECT(holds(ur, memory, words, 5));
 
-  /* Sizes and offsets of more than 32 bits, and groups of no work-items. */
+  /* Sizes and offsets of more than 32 bits, and groups without work-items. */
   size_t endless = SIZE_MAX, beyond = (size_t)1 << 32, none = 0;
   ANSWERS(UR_RESULT_ERROR_OUT_OF_RESOURCES,
           urEnqueueKernelLaunchWithArgsExp(ur->queue, kernels->number, 1, NULL, &endless, NULL, 1, &one,
@@ -117,7 +117,7 @@ static void refuse(struct runtime *ur, struct kernels *kernels) {
                                            NULL, 0, NULL, NULL));
   UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &none, 0, &groups));
   EXPECT(groups == 0);
-  /* As many groups as were told can wait for each other; on the host that is one. */
+  /* As many groups as the query returns can wait for each other. On the host, this is one. */
   UR(urKernelSuggestMaxCooperativeGroupCount(kernels->number, ur->device, 1, &group, 0, &groups));
   EXPECT(groups > 0);
   ur_kernel_launch_ext_properties_t together = {UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES, NULL,
@@ -188,7 +188,7 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   printf("groups of %zu items, %zu suggested for %zu, %u cooperative groups\n", group, suggested,
          global, groups);
 
-  /* The compiler's limits count too. */
+  /* The compiler's limits apply too. */
   size_t size = 0;
   const unsigned char *bytes = image(&size);
   struct {
@@ -215,7 +215,7 @@ static void ask(struct runtime *ur, struct kernels *kernels) {
   UR(urProgramRelease(program));
 }
 
-/* What a program is compiled with counts when it is linked, where the driver takes text. */
+/* If the driver compiles text, a program's compiler options apply when it is linked. */
 static void link_with_options(struct runtime *ur) {
   const char *text = "kernel void put(global uint *to, uint value, uint count) {"
                      "  if (get_global_id(0) < count) to[get_global_id(0)] = value + MORE; }";
@@ -233,7 +233,8 @@ static void link_with_options(struct runtime *ur) {
   UR(urProgramRelease(program));
 }
 
-/* Constants that change after a build count with the next one, and leave earlier kernels alone. */
+/* Constants that change after a build apply to the next build, and do not affect existing kernels.
+   */
 static void change_constants(struct runtime *ur) {
   size_t size = 0;
   const unsigned char *bytes = image(&size);
@@ -259,7 +260,7 @@ static void change_constants(struct runtime *ur) {
   UR(urProgramRelease(program));
 }
 
-/* The sizes of groups that a kernel has, or may have at most, by the query `asked`. */
+/* Checks a kernel's required or maximum group size, with the query `asked`. */
 static bool has_size(struct runtime *ur, ur_kernel_handle_t kernel, ur_kernel_group_info_t asked,
                      size_t x, size_t y, size_t z) {
   size_t size[3] = {9, 9, 9};
@@ -267,7 +268,7 @@ static bool has_size(struct runtime *ur, ur_kernel_handle_t kernel, ur_kernel_gr
   return size[0] == x && size[1] == y && size[2] == z;
 }
 
-/* PTX is an intermediate language too. What it says of its kernels' groups counts. */
+/* PTX is an intermediate language too. Its directives for group sizes apply. */
 static void read_assembly(struct runtime *ur) {
   const char *text = "// groups that are fixed, and groups that are limited\n"
                      ".version 7.0\n.target sm_70\n.address_size 64\n"
@@ -309,7 +310,7 @@ struct building {
   pthread_barrier_t start;
 };
 
-/* The driver's handle of a program that was built. */
+/* Returns the driver's handle of a built program. */
 static void *build(void *data) {
   struct building *building = (struct building *)data;
   ur_native_handle_t native = 0;
@@ -319,7 +320,8 @@ static void *build(void *data) {
   return (void *)native;
 }
 
-/* A loaded program stays when it is built again: variables and kernels belong to it. */
+/* A loaded program is not replaced when it is built again, because variables and kernels belong to
+   it. */
 static void build_at_once(struct runtime *ur) {
   size_t size = 0;
   const unsigned char *bytes = image(&size);

@@ -1,6 +1,6 @@
-/* Two processes compute on memory that they share: one fills device memory with a kernel and
-   signals, the other's queue waits, computes further, and signals back. Then the other things that
-   kernels use, and releases before a command's turn. */
+/* Two processes compute on shared memory. One fills device memory with a kernel and signals. The
+   queue of the other one waits, continues the computation, and signals back. Then other features of
+   kernels, and releases of objects before their commands run. */
 #include "events.h"
 #include "kernels.h"
 #include <semaphore.h>
@@ -105,7 +105,7 @@ static void use_local_memory_offsets_and_variables(struct runtime *ur, struct ke
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Memory that is freed while a kernel uses it stays until the kernel is done. */
+/* Memory that is freed while a kernel uses it exists until the kernel is done. */
 static void free_early(struct runtime *ur, struct kernels *kernels) {
   for (int round = 0; round < 100; round++) {
     void *memory = allocate(ur, (size_t)COUNT * 4);
@@ -118,7 +118,7 @@ static void free_early(struct runtime *ur, struct kernels *kernels) {
 
 static void wait_for_gate(void *gate) { sem_wait(gate); }
 
-/* Programs and kernels that are released before their turn run all the same. */
+/* Programs and kernels that are released early still run. */
 static void unload_early(struct runtime *ur) {
   struct kernels kernels = load(ur);
   sem_t gate;

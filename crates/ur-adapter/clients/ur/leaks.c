@@ -1,12 +1,12 @@
-/* Ten thousand rounds that make and release objects of every kind: memory in use, descriptors and
-   mappings are afterwards what they were before. */
+/* Creates and releases objects of every kind in ten thousand rounds. Afterwards, the memory in use,
+   the descriptors and the mappings are the same as before. */
 #include "ur.h"
 #include <dirent.h>
 #include <malloc.h>
 
 #define ROUNDS 10000
 
-/* Rounds until everything that is made once, or kept for the next time, exists. */
+/* Rounds until all objects that are created once, or cached, exist. */
 #define WARM_UP 500
 
 /* The objects that the rounds use. */
@@ -188,7 +188,7 @@ static void context(struct fixture *f) {
   UR(urContextRelease(context));
 }
 
-/* Physical memory with an export of its own, which an importer has opened. */
+/* Physical memory with a separate export, which an importer has opened. */
 static void exporting_context(struct fixture *f) {
   struct fixture own = *f;
   UR(urContextCreate(1, &f->ur.device, NULL, &own.ur.context));
@@ -198,7 +198,7 @@ static void exporting_context(struct fixture *f) {
   UR(urContextRelease(own.ur.context));
 }
 
-/* Calls that create objects, with null for the place of the result. */
+/* Calls that create objects, with null for the address of the result. */
 static void refused_calls(struct fixture *f) {
   ur_context_handle_t context = f->ur.context;
   ur_device_handle_t device = f->ur.device;
@@ -251,7 +251,7 @@ static const struct {
     {"context that exports", exporting_context, ROUNDS / 10},
 };
 
-/* Returns whether the rounds left no resource behind. A bug would leave one in each. */
+/* Returns whether the rounds leaked a resource. A bug would leak one in each round. */
 static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixture *),
                   int rounds) {
   for (int i = 0; i < WARM_UP; i++)
@@ -260,7 +260,7 @@ static bool leaks(const char *name, struct fixture *f, void (*round)(struct fixt
   struct usage before = measure();
   for (int i = 0; i < rounds; i++)
     round(f);
-  /* The rest of a queue or a context may end a moment later. */
+  /* Parts of a queue or a context may end a moment later. */
   usleep(200000);
   struct usage after = measure();
   long descriptors = after.descriptors - before.descriptors;

@@ -1,4 +1,4 @@
-/* Handles to memory, used rightly and wrongly, in one process and between two. */
+/* Correct and wrong uses of memory handles, in one process and between two. */
 #include "rows.h"
 #include <pthread.h>
 
@@ -231,7 +231,7 @@ static void gone_exporters(struct fixture *f) {
   kill_peer(&open);
   HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
   WORKS(close_pointer(f, opened));
-  /* Memory that is mapped can be opened again until this process has noticed the death. */
+  /* Mapped memory can be opened again until this process has noticed the death. */
   while (open_bytes(f, handle, &opened) == UR_RESULT_SUCCESS) {
     HOLDS(has_pattern(&f->ur, opened, SIZE, 1, 0));
     WORKS(close_pointer(f, opened));

@@ -1,5 +1,5 @@
-/* The driver's own objects beside Unified Runtime's, in both directions. Where there is no driver
-   that programs could use, native handles lead back to the objects that they were got of. */
+/* The driver's own objects together with Unified Runtime's, in both directions. Without a driver
+   that programs can use, native handles lead back to their objects. */
 #include "ur.h"
 #include <dlfcn.h>
 
@@ -118,7 +118,7 @@ static char last_byte(struct runtime *ur, const char *memory) {
   return byte;
 }
 
-/* The program's commands among those of a queue. */
+/* The program's commands between the commands of a queue. */
 static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t queue) {
   char *memory = allocate(ur, SIZE), byte = 1;
   void *stream = native_of_queue(queue);
@@ -132,7 +132,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Unified Runtime's commands among the program's. */
+/* Unified Runtime's commands between the program's. */
 static void our_commands_in_their_stream(struct runtime *ur) {
   char *memory = allocate(ur, SIZE);
   void *stream = NULL;
@@ -148,7 +148,7 @@ static void our_commands_in_their_stream(struct runtime *ur) {
   UR(urQueueFinish(queue));
   UR(urQueueRelease(queue));
   CU(driver.cuStreamQuery(stream));
-  /* Given away, and not used any more. */
+  /* The ownership is transferred, and the program does not use it any more. */
   queue = adopt_queue(ur, stream, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
@@ -210,7 +210,7 @@ static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   UR(urUSMFree(ur->context, fill.memory));
 }
 
-/* A context that the program made. */
+/* A context that the program created. */
 static void their_context(struct runtime *ur) {
   struct runtime inside = *ur;
   void *made = NULL, *current = NULL;

@@ -1,14 +1,14 @@
-/* Level Zero's own calls beside Unified Runtime's, in both directions: its driver, device, context,
-   lists, events and memory by native handles. */
+/* Level Zero's own calls together with Unified Runtime's, in both directions. Drivers, devices,
+   contexts, lists, events and memory are passed as native handles. */
 #include "ur.h"
 #include "ze.h"
 
 #define SIZE ((size_t)64 << 10)
 #define ROUNDS 24
-/* The number of events that are alive at once, each of which waits for another one. */
+/* Number of events in a chain, in which each event waits for another one. */
 #define CHAIN 12
 
-/* A gate in a queue: later commands stay pending until it is opened. */
+/* A gate in a queue. Later commands stay pending until it is opened. */
 struct gate {
   int ends[2];
 };
@@ -115,7 +115,8 @@ static void platform_and_device(struct runtime *ur) {
           urDeviceCreateWithNativeHandle(native, ur->adapter, NULL, &device));
 }
 
-/* The program's commands among those of a queue, also behind a command that waits for the host. */
+/* The program's commands between the commands of a queue, also after a command that waits for the
+   host. */
 static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t queue) {
   char *memory = allocate(ur, SIZE);
   for (char round = 2; round < ROUNDS; round++) {
@@ -150,7 +151,7 @@ static void their_commands_in_our_queue(struct runtime *ur, ur_queue_handle_t qu
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Unified Runtime's commands among the program's. */
+/* Unified Runtime's commands between the program's. */
 static void our_commands_in_their_list(struct runtime *ur) {
   char *memory = allocate(ur, SIZE), other = 100;
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
@@ -162,7 +163,8 @@ static void our_commands_in_their_list(struct runtime *ur) {
     close_gate(&gate, ur->queue);
     UR(urEnqueueUSMFill(ur->queue, memory, 1, &other, SIZE, 0, NULL, &before));
     ze_fill(list, memory, 99, SIZE);
-    /* An odd length, and a pattern that the driver doesn't take: several of its commands. */
+    /* An odd length, and a pattern that the driver does not support, so that the adapter submits
+       several commands. */
     char pattern[3] = {round, round, round};
     UR(urEnqueueUSMFill(queue, memory + 1, 3, pattern, SIZE - 4, 1, &before, NULL));
     ze_fill(list, memory + SIZE - 3, (char)(round + 1), 3);
@@ -180,7 +182,7 @@ static void our_commands_in_their_list(struct runtime *ur) {
   ze_fill(list, memory, 7, SIZE);
   ze_finish(context, list);
   EXPECT(last_byte(ur, memory) == 7);
-  /* Given away, and not used any more. */
+  /* The ownership is transferred, and the program does not use it any more. */
   queue = adopt_list(ur, list, true);
   their_commands_in_our_queue(ur, queue);
   UR(urQueueRelease(queue));
@@ -226,7 +228,7 @@ static void events(struct runtime *ur) {
   UR(urUSMFree(ur->context, memory));
 }
 
-/* Many events at once, each of which waits for the one that was made after it. */
+/* Many events at once, each of which waits for the event created after it. */
 static void chain(struct runtime *ur) {
   ze_handle context = native_of_context(ur), device = native_of_device(ur);
   struct ze_event first[CHAIN];
@@ -234,7 +236,8 @@ static void chain(struct runtime *ur) {
   ur_event_handle_t waiting[CHAIN], ours[CHAIN] = {NULL};
   ur_queue_handle_t queues[CHAIN];
   for (int i = 0; i < CHAIN; i++) {
-    /* Unified Runtime's event waits for the program's, and another of these for that. */
+    /* Unified Runtime's event waits for the program's event, which waits for another event of
+       Unified Runtime. */
     first[i] = ze_create_event(context);
     waiting[i] = adopt_event(ur, first[i].event, false);
     UR(urQueueCreate(ur->context, ur->device, NULL, &queues[i]));
@@ -291,7 +294,7 @@ static void native_commands(struct runtime *ur, ur_queue_handle_t queue) {
   UR(urUSMFree(ur->context, fill.memory));
 }
 
-/* The program's memory in Unified Runtime's commands, and the other way round. */
+/* The program's memory in Unified Runtime's commands, and the reverse. */
 static void memory(struct runtime *ur) {
   ze_handle context = native_of_context(ur), list = ze_create_list(context, native_of_device(ur));
   struct ze_description desc = {ZE_DEVICE_MEMORY_DESC, NULL, {0}};
@@ -315,7 +318,7 @@ static void memory(struct runtime *ur) {
     UR(urEnqueueMemBufferFill(ur->queue, buffer, &byte, 1, 0, SIZE, 0, NULL, NULL));
     UR(urEnqueueMemBufferRead(ur->queue, buffer, true, SIZE - 1, 1, &found, 0, NULL, NULL));
     EXPECT(found == byte);
-    /* The second time, the memory is given away. */
+    /* The second time, the ownership of the memory is transferred. */
     UR(urMemRelease(buffer));
     properties.isNativeHandleOwned = true;
   }
@@ -326,7 +329,7 @@ static void memory(struct runtime *ur) {
   UR(urUSMFree(ur->context, ours));
 }
 
-/* A context that the program made. */
+/* A context that the program created. */
 static void their_context(struct runtime *ur) {
   struct runtime inside = *ur;
   struct ze_description desc = {ZE_CONTEXT_DESC, NULL, {0}};
@@ -342,7 +345,7 @@ static void their_context(struct runtime *ur) {
   our_commands_in_their_list(&inside);
   events(&inside);
   memory(&inside);
-  /* Its memory is shared like that of any other. */
+  /* Memory of this context can be shared like any other. */
   void *shared = allocate(&inside, SIZE);
   write_pattern(&inside, shared, SIZE, 1);
   struct bytes handle = share_memory(&inside, shared);

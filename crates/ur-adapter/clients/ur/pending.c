@@ -1,5 +1,5 @@
-/* Everything is released while commands that use it wait for their turn: they run all the same,
-   and the memory that they use goes after them. */
+/* All objects are released while commands that use them are pending. The commands still run, and
+   their memory is freed after them. */
 #include "ur.h"
 #include <sched.h>
 #include <semaphore.h>
@@ -17,7 +17,7 @@ static void say_done(void *data) {
   sem_post(&done);
 }
 
-/* Physical memory at a reserved address, which only the context keeps. */
+/* Physical memory at a reserved address. Only the context keeps it. */
 static void *map_memory(struct runtime *ur, size_t size) {
   void *memory = NULL;
   ur_physical_mem_handle_t physical = NULL;
@@ -28,7 +28,7 @@ static void *map_memory(struct runtime *ur, size_t size) {
   return memory;
 }
 
-/* Memory of the program's, for which two buffers may stand. */
+/* Memory of the program, over which two buffers are created. */
 #define HALF 4096
 static unsigned char user[2 * HALF];
 
@@ -44,7 +44,7 @@ static void fill_half(struct runtime *ur, ur_queue_handle_t queue, unsigned char
   UR(urMemRelease(buffer));
 }
 
-/* Waits until a half has the byte from one end to the other. */
+/* Waits until all bytes of a half have this value. */
 static void wait_for_half(const unsigned char *half, unsigned char byte) {
   const volatile unsigned char *bytes = half;
   for (size_t i = 0; i < HALF; i++)

@@ -1,4 +1,4 @@
-/* Physical memory between two processes, mapped into a virtual range in each. */
+/* Physical memory between two processes, each of which maps it into a virtual range. */
 #include "ur.h"
 
 #define ROUNDS 2
@@ -33,7 +33,7 @@ static void map(struct runtime *ur, struct range range, size_t at, size_t size,
   EXPECT(found == (ur_virtual_mem_access_flags_t)access);
 }
 
-/* Returns whether parts of physical memory can be mapped; some devices map only all of it. */
+/* Returns whether parts of physical memory can be mapped. Some devices only map all of it. */
 static bool maps_parts(struct runtime *ur, ur_physical_mem_handle_t memory, size_t unit) {
   struct range range = reserve(ur, unit);
   ur_result_t result = urVirtualMemMap(ur->context, range.start, unit, memory, unit,
@@ -71,12 +71,12 @@ static void produce(void) {
     UR(urIPCGetPhysMemHandleExp(ur.context, memory, &data, &size));
     say_bytes(peer.link, bytes_of(data, size));
     MEET(peer.link);
-    /* The consumer has opened it, so that the handle is not needed any more. */
+    /* The consumer has opened the memory, so the handle is not needed any more. */
     UR(urIPCPutPhysMemHandleExp(ur.context, data));
     MEET(peer.link);
     EXPECT(has_pattern(&ur, range.start, unit, round + 20, 0));
     EXPECT(has_pattern(&ur, range.start + unit, unit, round + 30, 0));
-    /* Nothing is left here, and the consumer still has the memory. */
+    /* The producer releases everything, and the consumer keeps the memory. */
     unmap_and_free(&ur, range);
     UR(urPhysicalMemRelease(memory));
     MEET(peer.link);
@@ -99,7 +99,7 @@ static void consume(void) {
     struct range range = reserve(&ur, 2 * unit);
     char *first = range.start, *second = range.start + unit;
     if (maps_parts(&ur, memory, unit)) {
-      /* The halves change places. */
+      /* The halves are swapped. */
       second = range.start;
       first = range.start + unit;
       map(&ur, range, 0, unit, memory, unit, UR_VIRTUAL_MEM_ACCESS_FLAG_READ_WRITE);
@@ -114,7 +114,7 @@ static void consume(void) {
     MEET(PARENT);
     MEET(PARENT);
     unmap_and_free(&ur, range);
-    /* A second look, at memory that only this process has now. */
+    /* The memory is mapped a second time. Only this process has it now. */
     range = reserve(&ur, 2 * unit);
     map(&ur, range, 0, 2 * unit, memory, 0, UR_VIRTUAL_MEM_ACCESS_FLAG_READ_ONLY);
     EXPECT(has_pattern(&ur, range.start, unit, round + 20, 0));

@@ -1,5 +1,5 @@
-/* Sub-devices: what a device answers about its parts, and parts that compute, on memory that another
-   process has opened in a context on its whole device. Where a device cannot be divided, it says so. */
+/* Sub-devices: their properties, and computations on memory that another process has opened in a
+   context on its whole device. A device that cannot be divided reports that. */
 #include "events.h"
 #include "kernels.h"
 
@@ -53,7 +53,7 @@ static bool can(ur_device_handle_t device, ur_device_partition_t kind) {
   return false;
 }
 
-/* The second process: multiplies the numbers that the parts wrote, on the whole device. */
+/* The second process: multiplies the numbers that the sub-devices wrote, on the whole device. */
 static int second(void) {
   struct runtime ur = start_runtime();
   struct kernels kernels = load(&ur);
@@ -109,7 +109,7 @@ static void refuse(struct runtime *ur) {
   EXPECT(size == 0);
 }
 
-/* What parts answer, and when they go. */
+/* Checks the properties and the lifetime of sub-devices. */
 static void ask(struct runtime *ur) {
   uint32_t units = units_of(ur->device), count = 0;
   EXPECT(number_of(ur->device, UR_DEVICE_INFO_PARTITION_MAX_SUB_DEVICES) == units);
@@ -131,7 +131,7 @@ static void ask(struct runtime *ur) {
     UR(urDeviceRetain(parts[i]));
     EXPECT(number_of(parts[i], UR_DEVICE_INFO_REFERENCE_COUNT) == 2);
     UR(urDeviceRelease(parts[i]));
-    /* Its native handle leads back to it. */
+    /* The native handle leads back to the sub-device. */
     ur_native_handle_t native = 0;
     ur_device_handle_t again = NULL;
     UR(urDeviceGetNativeHandle(parts[i], &native));
@@ -140,7 +140,7 @@ static void ask(struct runtime *ur) {
     UR(urDeviceRelease(again));
     UR(urDeviceRelease(parts[i]));
   }
-  /* By counts, in two steps. */
+  /* Divided by counts, in two steps. */
   ur_device_partition_property_t ways[] = {by_count(1), by_count(1)};
   ur_device_handle_t whole = NULL;
   ways[0].value.count = 2;
@@ -155,14 +155,15 @@ static void ask(struct runtime *ur) {
   EXPECT(count == 2 && parent_of(parts[0]) == whole && parent_of(parts[1]) == whole);
   UR(urDeviceGetInfo(parts[1], UR_DEVICE_INFO_PARTITION_TYPE, sizeof told, told, &size));
   EXPECT(size == 2 * sizeof *told);
-  /* The parts keep what they are parts of. */
+  /* Sub-devices keep their parent devices. */
   UR(urDeviceRelease(whole));
   EXPECT(units_of(parent_of(parts[0])) == 2);
   UR(urDeviceRelease(parts[0]));
   UR(urDeviceRelease(parts[1]));
 }
 
-/* Parts whose images of a program differ: what is linked for one is not what runs on the other. */
+/* Sub-devices with different images of a program. A program that was linked for one does not run on
+   the other. */
 static void link_apart(struct runtime *on, ur_device_handle_t *parts, void *memory) {
   const unsigned char *images[2];
   size_t sizes[2];
@@ -194,7 +195,7 @@ static void link_apart(struct runtime *on, ur_device_handle_t *parts, void *memo
   }
 }
 
-/* Parts fill memory in turns, and the other process multiplies it, on its whole device. */
+/* Sub-devices fill memory in turns, and the other process multiplies it on its whole device. */
 static void compute_together(struct runtime *ur) {
   ur_device_partition_property_t way = equally(1);
   ur_device_handle_t parts[2];
@@ -209,7 +210,8 @@ static void compute_together(struct runtime *ur) {
   UR(urProgramCreateWithBinary(on->context, 2, parts, sizes, images, NULL, &program));
   UR(urProgramBuild(on->context, program, NULL));
   ur_kernel_handle_t fill = create_kernel(program, "fill");
-  /* The context's native handle stands for one on both parts, also where they are not named. */
+  /* The context's native handle stands for a context on both sub-devices, even if the call does not
+     name them. */
   ur_native_handle_t native = 0;
   UR(urContextGetNativeHandle(on->context, &native));
   for (uint32_t named = 0; named <= 2; named += 2) {
@@ -254,7 +256,7 @@ static void compute_together(struct runtime *ur) {
   }
   end_peer(&peer);
 
-  /* A buffer is for all parts. */
+  /* A buffer is accessible from all sub-devices. */
   ur_mem_handle_t buffer = NULL;
   uint32_t value = 11, count = COUNT, *read = (uint32_t *)malloc((size_t)COUNT * 4);
   size_t global = COUNT;

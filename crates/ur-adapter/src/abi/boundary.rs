@@ -1,8 +1,8 @@
 //! The boundary between C and Rust: entry points, their arguments and their results.
 //!
-//! [`entry_points!`] makes C functions of bodies in Rust. It names each argument with a type of this
-//! module (or of [`object`](super::object) and [`query`](super::query)) that says how the argument
-//! is checked and what the body gets:
+//! [`entry_points!`] defines C functions with bodies in Rust. Each argument has a type of this
+//! module, of [`object`](super::object) or of [`query`](super::query). The type defines how the
+//! argument is checked, and what the body gets:
 //!
 //! | type | C | body | null |
 //! |---|---|---|---|
@@ -19,8 +19,8 @@
 //! | `Answer` | `size_t, void *, size_t *` | `Query` | see `Query` |
 //! | numbers, enumerations, other pointers | the same | the same | not checked |
 //!
-//! Arguments are checked in their order. Everything that the body gets is valid until the call
-//! returns and no longer, as a [`Call`] says.
+//! Arguments are checked in order. The body's values are valid until the call returns, which
+//! [`Call`] enforces.
 
 use super::failure::{Failure, Result};
 use std::ffi::{CStr, c_char};
@@ -29,11 +29,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use unified_runtime_sys::*;
 
-/// A call of an entry point. What the caller passes is valid while the call is borrowed.
+/// A call of an entry point. The caller's arguments are valid as long as the call is borrowed.
 pub(crate) struct Call(());
 
-/// Runs the body of an entry point. Its error becomes a UR result and is kept for
-/// `urAdapterGetLastError`; a panic, which would be a fault of this adapter, ends here.
+/// Runs the body of an entry point. An error becomes a UR result, and is kept for
+/// `urAdapterGetLastError`. A panic, which is a bug of this adapter, becomes an error too.
 #[inline]
 pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     match catch_unwind(AssertUnwindSafe(|| body(&Call(())))) {
@@ -48,7 +48,7 @@ pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     }
 }
 
-/// A type of arguments that are one value of C.
+/// A type of argument that consists of one C value.
 pub(crate) trait Argument {
     /// The argument in C.
     type C;
@@ -61,13 +61,13 @@ pub(crate) trait Argument {
     /// The result for a null pointer or handle where one is needed.
     ///
     /// # Safety
-    /// The argument is as Unified Runtime's specification demands it for its type: a handle is null
-    /// or refers to a living object of its type; a pointer that is read or written is null or valid
-    /// for that. It stays so during `'a`.
+    /// The argument satisfies Unified Runtime's specification for its type. A handle is null or
+    /// refers to a living object of its type. A pointer is null or valid for the reads or writes
+    /// that its type implies. Both hold for all of `'a`.
     unsafe fn read<'a>(c: Self::C, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
-/// As [`Argument`], for two values of C that belong together.
+/// A type of argument that consists of two C values. See [`Argument`].
 pub(crate) trait Argument2 {
     /// The first value in C.
     type A;
@@ -79,14 +79,14 @@ pub(crate) trait Argument2 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that don't go together, or a missing one.
+    /// The result for values that do not match, or for a missing one.
     ///
     /// # Safety
     /// As [`Argument::read`].
     unsafe fn read<'a>(a: Self::A, b: Self::B, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
-/// As [`Argument`], for three values of C that belong together.
+/// A type of argument that consists of three C values. See [`Argument`].
 pub(crate) trait Argument3 {
     /// The first value in C.
     type A;
@@ -100,7 +100,7 @@ pub(crate) trait Argument3 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that don't go together, or a missing one.
+    /// The result for values that do not match, or for a missing one.
     ///
     /// # Safety
     /// As [`Argument::read`].
@@ -112,7 +112,7 @@ pub(crate) trait Argument3 {
     ) -> Result<Self::Value<'a>>;
 }
 
-/// As [`Argument`], for four values of C that belong together.
+/// A type of argument that consists of four C values. See [`Argument`].
 pub(crate) trait Argument4 {
     /// The first value in C.
     type A;
@@ -128,7 +128,7 @@ pub(crate) trait Argument4 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that don't go together, or a missing one.
+    /// The result for values that do not match, or for a missing one.
     ///
     /// # Safety
     /// As [`Argument::read`].
@@ -141,10 +141,12 @@ pub(crate) trait Argument4 {
     ) -> Result<Self::Value<'a>>;
 }
 
-/// Defines entry points: `fn name(argument: Type, …) { body }`, where an argument of several values
-/// of C is written `argument(first, second): Type`. The body is a block of type `Result<()>`.
+/// Defines entry points: `fn name(argument: Type, …) { body }`.
 ///
-/// `in function;` before them runs the bodies by another function than [`enter`].
+/// An argument that consists of several C values is written `argument(first, second): Type`. The
+/// body is a block of type `Result<()>`.
+///
+/// With `in function;` in front, `function` runs the bodies instead of [`enter`].
 macro_rules! entry_points {
     (in $enter:path; $($(#[$meta:meta])* $vis:vis fn $name:ident($($arguments:tt)*) $body:block)*) => {$(
         $crate::abi::boundary::entry_point! {
@@ -157,7 +159,8 @@ macro_rules! entry_points {
     };
 }
 
-/// Takes the arguments of [`entry_points!`] one by one, and defines the function at their end.
+/// Takes the arguments of [`entry_points!`] one by one, and defines the function after the last
+/// one.
 macro_rules! entry_point {
     ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
      { $($parameters:tt)* } { $($reads:tt)* } $call:ident) => {
@@ -243,7 +246,7 @@ macro_rules! entry_point {
 
 pub(crate) use {entry_point, entry_points};
 
-/// Arguments that are passed on as they are.
+/// Arguments that are passed to the body unchanged.
 macro_rules! by_value {
     ($($type:ty),* $(,)?) => {$(
         impl Argument for $type {
@@ -335,7 +338,7 @@ impl<T: 'static> Argument for In<T> {
     }
 }
 
-/// A structure that the caller passes by a pointer for writing, and that is only read.
+/// A structure that the caller passes by a mutable pointer. It is only read.
 pub(crate) struct InMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for InMut<T> {
@@ -349,7 +352,7 @@ impl<T: 'static> Argument for InMut<T> {
     }
 }
 
-/// A structure that the caller may leave out.
+/// A structure that the caller may omit.
 pub(crate) struct MaybeIn<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeIn<T> {
@@ -363,7 +366,7 @@ impl<T: 'static> Argument for MaybeIn<T> {
     }
 }
 
-/// A structure that the caller passes by a pointer for writing or leaves out, and that is only read.
+/// A structure that the caller passes by a mutable pointer, or omits. It is only read.
 pub(crate) struct MaybeInMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeInMut<T> {
@@ -377,7 +380,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
     }
 }
 
-/// A place where the caller wants a result.
+/// Memory of the caller for a result.
 pub(crate) struct Out<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for Out<T> {
@@ -392,7 +395,7 @@ impl<T: 'static> Argument for Out<T> {
     }
 }
 
-/// A place where the caller wants a result, which may be left out.
+/// Memory of the caller for a result, which the caller may omit.
 pub(crate) struct MaybeOut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeOut<T> {
@@ -405,14 +408,14 @@ impl<T: 'static> Argument for MaybeOut<T> {
     }
 }
 
-/// A place of the caller's for a result, valid for writes during `'a`; it need not be initialised.
+/// Memory of the caller for a result. It is valid for writes during `'a`, and may be uninitialised.
 pub(crate) struct OutPointer<'a, T> {
     start: NonNull<T>,
     _call: PhantomData<&'a mut T>,
 }
 
 impl<T> OutPointer<'_, T> {
-    /// Private, since every place must be valid for writes.
+    /// Private, because the memory must be valid for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
             start,
@@ -420,7 +423,7 @@ impl<T> OutPointer<'_, T> {
         }
     }
 
-    /// Writes a result. (It succeeds, so that it can end a body.)
+    /// Writes a result. Always succeeds, and returns `Ok` so that it can end a body.
     #[inline]
     pub(crate) fn put(&self, value: T) -> Result<()> {
         // SAFETY: the place was valid for writes when it was passed, and is during its lifetime.
@@ -430,20 +433,20 @@ impl<T> OutPointer<'_, T> {
 }
 
 impl<T: Copy> OutPointer<'_, T> {
-    /// Writes several results, one after the other.
+    /// Writes several adjacent results.
     ///
     /// # Safety
-    /// There is room for as many.
+    /// There is room for all of them.
     pub(crate) unsafe fn put_all(&self, values: &[T]) {
         for (index, value) in values.iter().enumerate() {
-            // SAFETY: inside the room that the caller promises, valid for writes during the place's
-            // lifetime.
+            // SAFETY: inside the room that the caller promises, which is valid for writes during
+            // the lifetime.
             unsafe { self.start.add(index).write(*value) };
         }
     }
 }
 
-/// A text that ends with a zero.
+/// A text that ends with a zero byte.
 pub(crate) struct Text;
 
 impl Argument for Text {
@@ -456,7 +459,7 @@ impl Argument for Text {
     }
 }
 
-/// A text that ends with a zero, which the caller may leave out.
+/// A text that ends with a zero byte, which the caller may omit.
 pub(crate) struct MaybeText;
 
 impl Argument for MaybeText {
@@ -464,12 +467,13 @@ impl Argument for MaybeText {
     type Value<'a> = Option<&'a CStr>;
 
     unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
-        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's promise.
+        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's
+        // promise.
         Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
     }
 }
 
-/// A list: how many elements, and where they are.
+/// A list: the number of elements, and their address.
 pub(crate) struct List<T>(PhantomData<T>);
 
 impl<T: 'static> Argument2 for List<T> {
@@ -484,7 +488,7 @@ impl<T: 'static> Argument2 for List<T> {
     }
 }
 
-/// Room for a list: how many elements, and where.
+/// Memory for a list: the number of elements, and their address.
 pub(crate) struct OutList<T>(PhantomData<T>);
 
 impl<T: 'static> Argument2 for OutList<T> {
@@ -501,21 +505,21 @@ impl<T: 'static> Argument2 for OutList<T> {
     }
 }
 
-/// Places of the caller's for the elements of a list, valid for writes during `'a`.
+/// Memory of the caller for the elements of a list. It is valid for writes during `'a`.
 pub(crate) struct Places<'a, T> {
-    /// The number of places, also if they are at null.
+    /// The number of elements, even if the address is null.
     pub(crate) count: usize,
     first: Option<NonNull<T>>,
     _call: PhantomData<&'a mut T>,
 }
 
 impl<T> Places<'_, T> {
-    /// Returns whether the caller wants no list.
+    /// Returns whether the caller does not want the list.
     pub(crate) fn is_null(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Writes as many values as there is room for.
+    /// Writes as many values as fit.
     pub(crate) fn put(&self, values: impl IntoIterator<Item = T>) {
         let Some(first) = self.first else {
             return;
@@ -527,7 +531,7 @@ impl<T> Places<'_, T> {
     }
 }
 
-/// Refuses a null pointer.
+/// Fails for a null pointer.
 #[inline]
 pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
     if pointer.is_null() {
@@ -536,14 +540,15 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
     Ok(())
 }
 
-/// Returns the elements of a list of the caller's: `count` of them at `first`.
+/// Returns the elements of a caller's list: `count` elements at `first`.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER` for elements at null, `INVALID_SIZE` for more than memory can hold.
+/// `INVALID_NULL_POINTER` for elements at null, `INVALID_SIZE` for more elements than fit into
+/// memory.
 ///
 /// # Safety
-/// `first` must be null or point to `count` elements, valid for reads during `'a`, unless that is
-/// more than memory can hold.
+/// `first` must be null or point to `count` elements that are valid for reads during `'a`. If they
+/// do not fit into memory, `first` may be anything.
 #[inline]
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     match (first.is_null(), count) {

@@ -1,9 +1,9 @@
-//! Structures that follow another one by its `pNext`.
+//! Structures that are linked to another one by `pNext`.
 
 use std::ffi::c_void;
 use unified_runtime_sys::ur_structure_type_t;
 
-/// The beginning of all structures that can be chained.
+/// The first members of all structures that can be linked.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Link {
@@ -14,8 +14,9 @@ struct Link {
 /// Returns the structures of a chain, each as its type and its address.
 ///
 /// # Safety
-/// `first` must be null or point to a structure that begins with its type and the pointer to the
-/// next one, which must be the same, and so on; all valid for reads while the result is used.
+/// `first` must be null or point to a structure that begins with its type and a pointer to the next
+/// one. The same must hold for each next structure. All must be valid for reads while the result is
+/// used.
 pub(crate) unsafe fn each(
     first: *const c_void,
 ) -> impl Iterator<Item = (ur_structure_type_t, *const c_void)> {
@@ -32,7 +33,7 @@ pub(crate) unsafe fn each(
 /// Returns the first structure of a type in a chain.
 ///
 /// # Safety
-/// As [`each`], during `'a`. `T` must be the structure that has this type.
+/// As for [`each`], during `'a`. `T` must be the structure with this type.
 pub(crate) unsafe fn find<'a, T>(
     first: *const c_void,
     stype: ur_structure_type_t,
@@ -40,6 +41,7 @@ pub(crate) unsafe fn find<'a, T>(
     // SAFETY: as promised to this function.
     let mut chain = unsafe { each(first) };
     let (_, found) = chain.find(|(own, _)| *own == stype)?;
-    // SAFETY: it has the type whose structure `T` is, and is valid during `'a`, by the caller's promise.
+    // SAFETY: it has the type that belongs to `T`, and is valid during `'a`, by the caller's
+    // promise.
     Some(unsafe { &*found.cast::<T>() })
 }

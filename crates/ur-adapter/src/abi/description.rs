@@ -1,4 +1,4 @@
-//! The description of an adapter: its backend, and what it reports.
+//! The description of an adapter: its backend, and the properties that it reports.
 
 use crosshandle::handle::BackendKind;
 use std::env;
@@ -10,32 +10,33 @@ use unified_runtime_sys::{
     ur_device_type_t,
 };
 
-/// The environment variable that makes an adapter report another UR backend than its own, for
-/// clients that don't know its own: `opencl`, `cuda`, `hip` or `native_cpu`.
+/// The environment variable that makes an adapter report another UR backend than its own: `opencl`,
+/// `cuda`, `hip` or `native_cpu`. It is for clients that do not know the adapter's own backend.
 pub const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
 
-/// An adapter: whose devices it shows, and what it reports of itself.
+/// An adapter: its devices, and the properties that it reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
     /// The backend whose devices the adapter shows.
     pub backend: BackendKind,
-    /// The UR backend that the adapter reports, unless [`REPORTED_BACKEND_VARIABLE`] names another one.
+    /// The UR backend that the adapter reports. [`REPORTED_BACKEND_VARIABLE`] overrides it.
     pub ur_backend: ur_backend_t,
-    /// The type of its devices.
+    /// The type of the devices.
     pub device_type: ur_device_type_t,
-    /// The name of its only platform.
+    /// The name of the only platform.
     pub platform_name: &'static str,
-    /// The number of a native queue's kind, where clients ask for it: on Level Zero, 1 for an
-    /// immediate command list and 0 for a command queue. `None` if there is one kind only.
+    /// The number of a native queue's kind, for clients that request it. On Level Zero, it is 1 for
+    /// an immediate command list and 0 for a command queue. It is `None` if only one kind exists.
     pub queue_kind: Option<i32>,
-    /// The targets of images with programs for its devices, the best first; none if they run none.
+    /// The targets of program images for the devices, best first. It is empty if the devices run no
+    /// programs.
     pub program_targets: &'static [&'static CStr],
-    /// Whether its devices take programs in SPIR-V.
+    /// Whether the devices accept programs in SPIR-V.
     pub takes_spirv: bool,
 }
 
 impl Description {
-    /// The adapter for the host device, which runs programs where an OpenCL runtime is installed.
+    /// The adapter for the host device. It runs programs if an OpenCL runtime is installed.
     pub const HOST: Self = Self {
         backend: BackendKind::Host,
         ur_backend: ur_backend_t::UR_BACKEND_NATIVE_CPU,
@@ -49,8 +50,10 @@ impl Description {
         takes_spirv: true,
     };
 
-    /// The adapter for Level Zero devices. SYCL makes kernels of fills for the backend that it reports, which
-    /// programs without code for devices lack; the variable helps.
+    /// The adapter for Level Zero devices.
+    ///
+    /// SYCL implements fills by kernels for the reported backend, which programs without device
+    /// code do not contain. [`REPORTED_BACKEND_VARIABLE`] avoids that.
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,
@@ -78,17 +81,18 @@ impl Description {
 
 static DESCRIPTION: OnceLock<Description> = OnceLock::new();
 
-/// Says which adapter this is; the first description counts.
+/// Sets the adapter's description. Only the first call has an effect.
 pub(crate) fn set(description: Description) {
     DESCRIPTION.get_or_init(|| description);
 }
 
-/// Returns which adapter this is. The loader has taken a table before it can call an entry point.
+/// Returns the adapter's description. The loader has taken a table before it can call an entry
+/// point.
 pub(crate) fn get() -> &'static Description {
     DESCRIPTION.get_or_init(|| Description::HOST)
 }
 
-/// Returns whether clients may take native handles for objects of OpenCL.
+/// Returns whether clients may treat native handles as OpenCL objects.
 pub(crate) fn is_reported_as_opencl() -> bool {
     reported_backend() == ur_backend_t::UR_BACKEND_OPENCL
 }

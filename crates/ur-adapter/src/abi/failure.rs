@@ -1,4 +1,4 @@
-//! Errors as UR results, and the text of the latest one.
+//! Errors as UR results, with the message of the latest one.
 
 use crosshandle::Error;
 use crosshandle::handle::BackendKind;
@@ -11,13 +11,14 @@ use unified_runtime_sys::ur_result_t;
 /// The result of a call that may fail.
 pub(crate) type Result<T, E = Failure> = std::result::Result<T, E>;
 
-/// Why an entry point fails.
+/// The reason why an entry point fails.
 #[derive(Debug)]
 pub(crate) struct Failure {
     result: ur_result_t,
-    /// Text for `urAdapterGetLastError` and the log; empty where the result says it all.
+    /// The message for `urAdapterGetLastError` and the log. It is empty if the result needs no
+    /// explanation.
     message: Cow<'static, str>,
-    /// The driver's or system's own code; 0 if none was involved.
+    /// The error code of the driver or the system, or 0.
     native_code: i32,
 }
 
@@ -29,7 +30,7 @@ impl Failure {
     pub(crate) const VALUE: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE);
     pub(crate) const ENUMERATION: Self = Self::of(ur_result_t::UR_RESULT_ERROR_INVALID_ENUMERATION);
 
-    /// Returns a failure that its result explains.
+    /// Returns a failure that needs no message.
     pub(crate) const fn of(result: ur_result_t) -> Self {
         Self {
             result,
@@ -38,7 +39,7 @@ impl Failure {
         }
     }
 
-    /// Returns a failure with a text.
+    /// Returns a failure with a message.
     pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             result,
@@ -47,22 +48,22 @@ impl Failure {
         }
     }
 
-    /// Returns `UNSUPPORTED_FEATURE`, and why.
+    /// Returns `UNSUPPORTED_FEATURE` with a message.
     pub(crate) fn unsupported(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE, message)
     }
 
-    /// Returns `INVALID_ARGUMENT`, and which argument is wrong.
+    /// Returns `INVALID_ARGUMENT` with a message that says which argument is wrong.
     pub(crate) fn argument(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
     }
 
-    /// Returns the failure under another result.
+    /// Returns the failure with another result.
     pub(crate) fn with_result(self, result: ur_result_t) -> Self {
         Self { result, ..self }
     }
 
-    /// Returns the failure that a panic of this adapter is.
+    /// Returns the failure for a panic of this adapter.
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
         let text = payload
             .downcast_ref::<&str>()
@@ -71,11 +72,11 @@ impl Failure {
             .unwrap_or("no message");
         Self::new(
             ur_result_t::UR_RESULT_ERROR_UNKNOWN,
-            format!("a fault in this adapter: {text}"),
+            format!("a bug in this adapter: {text}"),
         )
     }
 
-    /// Returns the failure with a text if it has none.
+    /// Returns the failure with a message, unless it already has one.
     pub(crate) fn with_text(mut self, text: &'static str) -> Self {
         if self.message.is_empty() {
             self.message = Cow::Borrowed(text);
@@ -83,7 +84,7 @@ impl Failure {
         self
     }
 
-    /// Returns UR's result.
+    /// Returns the UR result.
     #[cfg(test)]
     pub(crate) fn result(&self) -> ur_result_t {
         self.result
@@ -95,7 +96,7 @@ impl Failure {
         if !self.message.is_empty() {
             super::log::failure(self.result, &self.message);
             let text = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
-            // A thread that is ending asks no more.
+            // An exiting thread cannot query the message any more.
             let _ = LAST.try_with(|last| *last.borrow_mut() = (text, self.native_code));
         }
         self.result
@@ -126,7 +127,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Returns UR's result for an error of the library. Errors that share a result differ in their
+/// Converts an error of the library to a UR result. Errors with the same result have different
 /// messages.
 fn result_of(error: &Error) -> ur_result_t {
     match error {
@@ -166,10 +167,10 @@ fn result_of(error: &Error) -> ur_result_t {
     }
 }
 
-/// Level Zero's code for a lack of host memory; no other driver has it.
+/// Level Zero's code for a lack of host memory. Other drivers do not have this code.
 const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
 
-/// Returns UR's result for one of Level Zero's (`ze_result_t`).
+/// Converts a result of Level Zero (`ze_result_t`) to a UR result.
 fn of_level_zero(code: i64) -> ur_result_t {
     match code {
         0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
@@ -180,7 +181,7 @@ fn of_level_zero(code: i64) -> ur_result_t {
         0x7800_0001 => ur_result_t::UR_RESULT_ERROR_UNINITIALIZED,
         0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
         0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
-        // A null pointer; sizes, alignments and enumerators, invalid or not supported.
+        // A null pointer, or an invalid or unsupported size, alignment or enumerator.
         0x7800_0007..=0x7800_000a | 0x7800_000c..=0x7800_000e => {
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE
         }
@@ -191,12 +192,12 @@ fn of_level_zero(code: i64) -> ur_result_t {
 }
 
 thread_local! {
-    /// The text and native code of this thread's latest failure.
+    /// The message and native code of this thread's latest failure.
     static LAST: RefCell<(CString, i32)> = RefCell::default();
 }
 
-/// Calls `f` with the text and native code of this thread's latest failure. The text stays where
-/// it is until the next one. A thread that is ending has none.
+/// Calls `f` with the message and native code of this thread's latest failure. The message stays at
+/// the same address until the next failure. An exiting thread has no message.
 pub(crate) fn with_last<R>(f: impl Fn(&CStr, i32) -> R) -> R {
     let found = LAST.try_with(|last| {
         let last = last.borrow();

@@ -1,4 +1,4 @@
-//! Locks: a plain one that ignores poison, and one for a few instructions.
+//! Locks: a plain one that ignores poison, and one for critical sections of a few instructions.
 
 use crate::tuning::{SHORT_LOCK_LOOKS, SHORT_LOCK_SLEEP};
 use std::cell::UnsafeCell;
@@ -8,46 +8,47 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A mutex that stays usable after a panic: what it guards is consistent between any two
-/// statements.
+/// A mutex that stays usable after a panic. Its value is consistent between any two statements.
 #[derive(Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// Returns a lock around a value.
+    /// Creates a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }
 
-    /// Waits for the lock, and takes it.
+    /// Acquires the lock, and waits for it if necessary.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the value, which is this thread's alone.
+    /// Returns the value without locking, since the caller has exclusive access.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A lock that gives one thread at a time a value, as [`Lock`] does, but is released by a plain
-/// store: taking it is the only atomic operation, and those are most of what the calls cost that
-/// take one (`docs/unified-runtime.md` has what `std`'s mutex adds to opening and closing memory).
-/// The price is that a waiting thread is not woken. A thread that finds it held looks for a while and then
-/// sleeps a little, again and again, so it should be held briefly; sleeping, not yielding, lets a
-/// holder of any lower priority go on.
+/// A lock that gives one thread at a time access to a value, as [`Lock`] does.
+///
+/// Releasing it is a plain store, so taking it is the only atomic operation. Atomic operations are
+/// most of the cost of the calls that take such a lock. `docs/unified-runtime.md` says how much
+/// `std`'s mutex adds to opening and closing memory. The disadvantage is that a waiting thread is
+/// not woken. A thread that waits spins for a while and then sleeps briefly, in turns, so the lock
+/// should be held briefly. It sleeps instead of yielding, so that a holder of lower priority can
+/// run.
 #[derive(Default)]
 pub(crate) struct ShortLock<T> {
     is_held: AtomicBool,
     value: UnsafeCell<T>,
 }
 
-// SAFETY: the value is only reached through a guard, of which there is one at a time; a guard that
-// takes the lock sees all that the one before it did (`Acquire` after `Release`).
+// SAFETY: only a guard accesses the value, and only one guard exists at a time. A guard that takes
+// the lock sees all writes of the previous guard (`Acquire` after `Release`).
 unsafe impl<T: Send> Sync for ShortLock<T> {}
 
 impl<T> ShortLock<T> {
-    /// Waits for the lock, and takes it.
+    /// Acquires the lock, and waits for it if necessary.
     #[inline]
     pub(crate) fn lock(&self) -> ShortGuard<'_, T> {
         if self.is_held.swap(true, Ordering::Acquire) {
@@ -56,7 +57,7 @@ impl<T> ShortLock<T> {
         ShortGuard(self, PhantomData)
     }
 
-    /// Takes the lock once it is free.
+    /// Waits until the lock is free, and acquires it.
     #[cold]
     fn wait(&self) {
         let mut looks = 0;
@@ -71,8 +72,8 @@ impl<T> ShortLock<T> {
     }
 }
 
-/// Has the value of a [`ShortLock`] to itself until it is dropped. It may be sent to, and shared
-/// with, other threads as a `&mut` to the value may.
+/// Exclusive access to the value of a [`ShortLock`], until drop. It may be sent to and shared with
+/// other threads like a `&mut` to the value.
 pub(crate) struct ShortGuard<'a, T>(&'a ShortLock<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for ShortGuard<'_, T> {
@@ -88,7 +89,7 @@ impl<T> Deref for ShortGuard<'_, T> {
 impl<T> DerefMut for ShortGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only guard, and it is borrowed for this reference alone.
+        // SAFETY: this is the only guard, and it is mutably borrowed.
         unsafe { &mut *self.0.value.get() }
     }
 }

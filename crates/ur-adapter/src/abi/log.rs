@@ -1,4 +1,4 @@
-//! Messages of the adapter: to the loader's callback, if there is one, and to `tracing`.
+//! Messages of the adapter, which go to the loader's callback, if any, and to `tracing`.
 
 use super::lock::Lock;
 use std::ffi::{CString, c_char, c_void};
@@ -11,8 +11,8 @@ struct Sink {
     level: ur_logger_level_t,
 }
 
-// SAFETY: the user data is only passed to the callback, and the caller of
-// `urAdapterSetLoggerCallback` has the callback called with it from any thread, as UR does.
+// SAFETY: the user data is only passed to the callback. The caller of `urAdapterSetLoggerCallback`
+// allows calls from any thread, as UR requires.
 unsafe impl Send for Sink {}
 
 static SINK: Lock<Sink> = Lock::new(Sink {
@@ -34,18 +34,18 @@ pub(crate) fn set_callback(
     };
 }
 
-/// Changes which messages the callback gets.
+/// Sets the lowest level of messages that the callback gets.
 pub(crate) fn set_level(level: ur_logger_level_t) {
     SINK.lock().level = level;
 }
 
-/// Reports that an entry point fails.
+/// Reports the failure of an entry point.
 pub(crate) fn failure(result: ur_result_t, message: &str) {
     tracing::debug!(result = result.0, "{message}");
     say(ur_logger_level_t::UR_LOGGER_LEVEL_ERROR, message);
 }
 
-/// Passes a message to the callback, if it wants messages of this level.
+/// Passes a message to the callback, if its level is high enough.
 pub(crate) fn say(level: ur_logger_level_t, message: &str) {
     let sink = SINK.lock();
     // `QUIET` is the greatest level.
@@ -53,13 +53,13 @@ pub(crate) fn say(level: ur_logger_level_t, message: &str) {
         return;
     }
     let (callback, user_data) = (sink.callback, sink.user_data);
-    // The callback may call the adapter.
+    // Unlocked first, because the callback may call the adapter.
     drop(sink);
     let (Some(callback), Ok(text)) = (callback, CString::new(message.replace('\0', " "))) else {
         return;
     };
     let text: *const c_char = text.as_ptr();
-    // SAFETY: the caller of `urAdapterSetLoggerCallback` vouches for the callback, whose arguments
-    // these are; the text lives until it returns.
+    // SAFETY: the caller of `urAdapterSetLoggerCallback` guarantees that the callback accepts these
+    // arguments. The text lives until it returns.
     unsafe { callback(level, text, user_data) };
 }

@@ -1,5 +1,5 @@
-//! The parts that all entry points share: how these are entered, handles, failures, queries, native
-//! handles, and stubs for what is not implemented. Nothing here knows an object of Unified Runtime's.
+//! The parts that all entry points share: the C boundary, handles, failures, queries, native
+//! handles, and stubs for unsupported calls. Nothing here knows a particular UR object.
 
 pub(crate) mod boundary;
 pub(crate) mod chain;

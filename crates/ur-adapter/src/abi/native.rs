@@ -1,8 +1,8 @@
-//! Native handles: the driver's own objects where there is a driver, and addresses that stand for
-//! them where there is none.
+//! Native handles: the driver's own objects, or addresses that stand for objects if there is no
+//! driver.
 //!
-//! Without a driver, an object's native handle is the address of its state, which several UR
-//! objects may share. It is looked up, never followed: a value that is no such handle is an error.
+//! Without a driver, the native handle of an object is the address of its state, which several UR
+//! objects may share. It is only looked up and never dereferenced. An unknown value is an error.
 
 use super::description;
 use super::failure::{Failure, Result};
@@ -12,12 +12,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::ur_native_handle_t;
 
-/// Returns an object of the adapter's driver, as the library names it.
+/// Converts a native handle to an object of the adapter's driver.
 pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
     NativeObject::new(description::get().backend, value)
 }
 
-/// Returns who destroys an object of the driver, as UR's properties tell.
+/// Converts UR's ownership flag of a driver's object.
 pub(crate) fn ownership(is_owned: bool) -> Ownership {
     if is_owned {
         Ownership::Owned
@@ -26,20 +26,21 @@ pub(crate) fn ownership(is_owned: bool) -> Ownership {
     }
 }
 
-/// The native handles of one kind of object that were given out, and what they stand for.
+/// The native handles of one kind of object that were given to clients, with the states behind
+/// them.
 pub(crate) struct NativeHandles<T> {
     given: Lock<Option<HashMap<usize, Weak<T>>>>,
 }
 
 impl<T> NativeHandles<T> {
-    /// Returns the set without handles.
+    /// Creates an empty set.
     pub(crate) const fn new() -> Self {
         Self {
             given: Lock::new(None),
         }
     }
 
-    /// Returns the native handle of a state, good for as long as some object has the state.
+    /// Returns the native handle of a state. It is valid as long as an object has the state.
     pub(crate) fn of(&self, state: &Arc<T>) -> ur_native_handle_t {
         let address = Arc::as_ptr(state).addr();
         let mut given = self.given.lock();
@@ -54,7 +55,7 @@ impl<T> NativeHandles<T> {
     /// Returns the state that a native handle stands for.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for one that was not given out or whose object is gone.
+    /// `INVALID_ARGUMENT` for a handle that was not given out, or whose object has ended.
     pub(crate) fn find(&self, native: ur_native_handle_t) -> Result<Arc<T>> {
         let given = self.given.lock();
         given

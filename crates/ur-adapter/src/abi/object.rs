@@ -1,10 +1,10 @@
-//! Handles: what UR passes around, and how often it is referred to.
+//! Handles of UR, and their reference counts.
 //!
 //! A handle is the address of a [`Shared`] object: the pointer that [`Arc::into_raw`] returned when
-//! the object was made. The loader finds the adapter's table behind the handle's first word. UR's
-//! reference count is what `Retain` and `Release` change and queries report; while it is above zero,
-//! UR as a whole holds one [`Ref`]. Objects refer to each other by further `Ref`s, so that a queue
-//! keeps its context however often UR released that.
+//! the object was created. The first word of the object points to the adapter's table, which the
+//! loader needs. `Retain` and `Release` change UR's reference count, and queries report it. While
+//! it is above zero, UR as a whole holds one [`Ref`]. Objects refer to each other by further
+//! `Ref`s. So a queue keeps its context, however often UR has released that.
 
 use super::boundary::{Argument, Argument2, Call, enter};
 use super::failure::{Failure, Result};
@@ -18,25 +18,25 @@ use unified_runtime_sys::{ur_dditable_t, ur_result_t};
 /// The table that new objects begin with.
 static TABLE: OnceLock<&'static ur_dditable_t> = OnceLock::new();
 
-/// Says which table objects begin with; the first one counts. Objects made before, as tests of this
-/// crate do, are none for the loader.
+/// Sets the table of new objects. Only the first call has an effect. The loader cannot use objects
+/// that were created before, as in unit tests.
 pub(crate) fn set_table(table: &'static ur_dditable_t) {
     TABLE.get_or_init(|| table);
 }
 
-/// An object behind a handle. It is made by [`Shared::new`] alone, so every one is in an [`Arc`].
+/// An object behind a handle. Only [`Shared::new`] creates it, so each one is in an [`Arc`].
 #[repr(C)]
 pub(crate) struct Shared<T> {
-    /// The table that the loader looks for; null where no loader took the tables.
+    /// The table that the loader reads, or null if no loader has taken the tables.
     table: Option<&'static ur_dditable_t>,
-    /// The handle: what `Arc::into_raw` returned for this object. Kept since such a pointer, unlike
-    /// one made of a reference, may be given back to the `Arc`.
+    /// The handle: the pointer that `Arc::into_raw` returned for this object. It is stored because
+    /// only such a pointer may be given back to the `Arc`. A pointer made from a reference may not.
     raw: AtomicPtr<Self>,
     references: AtomicU32,
     value: T,
 }
 
-/// Keeps an object, whatever UR's reference count says.
+/// Keeps an object alive, independent of UR's reference count.
 pub(crate) type Ref<T> = Arc<Shared<T>>;
 
 /// A kind of object that UR has handles for.
@@ -49,7 +49,7 @@ pub(crate) trait Object: Send + Sync + Sized + 'static {
 }
 
 impl<T: Object> Shared<T> {
-    /// Makes an object to which UR does not refer yet.
+    /// Creates an object without a reference from UR.
     pub(crate) fn new(value: T) -> Ref<T> {
         let raw = Arc::into_raw(Arc::new(Self {
             table: TABLE.get().copied(),
@@ -57,23 +57,23 @@ impl<T: Object> Shared<T> {
             references: AtomicU32::new(0),
             value,
         }));
-        // SAFETY: the line above gave the object's only `Ref` for this pointer.
+        // SAFETY: the line above turned the object's only `Ref` into this pointer.
         let this = unsafe { Arc::from_raw(raw) };
         this.raw.store(raw.cast_mut(), Ordering::Relaxed);
         this
     }
 
-    /// Returns a handle for the caller, who refers to the object once more.
+    /// Returns a handle for the caller, and counts one more reference.
     pub(crate) fn hand_out(this: Ref<T>) -> *mut T::Opaque {
         let handle = this.handle();
         if this.references.fetch_add(1, Ordering::Relaxed) == 0 {
-            // UR's own `Ref`, taken back by the last release.
+            // This `Ref` belongs to UR until the last release.
             let _ = Arc::into_raw(this);
         }
         handle
     }
 
-    /// Returns the handle, without a further reference.
+    /// Returns the handle without counting a reference.
     #[inline]
     pub(crate) fn handle(&self) -> *mut T::Opaque {
         self.raw.load(Ordering::Relaxed).cast()
@@ -101,9 +101,9 @@ impl<T: Object> Shared<T> {
     #[inline]
     pub(crate) fn to_ref(&self) -> Ref<T> {
         let raw = self.raw.load(Ordering::Relaxed).cast_const();
-        // SAFETY: `new`, which made this object as every one, got the pointer from `Arc::into_raw`.
-        // The borrow shows that the object is alive, so that some `Ref` to it exists. The `Ref`
-        // that is made takes over the count that is added.
+        // SAFETY: `new`, which creates all objects, got the pointer from `Arc::into_raw`. The
+        // object is borrowed, so it is alive and a `Ref` to it exists. The new `Ref` owns the count
+        // that is added here.
         unsafe {
             Arc::increment_strong_count(raw);
             Arc::from_raw(raw)
@@ -120,17 +120,17 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-/// What a handle of an entry point refers to: an object, or one of the kinds of an object.
+/// The target of a handle argument: an object, or a particular kind of an object.
 pub(crate) trait Referent {
     /// UR's type for what is behind the handle.
     type Handle;
     /// The reference that bodies get.
     type Reference<'a>;
 
-    /// Returns what is behind a handle.
+    /// Returns the target of a handle.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`; the object's own result for one of another kind.
+    /// `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
     ///
     /// # Safety
     /// As [`Shared::from_handle`].
@@ -176,7 +176,7 @@ impl<T: Object> Argument for MaybeHandle<T> {
     }
 }
 
-/// An argument of an entry point: how many handles, and where they are.
+/// An argument of an entry point: the number of handles, and their address.
 pub(crate) struct Handles<T>(PhantomData<T>);
 
 impl<T: Object> Argument2 for Handles<T> {
@@ -195,7 +195,7 @@ impl<T: Object> Argument2 for Handles<T> {
     }
 }
 
-/// As [`Handles`], by a pointer for writing.
+/// The same argument as [`Handles`], passed by a mutable pointer.
 pub(crate) struct HandlesMut<T>(PhantomData<T>);
 
 impl<T: Object> Argument2 for HandlesMut<T> {
@@ -209,18 +209,18 @@ impl<T: Object> Argument2 for HandlesMut<T> {
     }
 }
 
-/// Handles that are not null, of objects that stay alive during `'a`.
+/// Non-null handles of objects that live during `'a`.
 pub(crate) struct HandleList<'a, T: Object> {
     handles: &'a [*mut T::Opaque],
 }
 
 impl<'a, T: Object> HandleList<'a, T> {
-    /// Returns a list without handles.
+    /// Creates an empty list.
     pub(crate) const fn empty() -> Self {
         Self { handles: &[] }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.handles.is_empty()
@@ -229,8 +229,8 @@ impl<'a, T: Object> HandleList<'a, T> {
     /// Returns the objects behind the handles.
     #[inline]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a Shared<T>> + use<'a, T> {
-        // SAFETY: `read`, the only maker of lists with handles, found none of them to be null, so
-        // that they are objects that stay alive during `'a`, by its caller's promise.
+        // SAFETY: only `read` creates lists with handles. It has checked that none of them is null,
+        // and its caller promises that their objects live during `'a`.
         self.handles
             .iter()
             .map(|handle| unsafe { &*handle.cast::<Shared<T>>() })
@@ -245,7 +245,7 @@ pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_
     })
 }
 
-/// Has UR refer to an object once more.
+/// Adds one to UR's references of an object.
 ///
 /// # Errors
 /// `INVALID_NULL_HANDLE`.
@@ -256,7 +256,8 @@ pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()
     // SAFETY: as promised to this function.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
-        // Another object kept it, such as an event its queue: UR has a `Ref` again.
+        // The count was 0, and another object kept this one, as an event keeps its queue. UR holds
+        // a `Ref` again.
         let _ = Arc::into_raw(object.to_ref());
     }
     Ok(())
@@ -270,21 +271,22 @@ pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur
     })
 }
 
-/// Takes one reference of UR's away, and UR's `Ref` with the last one.
+/// Removes one of UR's references, and UR's `Ref` with the last one.
 ///
 /// # Errors
 /// `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
-/// The handle must be null or refer to an object of this type, to which UR refers.
+/// The handle must be null or refer to an object of this type that UR refers to.
 pub(crate) unsafe fn release_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: as promised to this function; the object is not used after its last reference.
+    // SAFETY: as promised to this function. The object is not used after its last reference has
+    // ended.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_sub(1, Ordering::Release) == 1 {
         fence(Ordering::Acquire);
         let raw = object.raw.load(Ordering::Relaxed).cast_const();
-        // SAFETY: `Arc::into_raw` returned this pointer when the object was made, and the `Ref`
-        // that `hand_out` or `retain` left to UR, which is given up here, keeps the object alive.
+        // SAFETY: `Arc::into_raw` returned this pointer when the object was created. UR's `Ref`,
+        // which `hand_out` or `retain` made and which ends here, keeps the object alive.
         unsafe { Arc::decrement_strong_count(raw) };
     }
     Ok(())
@@ -296,7 +298,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::thread;
 
-    /// Counts in its drop.
+    /// Counts its drops.
     struct Counted(Arc<AtomicUsize>);
 
     impl Drop for Counted {
@@ -343,12 +345,13 @@ mod tests {
         // SAFETY: the handle is alive.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!((drops.load(Ordering::Relaxed), kept.references()), (0, 0));
-        // UR refers to it again, as when a query answers with the handle of what an object keeps.
+        // UR refers to the object again, as when a query returns the handle of an object that
+        // another one keeps.
         // SAFETY: `kept` keeps it alive.
         assert_eq!(unsafe { retain::<Counted>(kept.handle()) }, OK);
         drop(kept);
         assert_eq!(drops.load(Ordering::Relaxed), 0);
-        // SAFETY: UR refers to it, once.
+        // SAFETY: UR has one reference to it.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!(drops.load(Ordering::Relaxed), 1);
     }

@@ -1,4 +1,4 @@
-//! Answers to the `Get…Info` calls.
+//! Results of the `Get…Info` calls.
 
 use super::boundary::{Argument2, Argument3, Call};
 use super::failure::{Failure, Result};
@@ -6,7 +6,7 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::ptr;
 
-/// An argument of an entry point: the place where the caller wants an answer.
+/// An argument of an entry point: memory for the result of a query.
 pub(crate) struct Answer;
 
 impl Argument3 for Answer {
@@ -26,8 +26,8 @@ impl Argument3 for Answer {
     }
 }
 
-/// An argument of an entry point: the place where the caller wants an answer of at most a word, whose
-/// size is not passed.
+/// An argument of an entry point: memory for a result of at most one word, whose size is not
+/// passed.
 pub(crate) struct NumberAnswer;
 
 impl Argument2 for NumberAnswer {
@@ -49,7 +49,7 @@ impl Argument2 for NumberAnswer {
     }
 }
 
-/// As [`Answer`], for a call that checks this argument last.
+/// An [`Answer`] for a call that checks this argument last.
 pub(crate) struct LateAnswer;
 
 impl Argument3 for LateAnswer {
@@ -81,7 +81,7 @@ impl<'a> LateQuery<'a> {
     /// Returns the query.
     ///
     /// # Errors
-    /// As for an [`Answer`], except that an answer of no size is `no_size`.
+    /// As for an [`Answer`], but `no_size` for a size of 0.
     pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
         let Query {
             size,
@@ -96,8 +96,8 @@ impl<'a> LateQuery<'a> {
     }
 }
 
-/// The place where the caller wants an answer: `value` is null or valid for writes of
-/// `size` bytes, and `size_ret` null or valid for a write, both during `'a`.
+/// Memory of the caller for the result of a query. `value` is null or valid for writes of `size`
+/// bytes, and `size_ret` is null or valid for a write. Both hold during `'a`.
 pub(crate) struct Query<'a> {
     size: usize,
     value: *mut c_void,
@@ -107,8 +107,7 @@ pub(crate) struct Query<'a> {
 
 impl Query<'_> {
     /// # Errors
-    /// `INVALID_NULL_POINTER` where no answer could be written, `INVALID_SIZE` for an answer of no
-    /// size.
+    /// `INVALID_NULL_POINTER` if no result could be written, `INVALID_SIZE` for a size of 0.
     fn new(size: usize, value: *mut c_void, size_ret: *mut usize) -> Result<Self> {
         match (value.is_null(), size) {
             (true, 1..) => Err(Failure::NULL_POINTER),
@@ -123,17 +122,17 @@ impl Query<'_> {
         }
     }
 
-    /// Answers with one value.
+    /// Returns one value to the caller.
     pub(crate) fn value<T: Plain>(self, value: T) -> Result<()> {
         self.list(&[value])
     }
 
-    /// Answers with a truth value, one byte in UR.
+    /// Returns a truth value to the caller, as one byte.
     pub(crate) fn truth(self, value: bool) -> Result<()> {
         self.value(u8::from(value))
     }
 
-    /// Answers with values one after the other; an empty list is an answer of no size.
+    /// Returns adjacent values to the caller. An empty list has size 0.
     pub(crate) fn list<T: Plain>(self, values: &[T]) -> Result<()> {
         let size = size_of_val(values);
         if !self.value.is_null() {
@@ -141,30 +140,31 @@ impl Query<'_> {
                 return Err(Failure::SIZE);
             }
             let to = self.value.cast::<u8>();
-            // SAFETY: all bytes of values of a plain type are initialised. The destination has room
-            // for `self.size` bytes, which are enough, by the promise made to `Answer::read`. The
-            // values are this adapter's own, so they don't overlap it.
+            // SAFETY: all bytes of values of a plain type are initialised. The caller of
+            // `Answer::read` promises that the destination has room for `self.size` bytes, which
+            // are enough. The values belong to this adapter, so they do not overlap the
+            // destination.
             unsafe { ptr::copy_nonoverlapping(values.as_ptr().cast(), to, size) };
         }
         self.size(size)
     }
 
-    /// Answers with the size alone: the value is there already.
+    /// Returns only the size to the caller. The value has been written already.
     pub(crate) fn size(self, size: usize) -> Result<()> {
         if !self.size_ret.is_null() {
-            // SAFETY: valid for a write by the promise made to `Answer::read`.
+            // SAFETY: valid for a write, as promised to `Answer::read`.
             unsafe { self.size_ret.write(size) };
         }
         Ok(())
     }
 
-    /// Returns where the caller wants values, if the answer is more than its size, and how many
-    /// bytes there are.
+    /// Returns the address and the number of bytes of the caller's memory, or `None` if the caller
+    /// only wants the size.
     pub(crate) fn place(&self) -> Option<(*mut c_void, usize)> {
         (!self.value.is_null()).then_some((self.value, self.size))
     }
 
-    /// Answers with text and the null byte after it.
+    /// Returns text with a terminating null byte to the caller.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let mut bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
         bytes.push(0);
@@ -172,7 +172,7 @@ impl Query<'_> {
     }
 }
 
-/// Values that are answered byte by byte.
+/// Values that are copied byte by byte.
 ///
 /// # Safety
 /// The type has no padding.

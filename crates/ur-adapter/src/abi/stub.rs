@@ -1,20 +1,20 @@
-//! Entry points without an implementation. Clients take a null entry for a broken adapter, so
-//! every place of every table is filled.
+//! Entry points without an implementation. Clients treat a null entry as a broken adapter, so every
+//! entry of every table is filled.
 
 use super::boundary::enter;
 use super::failure::Failure;
 use unified_runtime_sys::ur_result_t;
 
-/// A reason why there is no implementation.
+/// A reason for a missing implementation.
 pub(crate) trait Reason: 'static {
-    /// The text that callers are told.
+    /// The message for callers.
     const TEXT: &str;
 }
 
-/// A type of table entries that can be filled with a function that answers `UNSUPPORTED_FEATURE`,
-/// and why.
+/// A type of table entry that can be filled with a function that returns `UNSUPPORTED_FEATURE` and
+/// a message.
 pub(crate) trait Stub<R> {
-    /// The entry filled with that function.
+    /// The entry with that function.
     const STUB: Self;
 }
 

@@ -1,9 +1,9 @@
-//! The tables of what this adapter does not do, and the reasons that callers are told.
+//! The tables of unsupported calls, and the messages for their callers.
 
 use super::stub::{Reason, Stub};
 use unified_runtime_sys::ur_memory_export_exp_dditable_t;
 
-/// Why memory is not exported as file descriptors.
+/// The reason why memory is not exported as file descriptors.
 struct Exports;
 
 impl Reason for Exports {
@@ -11,29 +11,29 @@ impl Reason for Exports {
         "this adapter exports memory through the functions for inter-process communication only";
 }
 
-/// Why kernels have no pipes.
+/// The reason why kernels have no pipes.
 pub(crate) struct HostPipes;
 
 impl Reason for HostPipes {
     const TEXT: &str = "kernels of this adapter have no pipes to the host";
 }
 
-/// Why an adapter runs no kernels.
+/// The reason why an adapter runs no kernels.
 pub(crate) struct Kernels;
 
 impl Reason for Kernels {
     const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
 }
 
-/// Why specialization constants are not set.
+/// The reason why specialization constants cannot be set.
 pub(crate) struct SpecializationConstants;
 
 impl Reason for SpecializationConstants {
-    const TEXT: &str = "only programs in SPIR-V have specialization constants, set before they are \
+    const TEXT: &str = "only programs in SPIR-V have specialization constants, which are set before they are \
         built; kernels of this adapter have none of their own";
 }
 
-/// The table of exports of memory.
+/// The table for exporting memory.
 pub(crate) const MEMORY_EXPORT_EXP: ur_memory_export_exp_dditable_t =
     ur_memory_export_exp_dditable_t {
         pfnAllocExportableMemoryExp: Stub::<Exports>::STUB,

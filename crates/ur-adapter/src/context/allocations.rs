@@ -1,4 +1,5 @@
-//! The memory that a context has allocated, opened from handles, or been told of.
+//! The memory of a context that users have pointers to: allocated, opened from handles, or
+//! registered.
 
 use super::pools::{DevicePools, Pool};
 use super::spans::{Span, Spans};
@@ -14,12 +15,12 @@ use std::ptr::{self, NonNull};
 use std::sync::{OnceLock, Weak};
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 
-/// The memory that a context's users have pointers to.
+/// The memory of a context that users have pointers to.
 #[derive(Default)]
 pub(crate) struct Allocations {
     known: ShortLock<Spans<Allocation>>,
     pub(crate) device_pools: DevicePools,
-    /// The queue of copies for which the caller names none.
+    /// The queue for copies that do not name a queue.
     pub(crate) copies: OnceLock<crosshandle::Queue>,
 }
 
@@ -28,28 +29,29 @@ pub(crate) struct Allocation {
     pub(crate) kind: Kind,
     device: DeviceAddress,
     pool: Option<Weak<Shared<Pool>>>,
-    /// `None` for the user's own memory.
+    /// The library's memory, or `None` for memory that belongs to the user.
     memory: Option<Memory>,
-    /// Whether a buffer was made of the memory, or a command recorded that uses it: these may keep it longer
-    /// than any command that runs.
+    /// Whether a buffer was made from the memory, or a recorded command uses it. Both may keep the
+    /// memory longer than any running command.
     is_adopted: Cell<bool>,
 }
 
-/// An allocation, and where it is.
+/// An allocation with its address and length.
 pub(crate) type Known = Span<Allocation>;
 
-/// The owner of memory, and the call that gives it back.
+/// The origin of memory, and the call that releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Allocated here, for `urUSMFree`.
+    /// Allocated here, and freed by `urUSMFree`.
     Device,
     Host,
     Shared,
-    /// Opened from a handle, for `urIPCCloseMemHandleExp`.
+    /// Opened from a handle, and closed by `urIPCCloseMemHandleExp`.
     Opened,
-    /// The user's own, for `urUSMHostAllocUnregisterExp`, with the access that devices have.
+    /// Memory of the user with the access that devices have. `urUSMHostAllocUnregisterExp` removes
+    /// it.
     Registered(Access),
-    /// The user's own, for `urUSMReleaseExp`.
+    /// Memory of the user, which `urUSMReleaseExp` removes.
     Imported,
 }
 
@@ -68,7 +70,7 @@ impl Kind {
     }
 }
 
-/// The handle of a device of the context, which keeps it; null for none.
+/// The handle of a device of the context, which keeps the device, or null.
 #[derive(Clone, Copy)]
 struct DeviceAddress(ur_device_handle_t);
 
@@ -78,7 +80,7 @@ unsafe impl Send for DeviceAddress {}
 unsafe impl Sync for DeviceAddress {}
 
 impl Allocation {
-    /// Returns an allocation of the user's own memory.
+    /// Creates the entry of memory that belongs to the user.
     pub(crate) fn of_user(kind: Kind) -> Self {
         Self {
             kind,
@@ -89,32 +91,32 @@ impl Allocation {
         }
     }
 
-    /// Notes that a command that uses the memory may be recorded.
+    /// Notes whether a command that uses the memory is recorded.
     fn note_recording(&self, is_recording: bool) {
         if is_recording {
             self.is_adopted.set(true);
         }
     }
 
-    /// Returns whether commands that were submitted use the memory; of memory that a buffer or a recording has, that
-    /// cannot be told.
+    /// Returns whether submitted commands use the memory. Returns `false` for memory in a buffer or
+    /// a recording, for which it is unknown.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
     }
 
-    /// Returns the handle of the device; null for memory of the host.
+    /// Returns the handle of the device, or null for host memory.
     pub(crate) fn device(&self) -> ur_device_handle_t {
         self.device.0
     }
 
-    /// Returns the pool that the memory was allocated from, if that still exists.
+    /// Returns the pool that the memory was allocated from, if it still exists.
     pub(crate) fn pool(&self) -> Option<Ref<Pool>> {
         self.pool.as_ref()?.upgrade()
     }
 }
 
 impl Allocations {
-    /// Makes memory known, and returns where it starts.
+    /// Adds memory, and returns its address.
     #[inline]
     pub(crate) fn add(
         &self,
@@ -135,7 +137,7 @@ impl Allocations {
         start.cast()
     }
 
-    /// Makes the user's own memory known, unless some of it is known already.
+    /// Adds memory that belongs to the user. Returns `false` if some of it is known already.
     pub(crate) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.overlaps(start.addr(), len);
@@ -145,7 +147,7 @@ impl Allocations {
         is_new
     }
 
-    /// Forgets an allocation that starts here, and returns it to be dropped.
+    /// Removes the allocation that starts at an address, and returns it for its drop.
     ///
     /// # Errors
     /// `INVALID_MEM_OBJECT`.
@@ -154,7 +156,7 @@ impl Allocations {
             .ok_or_else(not_allocated)
     }
 
-    /// Refuses what is not the start of an allocation.
+    /// Checks that an address is the start of an allocation.
     ///
     /// # Errors
     /// As [`free`](Self::free).
@@ -166,7 +168,7 @@ impl Allocations {
         }
     }
 
-    /// Forgets memory that was made known with this start, if it is of the right kind.
+    /// Removes the memory that starts at an address, if its kind is accepted.
     #[inline]
     pub(crate) fn remove(
         &self,
@@ -178,8 +180,8 @@ impl Allocations {
             .remove(start.addr(), |found| is_right(found.kind))
     }
 
-    /// Calls `look` with the memory that contains an address, and how far inside the address is.
-    /// `look` must not use these allocations.
+    /// Calls `look` with the memory that contains an address, and the offset of the address. `look`
+    /// must not use these allocations.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -191,7 +193,7 @@ impl Allocations {
         Some(look(pointer.addr() - found.start, found))
     }
 
-    /// Calls `give` with the bytes of a handle to memory of a device, from an address in it on.
+    /// Calls `give` with the bytes of a handle to device memory, which starts at the address.
     /// `give` must not use these allocations.
     ///
     /// # Errors
@@ -222,28 +224,29 @@ impl Allocations {
         })
     }
 
-    /// Makes opened memory known, and returns where it starts.
+    /// Adds opened memory, and returns its address.
     #[inline]
     pub(crate) fn add_opened(&self, device: &Shared<Device>, memory: Memory) -> *mut c_void {
         self.add(Kind::Opened, Some(device), None, memory)
     }
 
-    /// Forgets memory that was opened with this start, and returns it to be dropped.
+    /// Removes the opened memory that starts at an address, and returns it for its drop.
     #[inline]
     pub(crate) fn close(&self, start: *const c_void) -> Option<impl Sized + use<>> {
         self.remove(start, |kind| kind == Kind::Opened)
     }
 
-    /// Returns memory for a command. Memory that is known here is kept until the command is done, also
-    /// if it is freed before; for other memory, the caller vouches. A recording keeps memory for as long as
-    /// it likes.
+    /// Returns memory for a command.
+    ///
+    /// Known memory is kept until the command is done, even if it is freed earlier. For other
+    /// memory, the caller is responsible. A recording may keep memory for any time.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`; `INVALID_SIZE` if it reaches beyond the end of an allocation.
+    /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
-    /// As [`MemoryRange::from_raw_parts`], for memory that was not allocated or opened in this
-    /// context.
+    /// As for [`MemoryRange::from_raw_parts`], if the memory was neither allocated nor opened in
+    /// this context.
     pub(crate) unsafe fn range(
         &self,
         pointer: *const c_void,
@@ -274,12 +277,13 @@ impl Allocations {
         match known {
             Some(Err(failure)) => Err(failure),
             Some(Ok(Some(range))) => Ok(range),
-            // SAFETY: this context did not allocate or open it, so that the caller vouches for it.
+            // SAFETY: this context neither allocated nor opened it, so the caller is responsible
+            // for it.
             Some(Ok(None)) | None => Ok(unsafe { MemoryRange::from_raw_parts(start, len, access) }),
         }
     }
 
-    /// Refuses memory that reaches beyond the end of an allocation, as [`range`](Self::range) does.
+    /// Checks that memory does not exceed an allocation, as [`range`](Self::range) does.
     ///
     /// # Errors
     /// `INVALID_SIZE`.
@@ -288,7 +292,8 @@ impl Allocations {
         fits.unwrap_or(true).then_some(()).ok_or(Failure::SIZE)
     }
 
-    /// Refuses a rectangle whose rows, with all of the last one's pitch, are more than an allocation.
+    /// Checks that a rectangle fits into an allocation. Its size includes the whole pitch of the
+    /// last row.
     ///
     /// # Errors
     /// `INVALID_SIZE`.
@@ -311,8 +316,8 @@ impl Allocations {
         }
     }
 
-    /// Returns memory of this context from an address inside it up to its end; `None` for other
-    /// addresses.
+    /// Returns memory of this context from an address up to the end of the allocation, or `None`
+    /// for other addresses.
     pub(crate) fn rest(&self, pointer: *const c_void, is_recording: bool) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.note_recording(is_recording);
@@ -320,8 +325,8 @@ impl Allocations {
         })?
     }
 
-    /// Returns the memory that [`rest`](Self::rest) does, for a buffer, which keeps it for as long as
-    /// it likes.
+    /// Returns the memory that [`rest`](Self::rest) returns, for a buffer. The buffer may keep it
+    /// for any time.
     pub(crate) fn adopt(&self, pointer: *const c_void) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.is_adopted.set(true);

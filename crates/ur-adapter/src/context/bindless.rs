@@ -1,4 +1,4 @@
-//! Images and views that the user knows by the driver's numbers.
+//! Images and views that users identify by the driver's numbers.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -6,18 +6,18 @@ use crosshandle::{Image, ImageView, LevelledImage, MemoryRange};
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// An image that the user knows.
+/// An image that a user has the number of.
 #[derive(Clone)]
 pub(crate) enum Known {
     /// An image of one level.
     Image(Image),
     /// An image of several levels.
     Levels(LevelledImage),
-    /// A level of the image with this number.
+    /// A level of an image, with the number of that image.
     Level(Image, usize),
 }
 
-/// A view's kind.
+/// The kind of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ViewKind {
     Sampled,
@@ -29,16 +29,16 @@ pub(crate) enum ViewKind {
 pub(crate) struct BindlessImages {
     images: Lock<HashMap<usize, Known>>,
     views: Lock<HashMap<(ViewKind, u64), Vec<ImageView>>>,
-    /// Mapped memory of other interfaces, by its address.
+    /// Mapped memory of other graphics interfaces, by address.
     mappings: Lock<HashMap<usize, MemoryRange>>,
 }
 
 fn unknown_image() -> Failure {
-    Failure::argument("this is no image of this context")
+    Failure::argument("this is not an image of this context")
 }
 
 impl BindlessImages {
-    /// Makes an image known, and returns its number.
+    /// Adds an image, and returns its number.
     pub(crate) fn add(&self, image: Known) -> usize {
         let number = match &image {
             Known::Image(image) | Known::Level(image, _) => image.native().raw(),
@@ -48,28 +48,30 @@ impl BindlessImages {
         number
     }
 
-    /// Makes a level of an image known, and returns its number, which is the same for the same level.
+    /// Adds a level of an image, and returns its number. The same level always gets the same
+    /// number.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for what is no image of several levels; the library's.
+    /// `INVALID_ARGUMENT` if the number is not an image with several levels. Errors of the library.
     pub(crate) fn add_level(&self, whole: usize, level: u32) -> Result<usize> {
         let found = self.find(whole)?;
         let Known::Levels(levels) = &found else {
             return Err(Failure::argument(
-                "this image has one level, which it is itself",
+                "this image has only one level: use the image itself",
             ));
         };
         let made = levels.level(level)?;
         let number = made.native().raw();
         let mut images = self.images.lock();
-        // Another thread may have freed the image since, whose number nothing else has while `levels` lives.
+        // Another thread may have freed the image meanwhile. Its number is not reused while
+        // `levels` lives.
         if !images.contains_key(&whole) {
             drop(images);
             return Err(unknown_image());
         }
         let replaced = images.insert(number, Known::Level(made, whole));
         drop(images);
-        // Not under the lock, as all that goes to the driver.
+        // Dropped without the lock, because this calls the driver.
         drop(replaced);
         Ok(number)
     }
@@ -77,7 +79,7 @@ impl BindlessImages {
     /// Returns an image by its number.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is none.
+    /// `INVALID_ARGUMENT` if there is no image with this number.
     pub(crate) fn find(&self, number: usize) -> Result<Known> {
         let found = self.images.lock().get(&number).cloned();
         found.ok_or_else(unknown_image)
@@ -86,7 +88,7 @@ impl BindlessImages {
     /// Returns an image of one level, or a level.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for anything else.
+    /// `INVALID_ARGUMENT` for any other number.
     pub(crate) fn find_flat(&self, number: usize) -> Result<Image> {
         match self.find(number)? {
             Known::Image(image) | Known::Level(image, _) => Ok(image),
@@ -96,17 +98,17 @@ impl BindlessImages {
         }
     }
 
-    /// Forgets an image, with all its levels, and returns them to be dropped.
+    /// Removes an image with all its levels, and returns them for their drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a level, and for what is no image.
+    /// `INVALID_ARGUMENT` for a level, or if there is no image with this number.
     pub(crate) fn remove(&self, number: usize) -> Result<impl Sized + use<>> {
         let mut images = self.images.lock();
         match images.get(&number) {
             None => return Err(unknown_image()),
             Some(Known::Level(..)) => {
                 return Err(Failure::argument(
-                    "this is a level of an image: it goes with the image",
+                    "this is a level of an image, which is freed with the image",
                 ));
             }
             Some(Known::Image(_) | Known::Levels(_)) => {}
@@ -120,7 +122,7 @@ impl BindlessImages {
         Ok(gone)
     }
 
-    /// Makes a view known, and returns its number. Views of one image may have one number.
+    /// Adds a view, and returns its number. Views of the same image may have the same number.
     pub(crate) fn add_view(&self, kind: ViewKind, view: ImageView) -> u64 {
         let number = view.number();
         let mut views = self.views.lock();
@@ -128,10 +130,10 @@ impl BindlessImages {
         number
     }
 
-    /// Forgets a view, and returns it to be dropped.
+    /// Removes a view, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is none of this kind.
+    /// `INVALID_ARGUMENT` if there is no view of this kind with this number.
     pub(crate) fn remove_view(&self, kind: ViewKind, number: u64) -> Result<ImageView> {
         let mut views = self.views.lock();
         let known = views.get_mut(&(kind, number));
@@ -139,28 +141,28 @@ impl BindlessImages {
         views.retain(|_, same| !same.is_empty());
         found.ok_or_else(|| {
             Failure::argument(match kind {
-                ViewKind::Sampled => "this is no sampled image of this context",
-                ViewKind::Unsampled => "this is no unsampled image of this context",
+                ViewKind::Sampled => "this is not a sampled image of this context",
+                ViewKind::Unsampled => "this is not an unsampled image of this context",
             })
         })
     }
 
-    /// Keeps mapped memory of another interface, and returns its address.
+    /// Keeps mapped memory of another graphics interface, and returns its address.
     pub(crate) fn add_mapping(&self, range: MemoryRange) -> *mut c_void {
         let start = range.as_ptr();
         self.mappings.lock().insert(start.addr(), range);
         start.cast()
     }
 
-    /// Returns mapped memory by its start.
+    /// Returns the mapped memory that starts at an address.
     pub(crate) fn mapping(&self, start: *const c_void) -> Option<MemoryRange> {
         self.mappings.lock().get(&start.addr()).cloned()
     }
 
-    /// Forgets mapped memory, and returns it to be dropped.
+    /// Removes mapped memory, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if none is mapped there.
+    /// `INVALID_ARGUMENT` if no mapped memory starts there.
     pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
         let found = self.mappings.lock().remove(&start.addr());
         found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))

@@ -41,7 +41,8 @@ entry_points! {
         answer(context, name, query)
     }
 
-    /// Gives the driver's context on the first device: the driver has one for each device.
+    /// Returns the driver's context on the first device. The driver has a separate context for each
+    /// device.
     fn get_native_handle(context: Handle<Context>, native: Out<ur_native_handle_t>) {
         let (_, inner) = context.first();
         if let Some(runtime) = opencl_of(inner.device()) {
@@ -84,8 +85,8 @@ entry_points! {
     }
 }
 
-/// An argument of an entry point: the devices of a native context; none where they are at null,
-/// whatever their number.
+/// An argument of an entry point: the devices of a native context. If their address is null, it is
+/// an empty list, whatever the count is.
 struct NativeDevices;
 
 impl Argument2 for NativeDevices {
@@ -106,7 +107,7 @@ impl Argument2 for NativeDevices {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_context_info_t::UR_CONTEXT_INFO_NUM_DEVICES => {
@@ -123,14 +124,14 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
     }
 }
 
-/// Makes a context in one of the driver's. The driver's context stays the program's, whatever the
-/// properties say: others may use it by then, and it has to outlive what was submitted.
+/// Creates a context over a native one. The native context always stays the program's, whatever the
+/// properties say. Other objects may use it, and it must outlive all submitted work.
 ///
 /// # Errors
-/// `INVALID_DEVICE` for devices that it is not on.
+/// `INVALID_DEVICE` for devices that the native context does not have.
 ///
 /// # Safety
-/// `native` is a context of the driver, and lives as long as whatever is made of it.
+/// `native` is a context of the driver, and outlives all objects that are made from it.
 unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<Context> {
     let candidates = match devices {
         [] => platform().devices(),
@@ -148,7 +149,7 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
         }
     }
     match refused {
-        // On all that were named, or on those of all that it is on.
+        // It was adopted on all named devices, or on all of its devices if none are named.
         _ if !adopted.is_empty() && (devices.is_empty() || adopted.len() == devices.len()) => {
             Ok(Context::on_devices(adopted))
         }

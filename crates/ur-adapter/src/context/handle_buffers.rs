@@ -1,4 +1,5 @@
-//! The bytes of handles that users of a context have: `Get` gives them, `Put` takes them back.
+//! The bytes of handles that users have. The `Get` calls return them, and the `Put` calls return
+//! them to the adapter.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
@@ -9,11 +10,11 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::ur_result_t;
 
-/// Buffers for the handles of a context. One that was put back serves the next `Get`, so that
-/// getting and putting allocate nothing as a rule; all are freed with the context.
+/// Buffers for the handles of a context. A returned buffer is reused by the next `Get`, so `Get`
+/// and `Put` rarely allocate memory. All buffers are freed with the context.
 ///
-/// `Put` looks its pointer up and never follows it: a pointer to no taken buffer is `INVALID_VALUE`,
-/// whatever it points to. The three `Put`s are one: each takes back a handle of
+/// `Put` looks up its pointer and never dereferences it. If the pointer is not a buffer in use, the
+/// result is `INVALID_VALUE`. The three `Put` calls are the same function, which accepts handles of
 /// any kind.
 #[derive(Default)]
 pub(crate) struct HandleBuffers {
@@ -22,17 +23,17 @@ pub(crate) struct HandleBuffers {
 
 #[derive(Default)]
 struct Buffers {
-    /// Buffers that users have, by their addresses, each with the export that ends when the buffer is
-    /// put back.
+    /// Buffers that users have, by address. Each may have an export that ends when the buffer is
+    /// returned.
     taken: HashMap<usize, (Buffer, Option<Box<PhysicalMemoryExport>>)>,
-    /// Buffers that were put back.
+    /// Buffers that were returned.
     free: Vec<Buffer>,
 }
 
-/// The bytes of a handle. Users have pointers to them, so no reference to them is ever made.
+/// The bytes of a handle. Users have pointers to them, so no reference to them is ever created.
 struct Buffer(NonNull<[u8; HANDLE_SIZE]>);
 
-// SAFETY: a buffer owns what it points to, as a `Box` does.
+// SAFETY: a buffer owns its memory, as a `Box` does.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -43,20 +44,20 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: `new` made the pointer of a box; this is the buffer's only drop, and users of a
-        // context don't use the bytes after it.
+        // SAFETY: `new` got the pointer from a box, and this is the only drop of the buffer. Users
+        // of a context do not use the bytes after the context has ended.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
 
 impl HandleBuffers {
-    /// Gives the user the bytes of a handle.
+    /// Returns the bytes of a handle to the user.
     #[inline]
     pub(crate) fn hand_out(&self, bytes: &[u8; HANDLE_SIZE]) -> *mut c_void {
         self.take(bytes, None)
     }
 
-    /// Gives the user the bytes of a handle that becomes stale when they are put back.
+    /// Returns the bytes of a handle to the user. The handle becomes stale when they are returned.
     pub(crate) fn hand_out_export(&self, export: PhysicalMemoryExport) -> *mut c_void {
         let bytes = *export.handle().as_bytes();
         self.take(&bytes, Some(Box::new(export)))
@@ -71,28 +72,28 @@ impl HandleBuffers {
         let mut buffers = self.buffers.lock();
         let buffer = buffers.free.pop().unwrap_or_else(Buffer::new);
         let start = buffer.0;
-        // SAFETY: the buffer is alive, and free, so that no other thread reads or writes it.
+        // SAFETY: the buffer is alive and free, so no other thread accesses it.
         unsafe { start.write(*bytes) };
         buffers.taken.insert(start.addr().get(), (buffer, export));
         start.as_ptr().cast()
     }
 
-    /// Takes bytes back.
+    /// Accepts returned bytes.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a pointer that is not to the bytes of a handle of this context, or to
-    /// such as were put back already.
+    /// `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the handle was
+    /// already returned.
     #[inline]
     pub(crate) fn take_back(&self, data: *const c_void) -> Result<()> {
         let mut buffers = self.buffers.lock();
         let (buffer, export) = buffers.taken.remove(&data.addr()).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "this is not the data of a handle got from this context",
+                "this is not the data of a handle that this context returned",
             )
         })?;
         buffers.free.push(buffer);
-        // Not under the lock, since ending the export may call the system.
+        // Dropped without the lock, because ending an export may make a system call.
         drop(buffers);
         drop(export);
         Ok(())
@@ -113,7 +114,7 @@ mod tests {
                 let mut bytes = [0; HANDLE_SIZE];
                 bytes[..4].copy_from_slice(&number.to_le_bytes());
                 let data = buffers.hand_out(&bytes);
-                // SAFETY: it was just handed out.
+                // SAFETY: the pointer was just handed out.
                 assert_eq!(unsafe { data.cast::<[u8; HANDLE_SIZE]>().read() }, bytes);
                 assert!(taken.insert(data.addr()));
             }

@@ -1,9 +1,9 @@
-//! Contexts: what they are made on, and what they hold.
+//! Contexts: their devices, and the objects that they contain.
 //!
 //! - `allocations`, `spans`: the memory that users of a context have pointers to.
-//! - `pools`: memory pools, and those that devices have without being asked.
+//! - `pools`: memory pools, and the default pools of devices.
 //! - `ranges`: reserved addresses.
-//! - `bindless`: images that users know by numbers.
+//! - `bindless`: images that users identify by numbers.
 //! - `handle_buffers`: the bytes of handles that users have.
 //! - `entry`: the entry points.
 
@@ -42,33 +42,33 @@ pub(crate) struct Context {
 
 /// The devices and contents of a context.
 pub(crate) struct ContextState {
-    /// A number that no other state of this process has or had.
+    /// A number that is unique in this process, and never reused.
     pub(crate) number: u64,
     /// The devices, each with the library's context on it.
     devices: Vec<(Ref<Device>, crosshandle::Context)>,
-    /// USM allocations, and memory opened from handles.
+    /// USM allocations, and memory that was opened from handles.
     pub(crate) usm: Allocations,
     /// Reserved address ranges.
     pub(crate) ranges: Ranges,
-    /// The bytes of handles that were got and not put yet.
+    /// The bytes of handles that users have.
     pub(crate) handles: HandleBuffers,
-    /// Images and views that the user knows by numbers.
+    /// Images and views that users identify by numbers.
     pub(crate) bindless: BindlessImages,
 }
 
-/// A function to be called when the context goes.
+/// A function to call when the context ends.
 struct Deleter {
     function: unsafe extern "C" fn(*mut c_void),
     user_data: *mut c_void,
 }
 
-// SAFETY: the user data is only passed to the function, once; the caller of
-// `urContextSetExtendedDeleter` has that done by whatever thread releases the context last.
+// SAFETY: the user data is only passed to the function, once. The caller of
+// `urContextSetExtendedDeleter` allows the call from any thread that releases the context last.
 unsafe impl Send for Deleter {}
 
 static NATIVE: NativeHandles<ContextState> = NativeHandles::new();
 
-/// The states that are alive, by their numbers, for callers that know pointers and no contexts.
+/// The living states by number, for callers that have pointers but no context.
 static STATES: Lock<BTreeMap<u64, Weak<ContextState>>> = Lock::new(BTreeMap::new());
 
 impl ContextState {
@@ -87,9 +87,10 @@ impl ContextState {
         state
     }
 
-    /// Returns the states that are alive, the oldest first.
+    /// Returns the living states, oldest first.
     pub(crate) fn all() -> Vec<Arc<Self>> {
-        // The last `Arc` of a state must not end beneath the lock, which its drop takes.
+        // The last `Arc` of a state must not end while the lock is held, because its drop takes the
+        // lock.
         STATES.lock().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -98,8 +99,8 @@ impl ContextState {
         STATES.lock().get(&number).and_then(Weak::upgrade)
     }
 
-    /// Returns one of the devices, and the library's context on it; the first one for a handle that is none of its
-    /// devices'.
+    /// Returns a device and the library's context on it. Returns the first device if the handle is
+    /// not one of this context's devices.
     pub(crate) fn on_or_first(
         &self,
         handle: ur_device_handle_t,
@@ -140,8 +141,8 @@ impl Context {
         }
     }
 
-    /// Makes a context of the OpenCL runtime's, where clients expect native handles to be such: a new one, on
-    /// the devices that are named or all that the runtime runs kernels on.
+    /// Creates a context for a native handle of OpenCL's, if clients expect such handles. The new
+    /// context is on the named devices, or on all devices on which the OpenCL runtime runs kernels.
     fn of_opencl(native: ur_native_handle_t, named: &[Ref<Device>]) -> Result<Option<Self>> {
         let is_its = |device: &Ref<Device>| {
             let runtime = opencl_of(device.inner());
@@ -158,7 +159,7 @@ impl Context {
         Self::create(devices.into_iter()).map(Some)
     }
 
-    /// Makes another context of the state that a native handle stands for.
+    /// Creates another context with the state that a native handle stands for.
     ///
     /// # Errors
     /// As [`NativeHandles::find`].
@@ -166,7 +167,7 @@ impl Context {
         NATIVE.find(native).map(Self::with_state)
     }
 
-    /// Returns the native handle that stands for the state, where there is no driver.
+    /// Returns the native handle of the state. It is used if there is no driver.
     fn native_of_state(&self) -> ur_native_handle_t {
         NATIVE.of(&self.state)
     }
@@ -180,7 +181,7 @@ impl Context {
         &self.state
     }
 
-    /// Returns the devices, in the order in which the context was made with them.
+    /// Returns the devices, in the order in which they were passed at creation.
     pub(crate) fn devices(&self) -> impl ExactSizeIterator<Item = &Ref<Device>> {
         self.state.devices.iter().map(|(device, _)| device)
     }
@@ -188,7 +189,7 @@ impl Context {
     /// Returns the library's context on a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for one that the context was not made with.
+    /// `INVALID_DEVICE` for a device that is not in this context.
     #[inline]
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&crosshandle::Context> {
         self.state
@@ -204,8 +205,7 @@ impl Context {
             })
     }
 
-    /// Returns the first device, and the library's context on it: what is used where the caller
-    /// names no device.
+    /// Returns the first device and the library's context on it, for calls that name no device.
     #[inline]
     pub(crate) fn first(&self) -> (&Ref<Device>, &crosshandle::Context) {
         let (device, context) = &self.state.devices[0];
@@ -216,8 +216,8 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         for deleter in self.deleters.get_mut().drain(..) {
-            // SAFETY: the caller of `urContextSetExtendedDeleter` vouches for the function, which is
-            // called once.
+            // SAFETY: the caller of `urContextSetExtendedDeleter` guarantees that the function may
+            // be called. It is called once.
             unsafe { (deleter.function)(deleter.user_data) };
         }
     }

@@ -1,4 +1,4 @@
-//! Memory pools, and the pools that the devices of a context have without being asked.
+//! Memory pools, and the default pools of a context's devices.
 
 use super::{Context, ContextState};
 use crate::abi::failure::{Failure, Result};
@@ -14,9 +14,9 @@ use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t
 pub(crate) struct Pool {
     state: Weak<ContextState>,
     context: Weak<Shared<Context>>,
-    /// Keeps the context, unless the context itself has the pool.
+    /// Keeps the context. `None` if the context itself keeps the pool.
     _keep: Option<Ref<Context>>,
-    /// The library's pool on each device that this pool is for.
+    /// The library's pool on each device of this pool.
     members: Vec<(Ref<Device>, MemoryPool)>,
 }
 
@@ -45,10 +45,10 @@ impl Pool {
         }))
     }
 
-    /// Makes a pool for one device.
+    /// Creates a pool for one device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for a device that the context was not made with.
+    /// `INVALID_DEVICE` for a device that is not in the context.
     pub(crate) fn for_device(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -57,10 +57,10 @@ impl Pool {
         Self::create(context, std::iter::once(device), options, true)
     }
 
-    /// Makes a pool for all devices of a context.
+    /// Creates a pool for all devices of a context.
     ///
     /// # Errors
-    /// The library's.
+    /// Errors of the library.
     pub(crate) fn for_all_devices(
         context: &Shared<Context>,
         options: MemoryPoolOptions,
@@ -69,7 +69,7 @@ impl Pool {
         Self::create(context, devices, options, true)
     }
 
-    /// Returns the pool that memory of a device comes from where the caller names none.
+    /// Returns the pool for memory of a device if the caller names none.
     pub(crate) fn current_of(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -81,8 +81,8 @@ impl Pool {
     /// Returns the library's pool on a device.
     ///
     /// # Errors
-    /// `INVALID_CONTEXT` for a pool of another context than this one, `INVALID_DEVICE` for one of
-    /// another device.
+    /// `INVALID_CONTEXT` for a pool of another context, `INVALID_DEVICE` for a pool of another
+    /// device.
     #[inline]
     pub(crate) fn on(&self, context: &Context, device: &Shared<Device>) -> Result<&MemoryPool> {
         if !ptr::eq(self.state.as_ptr(), Arc::as_ptr(context.state())) {
@@ -108,18 +108,19 @@ impl Pool {
         self.members.iter().map(|(_, pool)| pool)
     }
 
-    /// Returns the handle of the context, if that still exists; null otherwise.
+    /// Returns the handle of the context, or null if the context has ended.
     pub(crate) fn context_handle(&self) -> ur_context_handle_t {
         let context = self.context.upgrade();
         context.map_or(ptr::null_mut(), |context| context.handle())
     }
 
-    /// Adds up a number of each device.
+    /// Returns the sum of a number over all devices.
     pub(crate) fn sum(&self, of: impl Fn(MemoryPoolUsage) -> usize) -> usize {
         self.members().map(|pool| of(pool.usage())).sum()
     }
 
-    /// Returns the most bytes that the pool may have: no more than the devices do.
+    /// Returns the maximum size of the pool in bytes, which is at most the size of the devices'
+    /// memory.
     pub(crate) fn limit(&self) -> usize {
         let limits = self.members.iter().map(|(device, pool)| {
             let memory = device.inner().info().total_memory as usize;
@@ -129,7 +130,7 @@ impl Pool {
     }
 }
 
-/// The pools that the devices of a context have without being asked.
+/// The default pools and the current pools of a context's devices.
 #[derive(Default)]
 pub(crate) struct DevicePools {
     devices: Lock<Vec<DevicePool>>,
@@ -139,11 +140,11 @@ pub(crate) struct DevicePools {
 struct DevicePool {
     device: Ref<Device>,
     default: DefaultPool,
-    /// The pool that was set, if it still exists.
+    /// The pool that was set as the current one, if it still exists.
     set: Weak<Shared<Pool>>,
 }
 
-/// A pool to which UR refers while the context exists.
+/// A pool that UR refers to as long as the context exists.
 struct DefaultPool(Ref<Pool>);
 
 impl DefaultPool {
@@ -162,7 +163,7 @@ impl Drop for DefaultPool {
 }
 
 impl DevicePools {
-    /// Calls `f` with the pools of a device, which get a default one first.
+    /// Calls `f` with the pools of a device. Creates the default pool if necessary.
     fn with<R>(
         &self,
         context: &Shared<Context>,
@@ -189,7 +190,7 @@ impl DevicePools {
         Ok(f(&mut devices[place]))
     }
 
-    /// Returns the pool that a device has from the start.
+    /// Returns the default pool of a device.
     pub(crate) fn default_of(
         &self,
         context: &Shared<Context>,
@@ -198,7 +199,7 @@ impl DevicePools {
         self.with(context, device, |pools| Ref::clone(&pools.default.0))
     }
 
-    /// Returns the pool that was set for a device, or else the device's default one.
+    /// Returns the current pool of a device, or the device's default one if none was set.
     pub(crate) fn current_of(
         &self,
         context: &Shared<Context>,
@@ -210,10 +211,10 @@ impl DevicePools {
         })
     }
 
-    /// Sets the pool that memory of a device comes from.
+    /// Sets the current pool of a device.
     ///
     /// # Errors
-    /// As [`Pool::on`].
+    /// As for [`Pool::on`].
     pub(crate) fn set(
         &self,
         context: &Shared<Context>,
@@ -225,7 +226,7 @@ impl DevicePools {
         self.with(context, device, |pools| pools.set = pool)
     }
 
-    /// Returns whether a pool is the default one of a device.
+    /// Returns whether a pool is the default pool of a device.
     pub(crate) fn is_default(&self, pool: &Shared<Pool>) -> bool {
         let devices = self.devices.lock();
         devices.iter().any(|pools| ptr::eq(&*pools.default.0, pool))

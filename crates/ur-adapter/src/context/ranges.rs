@@ -7,18 +7,18 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The address ranges that a context has reserved, by where they start.
+/// The address ranges that a context has reserved, by their start.
 #[derive(Default)]
 pub(crate) struct Ranges {
     reserved: Lock<BTreeMap<usize, Arc<VirtualRange>>>,
 }
 
 impl Ranges {
-    /// Returns the range that contains `size` bytes from an address on, and how far inside they
-    /// start.
+    /// Returns the range that contains `size` bytes at an address, and the offset of the address in
+    /// it.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is none.
+    /// `INVALID_ARGUMENT` if there is no such range.
     pub(crate) fn find(
         &self,
         start: *const c_void,
@@ -39,16 +39,16 @@ impl Ranges {
             })
     }
 
-    /// Makes a range known.
+    /// Adds a range.
     pub(crate) fn add(&self, range: VirtualRange) {
         let start = range.as_ptr().addr();
         self.reserved.lock().insert(start, Arc::new(range));
     }
 
-    /// Forgets the range with exactly this place, and returns it to be dropped.
+    /// Removes the range with exactly this start and size, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is none.
+    /// `INVALID_ARGUMENT` if there is no such range.
     pub(crate) fn remove(&self, start: *const c_void, size: usize) -> Result<Arc<VirtualRange>> {
         let mut reserved = self.reserved.lock();
         let found = reserved.remove(&start.addr());

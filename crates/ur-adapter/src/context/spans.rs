@@ -1,45 +1,45 @@
-//! A table of things that take up addresses.
+//! A table of objects that occupy addresses.
 
 use hashbrown::HashTable;
 
-/// Things by the addresses that they take up: looked up by any of them, added and removed in any
-/// order. Several may be at the same place, and one inside another.
+/// Objects by the addresses that they occupy. Any of these addresses finds an object. Objects are
+/// added and removed in any order. They may have the same addresses, or be inside another object.
 ///
-/// Their lengths, rounded up to powers of two, are their *classes*. Addresses are divided into
-/// blocks of that size, so that a thing lies in the block in which it starts and at most in the
-/// next one: to find what is at an address, two blocks are looked up for each class that occurs.
-/// Things that don't overlap are at most two in a block (or as many as fit into the smallest one),
-/// so that few have to be looked at. An ordered map would be less to write; it would add 45 ns to
-/// opening memory and 60 to closing it (`docs/unified-runtime.md`).
+/// The *class* of an object is its length, rounded up to a power of two. For each class, the
+/// addresses are divided into blocks of that size. An object then occupies the block in which it
+/// starts, and at most the next one. So a lookup of an address searches two blocks for each class
+/// in use. A block contains at most two objects that do not overlap, or as many as fit into a block
+/// of the smallest class, so few objects are compared. An ordered map would need less code, but
+/// would add 45 ns to opening memory and 60 ns to closing it (`docs/unified-runtime.md`).
 pub(super) struct Spans<T> {
-    /// By the blocks in which they start.
+    /// The objects, by the block in which they start.
     things: HashTable<Span<T>>,
-    /// The number of things of each class.
+    /// The number of objects of each class.
     counts: [u32; usize::BITS as usize + 1],
-    /// A bit for each class that occurs.
+    /// A bit for each class in use.
     classes: u64,
 }
 
-/// A thing, and where it is.
+/// An object and the addresses that it occupies.
 pub(crate) struct Span<T> {
-    /// Its first address.
+    /// The first address.
     pub(crate) start: usize,
-    /// Its length in bytes, never 0.
+    /// The length in bytes, which is never 0.
     pub(crate) len: usize,
     pub(crate) thing: T,
 }
 
-/// The smallest class: 64 bytes, of which allocations have no less.
+/// The smallest class: 64 bytes, which is the minimum size of allocations.
 const SMALLEST: u32 = 6;
 
-/// Returns the class of a length: the exponent of the power of two that it is rounded up to.
+/// Returns the class of a length, as the exponent of a power of two.
 #[inline]
 fn class_of(len: usize) -> u32 {
     (usize::BITS - (len - 1).leading_zeros()).max(SMALLEST)
 }
 
-/// Returns the hash of the block of a class that contains an address. What
-/// allocators choose needs no better hash than this multiplication.
+/// Returns the hash of the block of a class that contains an address. This multiplication suffices
+/// for addresses that allocators choose.
 #[inline]
 fn hash_of(address: usize, class: u32) -> u64 {
     let block = (address as u64 >> class) << 6 | u64::from(class);
@@ -69,7 +69,7 @@ impl<T> Default for Spans<T> {
 }
 
 impl<T> Spans<T> {
-    /// Adds a thing.
+    /// Adds an object.
     #[inline(always)] // A call would copy the thing on its way.
     pub(super) fn add(&mut self, start: usize, len: usize, thing: T) {
         let class = class_of(len);
@@ -80,11 +80,11 @@ impl<T> Spans<T> {
             .insert_unique(hash_of(start, class), span, Span::hash);
     }
 
-    /// Removes one of the things that start here and that `is_right` accepts.
+    /// Removes an object that starts at this address and that `is_right` accepts.
     #[inline]
     pub(super) fn remove(&mut self, start: usize, is_right: impl Fn(&T) -> bool) -> Option<T> {
         for class in bits(self.classes) {
-            // The table also offers things of other classes, whose hash is merely alike.
+            // The table also yields objects of other classes with the same hash.
             let is_it = |span: &Span<T>| {
                 span.start == start && class_of(span.len) == class && is_right(&span.thing)
             };
@@ -99,7 +99,7 @@ impl<T> Spans<T> {
         None
     }
 
-    /// Returns the innermost thing that contains an address.
+    /// Returns the innermost object that contains an address.
     #[inline]
     pub(super) fn at(&self, address: usize) -> Option<&Span<T>> {
         let mut innermost: Option<&Span<T>> = None;
@@ -118,14 +118,14 @@ impl<T> Spans<T> {
         innermost
     }
 
-    /// Returns whether a thing has one of these addresses. Looks at every thing.
+    /// Returns whether an object occupies any of these addresses. Compares all objects.
     pub(super) fn overlaps(&self, start: usize, len: usize) -> bool {
         let mut all = self.things.iter();
         all.any(|span| span.contains(start) || span.start.wrapping_sub(start) < len)
     }
 }
 
-/// Returns the numbers of the bits that are set.
+/// Returns the indexes of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         (word != 0).then(|| {
@@ -140,7 +140,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    /// A plain list with the same answers.
+    /// A plain list with the same results.
     #[derive(Default)]
     struct Model(Vec<(usize, usize, u32)>);
 
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    /// Few things, so that each is often the only one of its class, and all in one group of the
-    /// table, where hashes that are merely alike meet.
+    /// Uses few objects, so that each is often the only one of its class. All are in one group of
+    /// the table, in which equal hashes collide.
     #[test]
     fn classes_are_counted_exactly() {
         for base in (1..5_000).map(|number| number << 21) {
@@ -162,7 +162,7 @@ mod tests {
             for class in SMALLEST..SMALLEST + 6 {
                 spans.add(start_of(class), 1 << class, class);
             }
-            // The other classes are looked through before.
+            // The search visits the smaller classes first.
             for class in (SMALLEST..SMALLEST + 6).rev() {
                 let removed = spans.remove(start_of(class), |_| true);
                 assert_eq!(removed, Some(class), "at {base:#x}");
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn they_find_what_a_plain_list_finds() {
-        // Blocks of 100 addresses, and spans from somewhere in a block up to its end.
+        // Blocks of 100 addresses. Each span ends at the end of its block.
         let mut random = 1_u64;
         let mut next = |below: usize| {
             random = random

@@ -19,7 +19,8 @@ entry_points! {
         available: MaybeOut<u32>,
     ) {
         if description::is_reported_as_opencl() {
-            // Programs that take native handles for OpenCL's look for a loader that is there already.
+            // Programs that use native handles as OpenCL objects search for an OpenCL loader in
+            // their process.
             opencl_cpu::load_loader();
         }
         if !adapters.is_null() {
@@ -71,20 +72,21 @@ entry_points! {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_adapter_info_t::UR_ADAPTER_INFO_BACKEND => {
             query.value(description::reported_backend().0)
         }
         ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
-        // The number of this implementation of the backend's adapter; upstream's are 1 and 2.
+        // The version of this adapter. The upstream adapters of a backend have the versions 1 and
+        // 2.
         ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
         _ => Err(Failure::ENUMERATION),
     }
 }
 
-/// Refuses numbers that are no level.
+/// Fails for an unknown log level.
 fn check(level: ur_logger_level_t) -> Result<()> {
     if level.0 > ur_logger_level_t::UR_LOGGER_LEVEL_QUIET.0 {
         return Err(Failure::ENUMERATION);
@@ -92,7 +94,7 @@ fn check(level: ur_logger_level_t) -> Result<()> {
     Ok(())
 }
 
-/// The adapter's table. The static keeps the adapter, so that releasing it changes only its count.
+/// The adapter's table. A static keeps the adapter, so a release only changes its count.
 pub(crate) const TABLE: ur_adapter_dditable_t = ur_adapter_dditable_t {
     pfnGet: Some(get),
     pfnRelease: Some(release::<Adapter>),

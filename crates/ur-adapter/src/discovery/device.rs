@@ -55,7 +55,7 @@ entry_points! {
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes this many descriptions, each with a text for its target.
+        // SAFETY: the caller passes `count` descriptions, each with a text for its target.
         let chosen = unsafe { choose(device, list(binaries, count as usize)?) };
         selected.put(chosen?)
     }
@@ -74,9 +74,9 @@ entry_points! {
         let device = devices
             .iter()
             .find(|device| native_of(device) == native)
-            .ok_or_else(|| Failure::argument("this is no device's native handle"))?;
+            .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
         created.put(match device.part {
-            // Counted, as a new one is.
+            // Counted, as for a new sub-device.
             Some(_) => Shared::hand_out(Ref::clone(device)),
             None => device.handle(),
         })
@@ -87,20 +87,20 @@ entry_points! {
         on_device: MaybeOut<u64>,
         on_host: MaybeOut<u64>,
     ) {
-        // The library's timestamps of all devices are of one clock of the host.
+        // The library's timestamps of all devices use the same host clock.
         let now = device.inner.timestamp();
         let mut places = on_device.iter().chain(&on_host);
         places.try_for_each(|place| place.put(now))
     }
 
     fn wait(device: Handle<Device>) {
-        // All queues are waited for, also if one has an error to report.
+        // Waits for all queues, even if one reports an error.
         let results = device.queues().into_iter().map(|queue| queue.finish());
         Ok(results.fold(Ok(()), crosshandle::Result::and)?)
     }
 }
 
-/// Returns whether a search for devices of a type finds the adapter's.
+/// Returns whether a search for devices of a type includes the adapter's devices.
 fn matches(kind: ur_device_type_t) -> Result<bool> {
     match kind {
         ur_device_type_t::UR_DEVICE_TYPE_DEFAULT | ur_device_type_t::UR_DEVICE_TYPE_ALL => Ok(true),
@@ -114,13 +114,13 @@ fn matches(kind: ur_device_type_t) -> Result<bool> {
     }
 }
 
-/// Returns the index of the first image for the best of the adapter's targets.
+/// Returns the index of the first image for the best target of the adapter.
 ///
 /// # Errors
-/// `INVALID_BINARY` if there is none.
+/// `INVALID_BINARY` if no image matches.
 ///
 /// # Safety
-/// Each target is null or ends with a zero.
+/// Each target is null or ends with a zero byte.
 unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32> {
     let refusal = |why: String| Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_BINARY, why);
     if let Err(reason) = device.inner.kernels() {
@@ -130,7 +130,7 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     }
     let suits = |binary: &ur_device_binary_t, target: &CStr| {
         let name = binary.pDeviceTargetSpec;
-        // SAFETY: not null, so it ends with a zero, by the caller's promise.
+        // SAFETY: not null, so it ends with a zero byte, by the caller's promise.
         !name.is_null() && target == unsafe { CStr::from_ptr(name) }
     };
     let mut targets = description::get().program_targets.iter();
@@ -140,10 +140,11 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     });
     chosen
         .map(|index| index as u32)
-        .ok_or_else(|| refusal("no image is for a target of these devices".into()))
+        .ok_or_else(|| refusal("no image has a target of these devices".into()))
 }
 
-/// Returns the driver's device, the OpenCL runtime's where clients expect one, or the device's handle.
+/// Returns the driver's device, the OpenCL runtime's device if clients expect that, or the device's
+/// handle.
 fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     let own = device.handle() as ur_native_handle_t;
     if let Some(runtime) = opencl_of(&device.inner) {
@@ -153,7 +154,7 @@ fn native_of(device: &Shared<Device>) -> ur_native_handle_t {
     native.map_or(own, |native| native.raw())
 }
 
-/// Returns the OpenCL runtime's objects behind a device, where clients expect native handles to be such.
+/// Returns the OpenCL objects behind a device, if clients expect native handles of OpenCL.
 pub(crate) fn opencl_of(device: &crosshandle::Device) -> Option<NativeRuntime> {
     if !description::is_reported_as_opencl() {
         return None;

@@ -1,5 +1,5 @@
 //! Discovery: the adapter, its platform and its devices. Each process has one adapter with one
-//! platform, there from the first call on.
+//! platform, which exist from the first call on.
 
 pub(crate) mod adapter;
 pub(crate) mod device;
@@ -37,9 +37,9 @@ impl Object for Platform {
 /// A device, or a part of one.
 pub(crate) struct Device {
     inner: crosshandle::Device,
-    /// What it is a part of, if it is one.
+    /// The device that this one is a part of, if any.
     part: Option<Part>,
-    /// The parts that it was divided into, as far as they exist.
+    /// The existing parts into which the device was divided.
     parts: Lock<Vec<Weak<Shared<Device>>>>,
     /// The queues on the device, for `urDeviceWaitExp`.
     queues: Lock<Vec<Weak<dyn Finish>>>,
@@ -49,17 +49,17 @@ impl Object for Device {
     type Opaque = ur_device_handle_t_;
 }
 
-/// Something that takes commands, as a queue does.
+/// An object that runs commands, such as a queue.
 pub(crate) trait Finish: Send + Sync {
-    /// Waits until all commands that were submitted are done.
+    /// Waits until all submitted commands are done.
     ///
     /// # Errors
-    /// The failure of one of them.
+    /// The failure of one of the commands.
     fn finish(&self) -> crosshandle::Result<()>;
 }
 
-/// Returns the adapter of this process. It is never destroyed: the loader releases it at a time when
-/// other threads may still use what it made.
+/// Returns the adapter of this process. It is never destroyed, because the loader releases it while
+/// other threads may still use its objects.
 pub(crate) fn adapter() -> &'static Ref<Adapter> {
     static ADAPTER: OnceLock<Ref<Adapter>> = OnceLock::new();
     ADAPTER.get_or_init(|| {
@@ -74,7 +74,7 @@ pub(crate) fn platform() -> &'static Ref<Platform> {
 }
 
 impl Platform {
-    /// Looks for the devices of the adapter's backend.
+    /// Searches for the devices of the adapter's backend.
     fn discover() -> Self {
         let backend = description::get().backend;
         let devices = crosshandle::Device::all()
@@ -85,7 +85,7 @@ impl Platform {
         Self { devices }
     }
 
-    /// Returns the devices, in the library's order, and the parts of them that exist.
+    /// Returns the devices in the library's order, followed by their existing parts.
     pub(crate) fn all_devices(&self) -> Vec<Ref<Device>> {
         let mut all = self.devices.clone();
         self.devices
@@ -101,7 +101,7 @@ impl Platform {
 }
 
 impl Device {
-    /// Makes a device to which UR refers once and for all.
+    /// Creates a device with a permanent reference from UR.
     pub(crate) fn create(inner: crosshandle::Device) -> Ref<Self> {
         let device = Shared::new(Self {
             inner,
@@ -113,7 +113,7 @@ impl Device {
         device
     }
 
-    /// Returns whether there is a driver, with objects that programs may use too.
+    /// Returns whether the device has a driver, with native objects that programs may use.
     pub(crate) fn has_driver(&self) -> bool {
         self.inner.native().is_some()
     }
@@ -123,8 +123,8 @@ impl Device {
         &self.inner
     }
 
-    /// Returns the limits of views of images, if the device has any. The host has none, and its OpenCL runtime
-    /// is not looked for.
+    /// Returns the limits of image views, if the device supports any. The host does not, so its
+    /// OpenCL runtime is not loaded for this.
     pub(crate) fn views(&self) -> Option<ViewLimits> {
         if description::get().backend == BackendKind::Host {
             return None;
@@ -132,29 +132,29 @@ impl Device {
         self.inner.images().ok()?.views
     }
 
-    /// Returns the device that this one is a part of, if it is one.
+    /// Returns the device that this one is a part of, if any.
     fn whole(&self) -> Option<&Ref<Self>> {
         self.part.as_ref().map(|part| &part.whole)
     }
 
-    /// Returns the device that is no part, and that this one is, or is in the end a part of.
+    /// Returns the undivided device that this one is, or is directly or indirectly a part of.
     fn root(&self) -> &Self {
         self.whole().map_or(self, |whole| whole.root())
     }
 
-    /// Returns whether two devices have the same memory, as parts of one device have.
+    /// Returns whether two devices have the same memory, as parts of the same device have.
     pub(crate) fn shares_memory_with(&self, other: &Self) -> bool {
         std::ptr::eq(self.root(), other.root())
     }
 
-    /// Returns whether what is loaded for one of two devices runs on the other, too.
+    /// Returns whether a program for one of two devices also runs on the other.
     pub(crate) fn shares_programs_with(&self, other: &Self) -> bool {
         let context = |device: &Self| device.inner.native_runtime().ok().map(|own| own.context);
         std::ptr::eq(self, other)
             || (self.part.is_some() && other.part.is_some() && context(self) == context(other))
     }
 
-    /// Adds the parts of the device, theirs, and so on, to a list.
+    /// Adds all direct and indirect parts of the device to a list.
     fn list_parts(&self, list: &mut Vec<Ref<Self>>) {
         let parts: Vec<_> = self.parts.lock().iter().filter_map(Weak::upgrade).collect();
         for part in parts {
@@ -163,8 +163,8 @@ impl Device {
         }
     }
 
-    /// Lets `urDeviceWaitExp` wait for a queue too, on this device or what it is a part of, while the queue
-    /// exists.
+    /// Registers a queue for `urDeviceWaitExp` on this device, and on the devices that it is a part
+    /// of. The registration ends with the queue.
     pub(crate) fn register_queue(&self, queue: Weak<dyn Finish>) {
         if let Some(whole) = self.whole() {
             whole.register_queue(Weak::clone(&queue));
@@ -176,7 +176,7 @@ impl Device {
         queues.push(queue);
     }
 
-    /// Returns the queues that exist.
+    /// Returns the existing queues.
     fn queues(&self) -> Vec<Arc<dyn Finish>> {
         self.queues
             .lock()

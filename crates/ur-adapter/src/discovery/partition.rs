@@ -1,4 +1,4 @@
-//! Sub-devices: parts of a device, which are counted as other objects are.
+//! Sub-devices: reference-counted parts of a device.
 
 use super::Device;
 use crate::abi::boundary::{
@@ -17,15 +17,15 @@ use unified_runtime_sys::{
     ur_device_partition_property_t, ur_device_partition_t, ur_result_t,
 };
 
-/// What makes a device a part of another one.
+/// The relation of a sub-device to the device that was divided.
 pub(super) struct Part {
     /// The device that was divided.
     pub(super) whole: Ref<Device>,
-    /// How it was divided.
+    /// How the device was divided.
     how: Partition,
 }
 
-/// What a device can be divided by, with UR's flags.
+/// The domains by which a device can be divided, with UR's flags.
 const DOMAINS: [(AffinityDomain, ur_device_affinity_domain_flags_t); 6] = [
     (AffinityDomain::Numa, UR_DEVICE_AFFINITY_DOMAIN_FLAG_NUMA),
     (
@@ -50,14 +50,14 @@ const DOMAINS: [(AffinityDomain, ur_device_affinity_domain_flags_t); 6] = [
     ),
 ];
 
-/// Returns the flag of what a device can be divided by; 0 for what UR has no flag for.
+/// Returns UR's flag of a domain, or 0 if UR has none.
 pub(super) fn flag(domain: AffinityDomain) -> ur_device_affinity_domain_flags_t {
     let found = DOMAINS.iter().find(|(known, _)| *known == domain);
     found.map_or(0, |(_, flag)| *flag)
 }
 
 impl Part {
-    /// Returns how the whole was divided: kinds of a partition as UR numbers them, each with a number.
+    /// Returns how the device was divided, as pairs of UR's partition kind and a number.
     pub(super) fn properties(&self) -> Vec<[u32; 2]> {
         use ur_device_partition_t as kinds;
         match &self.how {
@@ -98,7 +98,7 @@ impl Device {
             }
         })?;
         let part = |inner: crosshandle::Device| {
-            // By the next domain that there is: the runtime tells which.
+            // If the program asked for the next domain, the runtime knows which one it was.
             let how = match inner.affinity() {
                 Some(domain) => Partition::ByAffinity(domain),
                 None => how.clone(),
@@ -121,9 +121,10 @@ impl Device {
     }
 }
 
-/// An argument of an entry point: a way to divide a device. It is `INVALID_NULL_POINTER` where there are no
-/// properties, `INVALID_VALUE` for several ways or none, and `INVALID_ENUMERATION` for one that UR does not
-/// have.
+/// An argument of an entry point: a way to divide a device.
+///
+/// Without properties it is `INVALID_NULL_POINTER`. Several ways or none are `INVALID_VALUE`, and
+/// an unknown way is `INVALID_ENUMERATION`.
 pub(super) struct Way;
 
 impl Argument for Way {
@@ -135,7 +136,7 @@ impl Argument for Way {
         // SAFETY: not null, so valid, by the caller's promise.
         let properties = unsafe { &*properties };
         not_null(properties.pProperties)?;
-        // SAFETY: the caller passes as many.
+        // SAFETY: the caller passes `PropCount` properties.
         way(unsafe { list(properties.pProperties, properties.PropCount) }?)
     }
 }
@@ -154,7 +155,7 @@ fn way(properties: &[ur_device_partition_property_t]) -> Result<Partition> {
     {
         return refuse("a device is divided in one way at a time");
     }
-    // SAFETY: all members are numbers of the same size.
+    // SAFETY: all members of the union are numbers of the same size.
     let number = |property: &ur_device_partition_property_t| unsafe { property.value.count };
     Ok(match first.type_ {
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_COUNTS => {
@@ -193,7 +194,7 @@ entry_points! {
     }
 }
 
-/// The entry point `Retain`. What is no part is not counted, since it never goes.
+/// The entry point `Retain`. Only sub-devices are counted, because other devices never end.
 pub(super) unsafe extern "C" fn retain(handle: ur_device_handle_t) -> ur_result_t {
     // SAFETY: the caller passes null or a device.
     enter(
@@ -205,12 +206,12 @@ pub(super) unsafe extern "C" fn retain(handle: ur_device_handle_t) -> ur_result_
     )
 }
 
-/// The entry point `Release`, which is as [`retain`].
+/// The entry point `Release`. Only sub-devices are counted.
 pub(super) unsafe extern "C" fn release(handle: ur_device_handle_t) -> ur_result_t {
     // SAFETY: the caller passes null or a device.
     enter(
         |_| match unsafe { Shared::<Device>::from_handle(handle) }?.part {
-            // SAFETY: as above; UR refers to it.
+            // SAFETY: as above, and UR refers to it.
             Some(_) => unsafe { release_once::<Device>(handle) },
             None => Ok(()),
         },
@@ -252,7 +253,7 @@ mod tests {
             let told = Part { whole, how }.properties();
             let plain = asked
                 .iter()
-                // SAFETY: all members are numbers of the same size.
+                // SAFETY: all members of the union are numbers of the same size.
                 .map(|property| [property.type_.0, unsafe { property.value.count }]);
             assert!(plain.eq(told));
         }

@@ -19,7 +19,7 @@ entry_points! {
         platforms(count, first): OutList<ur_platform_handle_t>,
         available: MaybeOut<u32>,
     ) {
-        // Without devices there is nothing that a client could do with a platform.
+        // Without devices, clients cannot use a platform.
         let exists = !platform().devices.is_empty();
         match (platforms.count, platforms.is_null()) {
             (0, false) => return Err(Failure::SIZE),
@@ -44,7 +44,7 @@ entry_points! {
         version.put(ur_api_version_t::UR_API_VERSION_CURRENT)
     }
 
-    /// Gives the driver of the first device, or the platform's handle where no driver is.
+    /// Returns the driver of the first device, or the platform's own handle if there is no driver.
     fn get_native_handle(platform: Handle<Platform>, native: Out<ur_native_handle_t>) {
         let driver = platform.devices.iter().find_map(driver_of);
         native.put(driver.unwrap_or(platform.handle() as ur_native_handle_t))
@@ -64,7 +64,7 @@ entry_points! {
             None => native == own as ur_native_handle_t,
         };
         if !is_known {
-            return Err(Failure::argument("this is no platform's native handle"));
+            return Err(Failure::argument("this is not a platform's native handle"));
         }
         created.put(own)
     }
@@ -75,7 +75,7 @@ entry_points! {
         backend: Out<*const c_char>,
     ) {
         match frontend.to_bytes() {
-            // OpenCL's own name, where a runtime of it compiles.
+            // OpenCL's name of the option, if an OpenCL runtime compiles the programs.
             b"-O0" if platform.devices.iter().any(|device| device.inner.native_runtime().is_ok()) => {
                 backend.put(c"-cl-opt-disable".as_ptr())
             }
@@ -85,7 +85,7 @@ entry_points! {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_platform_info_t::UR_PLATFORM_INFO_NAME => query.text(description::get().platform_name),
@@ -101,7 +101,7 @@ fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     }
 }
 
-/// Returns the driver of a device, where drivers have a handle of their own.
+/// Returns the native handle of a device's driver, if drivers have one.
 fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
     if let Some(runtime) = opencl_of(&device.inner) {
         return Some(runtime.platform);

@@ -1,7 +1,7 @@
-//! Allocating and freeing in the order of a queue.
+//! Allocating and freeing memory in the order of a queue.
 //!
-//! Memory is allocated when the call is made, so that its address can be returned, and freed when
-//! the command's turn has come.
+//! Memory is allocated during the call, which returns its address. It is freed when the command
+//! runs.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, Out, entry_points, not_null};
@@ -18,8 +18,8 @@ use unified_runtime_sys::{
     ur_exp_async_usm_alloc_properties_t, ur_usm_pool_handle_t,
 };
 
-/// Allocates, submits the command, and returns where the memory is. Without a pool, memory comes
-/// from the one that the queue's device has at the moment.
+/// Allocates memory, submits the command, and returns the address. Without a pool, memory comes
+/// from the current pool of the queue's device.
 fn enqueue(
     submission: Submission<'_>,
     command: ur_command_t,
@@ -90,7 +90,7 @@ entry_points! {
         memory.put(enqueue(submission, command, MemoryKind::Host, pool, size, properties)?)
     }
 
-    /// The pool is not needed: the memory knows its own.
+    /// The pool is ignored, because the memory knows its own.
     pub(super) fn free(
         queue: Handle<Queue>,
         pool: ur_usm_pool_handle_t,

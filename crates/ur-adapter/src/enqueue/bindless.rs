@@ -1,7 +1,8 @@
 //! Copies between images and memory.
 //!
-//! Unified Runtime counts bytes in the first dimension of such a copy, and pixels' rows, slices and layers in the
-//! others. What is image and what is memory the caller says; where either of them is, the driver knows.
+//! In such a copy, Unified Runtime counts bytes in the first dimension, and rows, slices and layers
+//! of pixels in the others. The caller says which sides are images and which are memory. The driver
+//! knows where both are.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{In, InMut, MaybeOut, entry_points, not_null};
@@ -27,7 +28,7 @@ fn wrong_size(message: &'static str) -> Failure {
     Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE, message)
 }
 
-/// Bytes, rows, and slices or layers.
+/// Numbers of bytes, of rows, and of slices or layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes([usize; 3]);
 
@@ -35,17 +36,17 @@ impl Bytes {
     fn of_offset(offset: ur_rect_offset_t) -> Result<Self> {
         let numbers = [offset.x, offset.y, offset.z].map(usize::try_from);
         let [Ok(x), Ok(y), Ok(z)] = numbers else {
-            return Err(wrong_size("an offset is beyond all memory"));
+            return Err(wrong_size("an offset exceeds the address space"));
         };
         Ok(Self([x, y, z]))
     }
 
-    /// Returns what is copied. Dimensions that there are not may be 0.
+    /// Converts the size of a copy. Unused dimensions may be 0.
     fn of_extent(region: &ur_exp_image_copy_region_t) -> Result<Self> {
         let extent = region.copyExtent;
         let numbers = [extent.width, extent.height, extent.depth].map(usize::try_from);
         let [Ok(x), Ok(y), Ok(z)] = numbers else {
-            return Err(wrong_size("the region is beyond all memory"));
+            return Err(wrong_size("the region exceeds the address space"));
         };
         if x == 0 {
             return Err(wrong_size("the region has no pixels"));
@@ -53,12 +54,12 @@ impl Bytes {
         Ok(Self([x, y.max(1), z.max(1)]))
     }
 
-    /// Returns the same in pixels of an image, whose layers come after the dimensions of its images.
+    /// Converts to pixels of an image. Layers follow the dimensions of the image.
     fn in_pixels(self, image: &ImageDescription) -> Result<[usize; 3]> {
         let Self([x, y, z]) = self;
         let pixel = image.format.pixel_bytes();
         if !x.is_multiple_of(pixel) {
-            return Err(wrong_size("the region begins or ends within a pixel"));
+            return Err(wrong_size("the region starts or ends inside a pixel"));
         }
         Ok(match image.kind {
             ImageKind::OneDArray => [x / pixel, z, 0],
@@ -79,18 +80,18 @@ fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImageP
     })
 }
 
-/// Rows and slices of memory that a copy has on one side.
+/// The rows and slices of memory on one side of a copy.
 struct Rows {
-    /// Bytes from the caller's pointer to the first.
+    /// Bytes from the caller's pointer to the first copied byte.
     start: usize,
     pitches: Pitches,
-    /// Bytes from the first to the end of the last.
+    /// Bytes from the first copied byte to the end of the last one.
     span: usize,
 }
 
 impl Rows {
-    /// Returns the place of a region in memory that is described as an image. Without a pitch, its rows have nothing
-    /// between them.
+    /// Returns the location of a region in memory that is described as an image. Without a pitch,
+    /// rows are adjacent.
     fn new(
         format: &ur_image_format_t,
         desc: &ur_image_desc_t,
@@ -98,7 +99,7 @@ impl Rows {
         extent: Bytes,
     ) -> Result<Self> {
         let (image, _) = describe(format, desc)?;
-        let wrong = || wrong_size("the region is not inside the rows that the pitch leaves");
+        let wrong = || wrong_size("the region exceeds the pitch");
         let tight = image.extent[0].checked_mul(image.format.pixel_bytes());
         let row = match desc.rowPitch {
             0 => tight.ok_or_else(wrong)?,
@@ -133,7 +134,8 @@ impl Rows {
         })
     }
 
-    /// Returns the pitches for a copy from or to an image: an array of rows has them where others have rows.
+    /// Returns the pitches for a copy from or to an image. In an array of rows, rows are one slice
+    /// pitch apart.
     fn pitches_beside(&self, image: &ImageDescription) -> Pitches {
         match image.kind {
             ImageKind::OneDArray => Pitches {
@@ -147,7 +149,7 @@ impl Rows {
     /// Returns the memory.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`; `INVALID_SIZE` beyond the end of an allocation.
+    /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
     /// Memory that this context did not allocate stays valid until the command is done.
@@ -159,7 +161,8 @@ impl Rows {
     ) -> Result<MemoryRange> {
         not_null(pointer)?;
         let state = submission.context().state();
-        // From the caller's pointer on: a start beyond its allocation would pass for other memory.
+        // The check starts at the caller's pointer. An address beyond its allocation could belong
+        // to other memory.
         let end = self.start.checked_add(self.span).ok_or(Failure::SIZE)?;
         state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
@@ -176,7 +179,7 @@ fn image(submission: &Submission<'_>, number: *const c_void) -> Result<Image> {
     bindless.find_flat(number.addr())
 }
 
-/// Refuses a description of pixels that the image does not have.
+/// Fails if the image does not have the described pixel format.
 fn check_format(image: &Image, format: &ur_image_format_t) -> Result<()> {
     match crate::memory::image::format::format(format)? == image.description().format {
         true => Ok(()),
@@ -186,7 +189,7 @@ fn check_format(image: &Image, format: &ur_image_format_t) -> Result<()> {
     }
 }
 
-/// Returns the failure of a copy that the library refuses.
+/// Returns the failure for a copy that the library refuses.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {
@@ -196,7 +199,7 @@ fn refusal(error: Error) -> Failure {
     }
 }
 
-/// One side of a copy, as the caller describes it.
+/// One side of a copy, as described by the caller.
 struct Side<'a> {
     place: *const c_void,
     desc: &'a ur_image_desc_t,
@@ -204,7 +207,7 @@ struct Side<'a> {
     offset: Bytes,
 }
 
-/// Makes the command of a copy.
+/// Makes the command for a copy.
 ///
 /// # Safety
 /// Memory that the context did not allocate stays valid until the command is done.
@@ -281,7 +284,7 @@ entry_points! {
     ) {
         not_null(from)?;
         not_null(to)?;
-        // The driver knows where memory is; still, one direction is what the caller says.
+        // The driver knows where memory is, but the caller must name one direction.
         if !matches!(
             flags,
             UR_EXP_IMAGE_COPY_FLAG_HOST_TO_DEVICE
@@ -305,7 +308,7 @@ entry_points! {
             format: to_format,
             offset: Bytes::of_offset(region.dstOffset)?,
         };
-        // SAFETY: the caller vouches for memory of its own until the command is done.
+        // SAFETY: the caller guarantees that its own memory is valid until the command is done.
         let command = unsafe { command(&submission, &to, &from, extent, kinds) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_IMAGE_COPY, command, false)
     }
@@ -391,14 +394,14 @@ mod tests {
             rows(&flat(64), [8, 2, 0], [16, 3, 1]),
             Some([136, 144, 64, 384])
         );
-        // Beyond a row, and beyond all memory.
+        // Larger than a row, and larger than the address space.
         assert_eq!(rows(&flat(64), [60, 0, 0], [8, 1, 1]), None);
         assert_eq!(rows(&flat(64), [0, usize::MAX, 0], [8, 2, 1]), None);
         assert_eq!(rows(&flat(8), [0; 3], [16, 2, 1]), None);
         assert_eq!(rows(&flat(usize::MAX), [0; 3], [16, 2, 1]), None);
         let deep = desc(kinds::UR_MEM_TYPE_IMAGE3D, [10, 6, 4], 0);
         assert_eq!(rows(&deep, [4, 1, 2], [8, 2, 2]), Some([524, 288, 40, 240]));
-        // Slices that are not apart.
+        // Overlapping slices.
         assert_eq!(rows(&deep, [0, 5, 0], [8, 2, 2]), None);
         let layers = desc(kinds::UR_MEM_TYPE_IMAGE1D_ARRAY, [10, 0, 4], 0);
         let found = Rows::new(&FORMAT, &layers, Bytes([0; 3]), Bytes([40, 1, 4])).unwrap();

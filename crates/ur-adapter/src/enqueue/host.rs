@@ -1,4 +1,4 @@
-//! Commands of the host: functions, and timestamps.
+//! Commands on the host: functions, and timestamps.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{List, MaybeIn, MaybeOut, entry_points};
@@ -29,15 +29,17 @@ entry_points! {
         if flags & UR_EXP_HOST_TASK_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        // SAFETY: the caller has the function called once by a thread of the queue, as UR does.
+        // SAFETY: the caller allows one call of the function by a thread of the queue, as UR does.
         let function = unsafe { HostFunction::new(function, data) };
         let command = Command::call(move || function.run());
         let submission = Submission::new(queue, waits, event)?;
         submission.submit(ur_command_t::UR_COMMAND_HOST_TASK_EXP, command, false)
     }
 
-    /// Calls the function at once. What it submits to the queue runs after the events to wait for and
-    /// before the event. Buffers need no preparation: commands do all that is done to them.
+    /// Calls the function at once.
+    ///
+    /// Its submissions to the queue run after the events to wait for and before the returned event.
+    /// Buffers need no preparation, because only commands access them.
     pub(super) fn native_command(
         queue: Handle<Queue>,
         function: ur_exp_enqueue_native_command_function_t,
@@ -53,15 +55,16 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let mut submission = Submission::new(queue, waits, event)?
-            .not_captured("native commands cannot be recorded: what they submit is not known")?
+            .not_captured("native commands cannot be recorded: their submissions are unknown")?
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
-            // The function sees the driver's queue, in which barriers must have their place.
+            // The function may use the driver's queue directly, so that queue must contain the
+            // barriers.
             submission = submission.after_earlier();
         }
         inner.submit(submission.ordered(Command::marker())?)?;
-        // SAFETY: the caller vouches for the function and its data.
+        // SAFETY: the caller guarantees that the function may be called with its data.
         unsafe { function(queue.handle(), data) };
         if !submission.wants_event() {
             return Ok(());

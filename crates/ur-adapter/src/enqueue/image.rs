@@ -13,16 +13,17 @@ use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
-/// The place of an image's part in memory of the user's.
+/// The location of a part of an image in the user's memory.
 pub(crate) struct PartLayout(Side);
 
 impl PartLayout {
-    /// Returns the place of rows and slices that are so far apart, or with nothing between them for 0. An array
-    /// of rows has them as far apart as slices.
+    /// Returns the location for the given row and slice pitches. 0 means that rows or slices are
+    /// adjacent. In an array of rows, the rows are a slice pitch apart.
     ///
     /// # Errors
-    /// `INVALID_SIZE` for an empty part, for pitches that are less than a row or slice, and for slices that are not a
-    /// whole number of rows apart, which the library does not take.
+    /// `INVALID_SIZE` for an empty part, and for pitches that are smaller than a row or slice. Also
+    /// for slice pitches that are not a multiple of the row pitch, which the library does not
+    /// support.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -48,7 +49,7 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch is less than its rows or slices, or the slices are not a whole number \
+                "the part is empty, or a pitch is smaller than its rows or slices, or the slices are not a whole number \
                  of rows apart",
             )
         })
@@ -64,7 +65,7 @@ impl PartLayout {
     /// `INVALID_NULL_POINTER`.
     ///
     /// # Safety
-    /// The rows and slices there are valid until the command that uses the range is done.
+    /// The rows and slices are valid until the command that uses the range is done.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         // SAFETY: as promised to this function.
         unsafe { self.0.in_user_memory(pointer) }
@@ -86,15 +87,15 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
     Ok(extent.map(|size| usize::try_from(size).unwrap_or(usize::MAX)))
 }
 
-/// Refuses what images cannot be copied to each other, or to themselves.
+/// Checks that two images, or two parts of an image, can be copied to each other.
 ///
 /// # Errors
-/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, `OVERLAPPING_REGIONS`.
+/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, and `OVERLAPPING_REGIONS`.
 fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
     if from.inner().description().format != to.inner().description().format {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_FORMAT_DESCRIPTOR,
-            "pixels are copied between images of one format",
+            "pixels can only be copied between images of the same format",
         ));
     }
     let meets = |index: usize| part.origin[index].abs_diff(place[index]) < part.extent[index];
@@ -107,7 +108,8 @@ fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> 
     Ok(())
 }
 
-/// Returns the failure of a copy that the library refuses: all but whether the part is inside was checked.
+/// Returns the failure for a copy that the library refuses. Only the bounds of the part are still
+/// unchecked then.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {

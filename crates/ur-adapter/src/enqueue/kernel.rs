@@ -21,13 +21,13 @@ use unified_runtime_sys::{
     ur_structure_type_t,
 };
 
-/// The properties of a launch, besides its sizes.
+/// The properties of a launch, apart from its sizes.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Properties {
     is_cooperative: bool,
-    /// In the order of SYCL, the reverse of the device's.
+    /// The size of a cluster in the order of SYCL, which is the reverse of the device's order.
     cluster: Option<[u32; 3]>,
-    /// Bytes of a work-group's local memory before the parts of arguments.
+    /// The bytes of local memory of a work-group that precede the local memory of arguments.
     local_memory: usize,
 }
 
@@ -35,33 +35,33 @@ impl Properties {
     /// Reads a chain of properties.
     ///
     /// # Errors
-    /// `INVALID_ENUMERATION` for one that UR doesn't know.
+    /// `INVALID_ENUMERATION` for an unknown property.
     ///
     /// # Safety
-    /// As [`chain::each`].
+    /// As for [`chain::each`].
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
         // SAFETY: as promised to this function.
         for (stype, place) in unsafe { chain::each(first.cast()) } {
             match stype {
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
-                    // SAFETY: the type says which structure is there.
+                    // SAFETY: the type determines the structure.
                     let flags =
                         unsafe { (*place.cast::<ur_kernel_launch_ext_properties_t>()).flags };
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
                         return Err(Failure::ENUMERATION);
                     }
-                    // The other flag allows something that is done in no case.
+                    // The other flag permits something that this adapter never does.
                     this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_cluster_property_t>();
-                    // SAFETY: the type says which structure is there.
+                    // SAFETY: the type determines the structure.
                     this.cluster = Some(unsafe { (*place).clusterDim });
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_WORKGROUP_PROPERTY => {
                     let place = place.cast::<ur_kernel_launch_workgroup_property_t>();
-                    // SAFETY: the type says which structure is there.
+                    // SAFETY: the type determines the structure.
                     this.local_memory = unsafe { (*place).workgroup_mem_size };
                 }
                 _ => return Err(Failure::ENUMERATION),
@@ -81,13 +81,13 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Reads sizes, of which the offset and the local one may be null.
+    /// Reads the sizes. The offset and the local size may be null.
     ///
     /// # Errors
     /// `INVALID_NULL_POINTER`, `INVALID_WORK_DIMENSION`.
     ///
     /// # Safety
-    /// Each is null or points to as many numbers as there are dimensions.
+    /// Each pointer is null or points to `dimensions` numbers.
     pub(crate) unsafe fn read(
         dimensions: u32,
         offset: *const usize,
@@ -122,11 +122,11 @@ entry_points! {
         waits(count, first): WaitList,
         event: MaybeOut<ur_event_handle_t>,
     ) {
-        // SAFETY: the caller passes as many numbers as there are dimensions, or null.
+        // SAFETY: the caller passes `dimensions` numbers, or null.
         let sizes = unsafe { Sizes::read(dimensions, offset, global, local) }?;
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes a chain of properties, arguments as their types say, and vouches for
-        // what the kernel does with these.
+        // SAFETY: the caller passes a chain of properties and arguments that match their types. It
+        // is responsible for the kernel's use of the arguments.
         let command = unsafe {
             let properties = Properties::read(properties)?;
             let arguments = read_arguments(&submission, arguments)?;
@@ -136,25 +136,27 @@ entry_points! {
     }
 }
 
-/// Returns an offset as kernels take it.
+/// Converts an offset to the type that kernels take.
 ///
 /// # Errors
-/// `INVALID_VALUE` for one that doesn't fit.
+/// `INVALID_VALUE` for an offset that does not fit into 32 bits.
 fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     let mut narrow = [0; 3];
     for (narrow, offset) in narrow.iter_mut().zip(offset) {
         *narrow = u32::try_from(offset).map_err(|_| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                format!("an offset of {offset} work-items is more than 32 bits say"),
+                format!("an offset of {offset} work-items does not fit into 32 bits"),
             )
         })?;
     }
     Ok(narrow)
 }
 
-/// Returns the work-items from which the size of groups is chosen: those of one group of each cluster, so that
-/// whole clusters come out, or all where these are not made of clusters.
+/// Returns the work-items from which the size of groups is chosen.
+///
+/// These are the items of one group per cluster, which results in whole clusters. If the launch
+/// cannot be divided into such clusters, these are all items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);
@@ -168,7 +170,7 @@ fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
 /// Returns the command that launches a kernel.
 ///
 /// # Safety
-/// Running the kernel with these arguments is sound, until the command is done.
+/// Running the kernel with these arguments is sound until the command is done.
 pub(crate) unsafe fn launch_command(
     destination: &dyn Destination,
     kernel: &Kernel,
@@ -178,16 +180,16 @@ pub(crate) unsafe fn launch_command(
 ) -> Result<Command> {
     let device = destination.device();
     if sizes.global.contains(&0) {
-        // No work-item is one that SYCL programs may ask for.
+        // SYCL programs may launch no work-items.
         return Ok(Command::marker());
     }
     let function = kernel.on(device)?;
     let limits = kernel.limits(device)?;
-    // Sizes are checked before arguments, so that their error is the one that is reported.
+    // Sizes are checked before arguments, so that their errors take precedence.
     if let Some(local) = sizes.local {
         limits.check(local, sizes.global)?;
     }
-    // A kernel without a version for offsets doesn't ask for the numbers of its work-items.
+    // A kernel without a variant for offsets does not use the ids of its work-items.
     let (function, offset) = match &function.with_offset {
         Some(with_offset) if sizes.offset != [0; 3] => (with_offset, Some(narrow(sizes.offset)?)),
         _ => (&function.plain, None),
@@ -204,7 +206,8 @@ pub(crate) unsafe fn launch_command(
         }
     };
     let most = function.properties().dynamic_shared_memory;
-    // What the launch asks for beside its arguments counts in `local_memory` where these say an offset.
+    // The local memory that the launch requests in addition to its arguments. `local_memory`
+    // already includes it if arguments are offsets into local memory.
     let beside = if takes_local {
         properties.local_memory
     } else {
@@ -256,7 +259,7 @@ pub(crate) unsafe fn launch_command(
         false => shape.shared_memory(local_memory),
     };
     if description::get().backend == BackendKind::LevelZero {
-        // The driver takes no more, and would refuse the command in its turn.
+        // The driver supports no larger offsets, and would fail when it runs the command.
         narrow(sizes.offset)?;
     }
     if limits.device.offsets {
@@ -266,22 +269,22 @@ pub(crate) unsafe fn launch_command(
     if let Some(cluster) = cluster {
         shape = shape.cluster(cluster);
     }
-    // SAFETY: promised by the caller; where the driver says what the parameters are, the arguments
-    // suit them.
+    // SAFETY: promised by the caller. If the driver reports the parameters, the arguments match
+    // them.
     let command = unsafe { Command::launch(function, shape, packed) };
     if let Err(crosshandle::Error::InvalidArgument(_)) = &command
         && let Some(arguments) = kernel.cut_off(arguments)
     {
-        // SAFETY: promised by the caller; the kernel takes no more of its arguments.
+        // SAFETY: promised by the caller. The kernel takes only this many arguments.
         return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
     }
     command.map_err(|error| {
         let result = match error {
-            // The driver looks at arguments last.
+            // The driver checks arguments last.
             crosshandle::Error::InvalidArgument(_) if takes_local => {
                 ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE
             }
-            // The sizes and arguments were checked above, so that a property is wrong.
+            // Sizes and arguments were checked above, so a property is wrong.
             _ => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         };
         Failure::from(error).with_result(result)
@@ -296,7 +299,7 @@ mod tests {
     fn chosen_groups_make_whole_clusters() {
         assert_eq!(items_of_one([32, 4, 1], None), [32, 4, 1]);
         assert_eq!(items_of_one([32, 4, 1], Some([16, 2, 1])), [2, 2, 1]);
-        // The driver says what is wrong with these.
+        // The driver reports the errors of these.
         for cluster in [[3, 1, 1], [0, 1, 1], [64, 1, 1]] {
             assert_eq!(items_of_one([32, 4, 1], Some(cluster)), [32, 4, 1]);
         }

@@ -1,5 +1,5 @@
-//! Commands. Each file has the entry points of one family; `submission` is the way of every command
-//! into its queue.
+//! Commands. Each file has the entry points of one family. `submission` has the code that all
+//! commands share to enter their queue.
 
 mod allocation;
 pub(crate) mod bindless;

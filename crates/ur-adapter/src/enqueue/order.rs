@@ -1,4 +1,4 @@
-//! Commands that do nothing but wait, keep order, and signal.
+//! Commands that only wait, keep an order, and signal.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, entry_points};

@@ -1,4 +1,4 @@
-//! The way of every command into its queue.
+//! The path of each command into its queue.
 
 use crate::abi::boundary::{Argument2, Call, OutPointer};
 use crate::abi::failure::{Failure, Result};
@@ -14,8 +14,8 @@ use crosshandle::{Command, EventOptions};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// An argument of an entry point: the events that a command waits for. It is
-/// `INVALID_EVENT_WAIT_LIST` for events that are counted but not there, or the other way round.
+/// An argument of an entry point: the events that a command waits for. If only one of the count and
+/// the address is zero, it is `INVALID_EVENT_WAIT_LIST`.
 pub(crate) struct WaitList;
 
 impl Argument2 for WaitList {
@@ -35,13 +35,13 @@ impl Argument2 for WaitList {
     }
 }
 
-/// The part that all enqueue calls have in common: a queue, the events to wait for, and where the
-/// caller wants the command's event.
+/// The common part of all enqueue calls: a queue, the events to wait for, and the address for the
+/// command's event.
 pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
     waits: HandleList<'a, Event>,
     event: Option<OutPointer<'a, ur_event_handle_t>>,
-    /// The capture in which the command is recorded; otherwise the queue runs it.
+    /// The capture that records the command. `None` if the queue runs it.
     capture: Option<Arc<Capture>>,
     order: Order,
     is_profiling: bool,
@@ -49,10 +49,10 @@ pub(crate) struct Submission<'a> {
 }
 
 impl<'a> Submission<'a> {
-    /// Begins a call.
+    /// Begins an enqueue call.
     ///
     /// # Errors
-    /// As [`Capture::of_command`].
+    /// As for [`Capture::of_command`].
     #[inline]
     pub(crate) fn new(
         queue: &'a Shared<Queue>,
@@ -75,12 +75,12 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Returns the capture in which the command is recorded, if it is not run.
+    /// Returns the capture that records the command, if any.
     pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
         self.capture.as_ref()
     }
 
-    /// Refuses to be recorded, before anything is done that only a queue does.
+    /// Fails in a capture. Call it before any action that cannot be recorded.
     ///
     /// # Errors
     /// `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
@@ -91,14 +91,14 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Lets the command come after all that was submitted before.
+    /// Orders the command after all earlier submissions.
     #[inline]
     pub(super) fn after_earlier(mut self) -> Self {
         self.order.after_earlier = true;
         self
     }
 
-    /// Lets the command come after all that was submitted before unless there are events to wait for.
+    /// Orders the command after all earlier submissions, unless there are events to wait for.
     #[inline]
     pub(super) fn after_list_or_all(self) -> Self {
         match self.waits.is_empty() {
@@ -107,27 +107,29 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Lets all that is submitted later come after the command.
+    /// Orders all later submissions after the command.
     #[inline]
     pub(super) fn before_later(mut self) -> Self {
         self.order.before_later = true;
         self
     }
 
-    /// Lets the event take timestamps, whatever the queue says.
+    /// Makes the event record timestamps, regardless of the queue's flags.
     pub(crate) fn with_timestamps(mut self) -> Self {
         self.is_profiling = true;
         self
     }
 
-    /// Lets waiting for the event sleep at once, if that is `wanted` or the queue says so.
+    /// Makes waiters of the event sleep at once if `wanted` is true. The queue's flags may require
+    /// it too.
     #[inline]
     pub(crate) fn low_power(mut self, wanted: bool) -> Self {
         self.is_low_power |= wanted;
         self
     }
 
-    /// Lets the command come after all that was submitted before, instead of events, and before nothing.
+    /// Orders the command after all earlier submissions, and ignores its events. Later submissions
+    /// do not wait for it.
     pub(super) fn end_of_earlier(self) -> Self {
         let (waits, order) = (HandleList::empty(), Order::default());
         let this = Self {
@@ -148,10 +150,10 @@ impl<'a> Submission<'a> {
         self.event.is_some()
     }
 
-    /// Returns the command in its order, after the events to wait for.
+    /// Adds the order and the events to wait for to a command.
     ///
     /// # Errors
-    /// `IN_EVENT_LIST_EXEC_STATUS` if one of them has failed already.
+    /// `IN_EVENT_LIST_EXEC_STATUS` if one of the events has already failed.
     #[inline]
     pub(super) fn ordered(&self, mut command: Command) -> Result<Command> {
         if self.order.after_earlier {
@@ -161,7 +163,7 @@ impl<'a> Submission<'a> {
             command = command.before_later();
         }
         self.waits.iter().try_fold(command, |command, event| {
-            // An event that is complete need not be waited for.
+            // A complete event needs no wait.
             let event = event.inner()?;
             let is_done = event.try_wait_submitted()?;
             Ok(if is_done {
@@ -172,8 +174,8 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Records commands in the capture, one after the other, the first after the events to wait for, and gives
-    /// the caller an event that stands for the last one's node.
+    /// Records commands in the capture, in order. The first one follows the events to wait for. The
+    /// caller gets an event that stands for the last one's node.
     #[cold]
     fn record(
         &self,
@@ -191,8 +193,8 @@ impl<'a> Submission<'a> {
         place.put(Event::hand_out_captured(self.queue.to_ref(), kind, node))
     }
 
-    /// Submits the command as [`submit`](Self::submit) does, and returns its event, which it has whether the
-    /// caller wants it or not.
+    /// Submits the command as [`submit`](Self::submit) does, and returns its event. The event is
+    /// created even if the caller does not want it.
     pub(crate) fn submit_and_keep(
         self,
         kind: ur_command_t,
@@ -202,12 +204,12 @@ impl<'a> Submission<'a> {
         let command = self.ordered(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
-        // Even if the caller gets none: the command runs.
+        // Kept even if the caller gets no event, because the command runs.
         *kept = Some(event.clone());
         self.give(kind, event, None)
     }
 
-    /// Gives the caller the command's event, if he wants it.
+    /// Gives the caller the command's event, if the caller wants it.
     fn give(
         &self,
         kind: ur_command_t,
@@ -229,8 +231,8 @@ impl<'a> Submission<'a> {
     /// call returns when the command is done.
     ///
     /// # Errors
-    /// As the queue's; in a capture `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call, and as
-    /// [`Capture::record`].
+    /// Errors of the queue. In a capture, `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call, and the
+    /// errors of [`Capture::record`].
     pub(crate) fn submit(
         self,
         kind: ur_command_t,
@@ -239,9 +241,10 @@ impl<'a> Submission<'a> {
     ) -> Result<()> {
         if let Some(capture) = &self.capture {
             return match is_blocking {
-                true => Err(capture.refuse(
-                    "a queue that captures has nothing to wait for: submit without waiting",
-                )),
+                true => {
+                    Err(capture
+                        .refuse("a capturing queue runs no commands: submit without waiting"))
+                }
                 false => self.record(capture, kind, vec![command]),
             };
         }
@@ -257,7 +260,7 @@ impl<'a> Submission<'a> {
         self.give(kind, event, None)
     }
 
-    /// Submits commands, one after the other whatever order the queue keeps, as if they were one.
+    /// Submits commands as if they were one. They run in order, even in an out-of-order queue.
     pub(super) fn submit_all(self, kind: ur_command_t, mut commands: Vec<Command>) -> Result<()> {
         if let Some(capture) = &self.capture {
             return self.record(capture, kind, commands);
@@ -276,9 +279,10 @@ impl<'a> Submission<'a> {
         self.submit(kind, last.after_submitted(&step), false)
     }
 
-    /// Submits the parts of a run, one after the other and after the latest run whatever order the queue keeps, as if
-    /// they were one command. Each can signal an event of its own.
-    /// If somebody may ask when this began, another event knows it.
+    /// Submits the parts of a run as if they were one command.
+    ///
+    /// They run in order and after the latest run, even in an out-of-order queue. Each part can
+    /// signal an event. If the caller may query the start time, another event records it.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,
@@ -298,7 +302,7 @@ impl<'a> Submission<'a> {
             if index == 0 {
                 command = self.ordered(command)?;
             }
-            // An error of the latest run is no reason not to begin this one.
+            // A failure of the latest run does not prevent this one.
             if let Some(before) = latest.as_ref()
                 && (index > 0 || matches!(before.try_wait_submitted(), Ok(false)))
             {
@@ -318,7 +322,7 @@ impl<'a> Submission<'a> {
         self.give(kind, done, began)
     }
 
-    /// Returns a new event for one command.
+    /// Creates an event for one command.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)
@@ -328,16 +332,15 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier after the events to wait for, and lets it signal an event that the caller has
-    /// already.
+    /// Submits a barrier after the events to wait for. It signals an existing event of the caller.
     ///
     /// # Errors
-    /// As the queue's; `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
+    /// Errors of the queue, and `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         if let Some(capture) = &self.capture {
             return Err(capture.refuse(
-                "no node signals an event: signal it behind the graph's runs, with a barrier",
+                "nodes cannot signal events: signal the event after the graph's runs, with a barrier",
             ));
         }
         let inner = event.inner()?;

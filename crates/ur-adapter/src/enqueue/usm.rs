@@ -13,13 +13,13 @@ use unified_runtime_sys::{
     ur_event_handle_t, ur_usm_advice_flags_t, ur_usm_migration_flags_t,
 };
 
-/// Returns memory of an allocation, or anywhere else that the device can access.
+/// Returns memory of an allocation, or any other memory that the device can access.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`; `INVALID_SIZE` beyond the end of an allocation.
+/// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
 ///
 /// # Safety
-/// As [`Allocations::range`](crate::context::allocations::Allocations::range): memory outside of
+/// As for [`Allocations::range`](crate::context::allocations::Allocations::range). Memory outside
 /// the context's allocations must stay valid until the command is done.
 pub(super) unsafe fn range(
     destination: &dyn Destination,
@@ -36,7 +36,7 @@ pub(super) unsafe fn range(
     }
 }
 
-/// Refuses memory that reaches beyond the end of an allocation.
+/// Checks that memory does not exceed an allocation.
 fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) -> Result<()> {
     not_null(start)?;
     if len == 0 {
@@ -48,10 +48,10 @@ fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) 
 /// Returns the command that copies memory.
 ///
 /// # Errors
-/// As [`range`]; `INVALID_SIZE` for nothing.
+/// As for [`range`], and `INVALID_SIZE` for a size of 0.
 ///
 /// # Safety
-/// As [`range`], for both ranges.
+/// As for [`range`], for both ranges.
 pub(crate) unsafe fn copy_command(
     destination: &dyn Destination,
     to: *mut c_void,
@@ -74,10 +74,10 @@ pub(crate) unsafe fn copy_command(
 /// Returns the command that fills memory with a pattern.
 ///
 /// # Errors
-/// As [`range`]; `INVALID_SIZE` for what is not a whole number of patterns.
+/// As for [`range`], and `INVALID_SIZE` if the size is not a multiple of the pattern's.
 ///
 /// # Safety
-/// As [`range`]; the pattern is of this size.
+/// As for [`range`]. The pattern has `pattern_size` bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     start: *mut c_void,
@@ -96,8 +96,10 @@ pub(crate) unsafe fn fill_command(
     Ok(Command::fill(to, pattern)?)
 }
 
-/// Returns the command of a prefetch, or of advice where `unknown` flags are those of that. The memory is
-/// where it is best already: the command only keeps its place in the order.
+/// Returns the command for a prefetch or for advice.
+///
+/// `unknown` contains the flags that the call does not have. The memory is already in the best
+/// place, so the command only keeps its place in the order.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, `INVALID_SIZE`.
@@ -126,7 +128,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller vouches for the memory until the command is done.
+        // SAFETY: the caller guarantees that the memory is valid until the command is done.
         let command = unsafe { copy_command(&submission, to, from, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_MEMCPY, command, is_blocking != 0)
     }
@@ -141,8 +143,8 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller vouches for the memory until the command is done, and passes a pattern of this
-        // size.
+        // SAFETY: the caller guarantees that the memory is valid until the command is done, and
+        // passes a pattern of `pattern_size` bytes.
         let command = unsafe { fill_command(&submission, start, pattern, pattern_size, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_USM_FILL, command, false)
     }

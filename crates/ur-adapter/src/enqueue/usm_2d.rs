@@ -10,10 +10,12 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns the bytes from the start of the first row to the end of the last, `height` being positive.
+/// Returns the bytes from the start of the first row to the end of the last one. `height` is
+/// positive.
 ///
 /// # Errors
-/// `INVALID_SIZE` for a pitch that is 0 or less than the width, and beyond all memory.
+/// `INVALID_SIZE` for a pitch that is 0 or smaller than the width, or if the result exceeds the
+/// address space.
 fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
     if pitch == 0 || pitch < width {
         return Err(Failure::SIZE);
@@ -24,13 +26,13 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
         .ok_or(Failure::SIZE)
 }
 
-/// Returns the memory of rows.
+/// Returns the memory of the rows of a rectangle.
 ///
 /// # Errors
-/// `INVALID_SIZE` if a pitch for each row is more than the allocation, or as [`span`].
+/// `INVALID_SIZE` if all rows with their pitch exceed the allocation, and the errors of [`span`].
 ///
 /// # Safety
-/// As [`range`].
+/// As for [`range`].
 unsafe fn rows(
     submission: &Submission<'_>,
     start: *const c_void,
@@ -64,7 +66,7 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller vouches for the memory until the command is done.
+        // SAFETY: the caller guarantees that the memory is valid until the command is done.
         let (to, from) = unsafe {
             (
                 rows(&submission, to, (to_pitch, width, height), Access::ReadWrite)?,
@@ -96,16 +98,16 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller vouches for the memory until the command is done.
+        // SAFETY: the caller guarantees that the memory is valid until the command is done.
         let to = unsafe { rows(&submission, start, (pitch, width, height), Access::ReadWrite) }?;
-        // SAFETY: the caller passes a pattern of this size.
+        // SAFETY: the caller passes a pattern of `pattern_size` bytes.
         let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
         let rows = Rows { to, pitch, width, height };
         rows.fill(submission, pattern)
     }
 }
 
-/// Rows in memory.
+/// The rows of a rectangle in memory.
 struct Rows {
     to: MemoryRange,
     pitch: usize,
@@ -114,14 +116,14 @@ struct Rows {
 }
 
 impl Rows {
-    /// Repeats a pattern from row to row, as if they were one after the other.
+    /// Fills the rows with a repeated pattern, as if they were adjacent.
     fn fill(self, submission: Submission<'_>, pattern: &[u8]) -> Result<()> {
         let kind = ur_command_t::UR_COMMAND_USM_FILL_2D;
         if self.pitch == self.width {
             return submission.submit(kind, Command::fill(self.to, pattern)?, false);
         }
-        // The pattern starts anew after `kinds` rows. The rows in between differ, and each kind of them is
-        // filled by one command, with the part of the pattern that falls on it.
+        // The pattern starts again after `kinds` rows, and the rows in between differ. One command
+        // fills all rows of the same kind with their part of the pattern.
         let kinds = repeating_rows(self.width, pattern.len()).min(self.height);
         let bytes: Vec<u8> = match kinds {
             1 => pattern.to_vec(),
@@ -138,7 +140,7 @@ impl Rows {
         submission.submit_all(kind, commands)
     }
 
-    /// Fills each `step`-th row from `first` on.
+    /// Fills every `step`-th row, starting at row `first`.
     fn fill_every(&self, step: usize, first: usize, pattern: &[u8]) -> Result<Command> {
         let start = first * self.pitch;
         let to = self.to.range(start..)?;
@@ -148,8 +150,8 @@ impl Rows {
     }
 }
 
-/// Returns after how many rows of this width a pattern, whose size is a power of two, starts with a
-/// row again.
+/// Returns the number of rows after which a pattern starts at the beginning of a row again. The
+/// size of the pattern is a power of two.
 fn repeating_rows(width: usize, pattern_size: usize) -> usize {
     let common = 1 << width.trailing_zeros().min(pattern_size.trailing_zeros());
     pattern_size / common
@@ -177,7 +179,7 @@ mod tests {
         let (queue, from, to) = (scene.queue, memory(), memory());
         let copy = |to_pitch, from_pitch, height| {
             let (width, event) = (50, null_mut());
-            // SAFETY: the handles are alive, and the memory is an allocation's.
+            // SAFETY: the handles are alive, and the memory belongs to an allocation.
             unsafe {
                 memcpy(
                     queue,
@@ -196,7 +198,8 @@ mod tests {
         };
         let fill = |pitch, height| {
             let (width, pattern, event) = (50, [1_u8].as_ptr().cast(), null_mut());
-            // SAFETY: the handles are alive, the memory is an allocation's, the pattern a constant.
+            // SAFETY: the handles are alive, the memory belongs to an allocation, and the pattern
+            // is a constant.
             unsafe {
                 fill(
                     queue,
@@ -215,7 +218,7 @@ mod tests {
         let ok = ur_result_t::UR_RESULT_SUCCESS;
         let size = ur_result_t::UR_RESULT_ERROR_INVALID_SIZE;
         assert_eq!((copy(100, 100, 4), fill(100, 4)), (ok, ok));
-        // The rows themselves end within the memory.
+        // The last row without its pitch would fit.
         assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
         assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
         assert_eq!((fill(101, 4), fill(401, 1)), (size, size));

@@ -1,13 +1,14 @@
-//! Callbacks.
+//! Callbacks for events.
 //!
-//! The library awaits the event, and calls the functions of a process one after the other on a
-//! background thread, without a lock. Functions may do anything: call the adapter, release the event,
-//! set another callback; one that blocks holds up the others. Whatever ends the wait for an event calls
-//! back: its signal, a command that fails, the death of the process that was to signal.
+//! The library awaits the event. It calls a process's functions one after another on a background
+//! thread, without a lock. Functions may do anything, such as call the adapter, release the event,
+//! or set another callback. A function that blocks delays the others. Everything that ends a wait
+//! for the event triggers the callback: its signal, a failed command, or the death of the process
+//! that should signal.
 //!
-//! Nothing keeps the process from ending, or the program from releasing everything else: the callback
-//! keeps its event, and the event what it needs. A function that is still due while the process ends
-//! may be called meanwhile, or not at all.
+//! Callbacks do not prevent the process from ending, or the program from releasing other objects. A
+//! callback keeps its event, and the event keeps the objects that it needs. A function that is
+//! still due when the process ends may be called during that time, or not at all.
 
 use super::Event;
 use crate::abi::boundary::entry_points;
@@ -18,19 +19,19 @@ use unified_runtime_sys::{
     ur_event_callback_t, ur_event_handle_t, ur_event_status_t, ur_execution_info_t, ur_result_t,
 };
 
-/// A function to be called when an event reaches a status.
+/// A function to call when an event reaches a status.
 struct Callback {
-    /// Kept, whatever the caller releases, until the function has returned.
+    /// Kept until the function has returned, even if the caller releases it.
     event: Ref<Event>,
-    /// The latest signal when the callback was set.
+    /// The number of the latest signal when the callback was set.
     signal: u64,
     status: ur_execution_info_t,
     function: unsafe extern "C" fn(ur_event_handle_t, ur_execution_info_t, *mut c_void),
     user_data: *mut c_void,
 }
 
-// SAFETY: the user data is only passed to the function; the caller of `urEventSetCallback` has that
-// called with it by a thread that is not his, as UR does.
+// SAFETY: the user data is only passed to the function. The caller of `urEventSetCallback` allows
+// the call on any thread, as UR requires.
 unsafe impl Send for Callback {}
 
 entry_points! {
@@ -62,16 +63,16 @@ entry_points! {
 }
 
 impl Callback {
-    /// Has the function called in its turn once the event has the status.
+    /// Schedules the function for when the event has the status.
     ///
     /// # Errors
-    /// `OUT_OF_RESOURCES` if the system starts no thread that could await the event. The function is
-    /// not called then.
+    /// `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. The function
+    /// is not called then.
     fn set(self) -> Result<()> {
         let event = self.event.inner()?.clone();
         let inner = event.clone();
         let awaited = match self.is_early() {
-            // This number is complete from the start: the function is called soon.
+            // This signal number is always complete, so the function is called soon.
             true => 0,
             false => self.signal,
         };
@@ -87,8 +88,10 @@ impl Callback {
         Ok(())
     }
 
-    /// Returns whether the event has the status before its signal completes. No thread is told when a
-    /// command starts: one that has not by now has the status when it is complete, which is past it.
+    /// Returns whether the event has the status before its signal completes.
+    ///
+    /// No thread is notified when a command starts. So a command that has not started yet reports
+    /// the status when it is complete.
     fn is_early(&self) -> bool {
         match self.status {
             ur_execution_info_t::UR_EXECUTION_INFO_SUBMITTED => true,
@@ -97,14 +100,14 @@ impl Callback {
         }
     }
 
-    /// Calls the function, with the result of the signal as far as it has one.
+    /// Calls the function with the result of the signal, if there is one.
     fn call(self, result: crosshandle::Result<()>) {
         let status = match result {
             Ok(()) => self.status,
             Err(_) => ur_execution_info_t(ur_event_status_t::UR_EVENT_STATUS_ERROR.0),
         };
-        // SAFETY: the caller of `urEventSetCallback` vouches for the function and its data; the
-        // event is kept until the function returns.
+        // SAFETY: the caller of `urEventSetCallback` guarantees that the function may be called
+        // with its data. The event is kept until the function returns.
         unsafe { (self.function)(self.event.handle(), status, self.user_data) };
     }
 }
@@ -148,7 +151,7 @@ mod tests {
         status: ur_execution_info_t,
         data: *mut c_void,
     ) {
-        // SAFETY: the event is alive, and UR refers to it once; the data is passed on.
+        // SAFETY: the event is alive, and UR has one reference to it. The data is passed on.
         unsafe {
             check(set(event, COMPLETE, Some(report), data));
             check(release::<Event>(event));
@@ -162,7 +165,7 @@ mod tests {
         let (called, calls) = channel();
         let called: Called = called;
         let data = from_ref(&called).cast_mut().cast();
-        // The job that calls ends between the rounds, or not.
+        // The background job that makes the calls may or may not end between the rounds.
         for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
             let options = EventOptions::new().shareable(false);
             let context = scene.context();
@@ -225,7 +228,7 @@ mod tests {
 
     #[test]
     fn each_of_many_functions_is_called_once() {
-        // More than the system sleeps on in one call.
+        // More events than one system call can wait for.
         const EVENTS: usize = 300;
         let scene = Scene::new();
         let (called, calls) = channel();
@@ -302,7 +305,7 @@ mod tests {
             has_started.recv_timeout(SOON).unwrap();
             check(set(event, COMPLETE, Some(report), data));
             check(set(event, RUNNING, Some(report), data));
-            // The one that was set while the command ran.
+            // The callback that was set while the command ran.
             assert_eq!(status_of(&calls), RUNNING);
             assert!(calls.try_recv().is_err(), "the command has not ended");
             drop(end);

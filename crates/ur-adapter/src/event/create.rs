@@ -1,4 +1,4 @@
-//! Making reusable events.
+//! Creating reusable events.
 
 use super::{Event, Kind, Origin};
 use crate::abi::boundary::{In, Out, entry_points};
@@ -14,8 +14,8 @@ use unified_runtime_sys::{
     ur_event_handle_t, ur_exp_event_desc_t, ur_exp_event_flags_t, ur_result_t, ur_structure_type_t,
 };
 
-/// `ur_exp_event_sync_mode_desc_t`, which later versions of the interface can chain to the
-/// description of a reusable event.
+/// `ur_exp_event_sync_mode_desc_t`, which later versions of UR can chain to the description of a
+/// reusable event.
 #[repr(C)]
 struct SyncMode {
     stype: ur_structure_type_t,
@@ -54,10 +54,10 @@ entry_points! {
     }
 }
 
-/// Returns the kind of event that flags ask for.
+/// Returns the kind of event for the given flags.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`; `INVALID_VALUE` for flags that exclude each other.
+/// `INVALID_ENUMERATION`, and `INVALID_VALUE` for flags that exclude each other.
 fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     if flags & UR_EXP_EVENT_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -69,7 +69,7 @@ fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     ) {
         (true, true) => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "an event can be shared or take timestamps, but not both",
+            "an event can be shared or record timestamps, but not both",
         )),
         (true, false) => Ok(Kind::Shared),
         (false, true) => Ok(Kind::Profiling),

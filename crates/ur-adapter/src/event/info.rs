@@ -1,4 +1,4 @@
-//! Answers about events: their commands, their status, and when their commands ran.
+//! Properties of events: their commands, their status, and the times of their commands.
 
 use super::{Event, Origin};
 use crate::abi::boundary::entry_points;
@@ -34,7 +34,7 @@ entry_points! {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_event_info_t::UR_EVENT_INFO_COMMAND_QUEUE => query.value(event.queue()),
@@ -47,7 +47,7 @@ fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Res
 }
 
 impl Event {
-    /// Returns the queue of the event's command; null for events without one.
+    /// Returns the queue of the event's command, or null if it has none.
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } | Origin::Captured { queue, .. } => queue.handle(),
@@ -69,11 +69,11 @@ impl Event {
         }
     }
 
-    /// Returns the status of the latest command. Whether it runs already is known for profiled events
-    /// alone.
+    /// Returns the status of the latest command. Only profiled events know whether a command has
+    /// started.
     fn status(&self) -> ur_event_status_t {
         let Ok(inner) = self.inner() else {
-            // A node is never submitted: the graph's runs are.
+            // A node is never submitted. Only runs of its graph are.
             return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
         };
         match inner.try_wait_submitted() {
@@ -103,7 +103,7 @@ impl Event {
         Ok(profile)
     }
 
-    /// Returns when the latest command reached a stage.
+    /// Returns the time at which the latest command reached a stage.
     ///
     /// # Errors
     /// `PROFILING_INFO_NOT_AVAILABLE`.
@@ -114,32 +114,32 @@ impl Event {
         };
         self.inner()?;
         let profile = self.profile().map_err(|_| {
-            none("this event takes no timestamps: neither it nor its queue profiles")
+            none("this event records no timestamps: neither it nor its queue is profiled")
         })?;
         let time = match name {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
             | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
-            // A timestamp is one point in time.
+            // A timestamp has the same start and end.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
             _ => ended(&profile),
         };
-        time.ok_or_else(|| none("the command of this event has not come so far"))
+        time.ok_or_else(|| none("the command of this event has not reached this stage"))
     }
 }
 
-/// Returns when the latest command started, if it did. An event that is signalled again keeps the
-/// older times until there are newer ones.
+/// Returns the time at which the latest command started, if it has. An event that is signalled
+/// again keeps the older times until there are newer ones.
 fn started(profile: &EventProfile) -> Option<u64> {
-    // Without a time of submission there is no older one.
+    // Without a submission time, there are no older times.
     profile
         .started
         .filter(|started| Some(*started) >= profile.submitted)
 }
 
-/// Returns when the latest command ended, if it did.
+/// Returns the time at which the latest command ended, if it has.
 fn ended(profile: &EventProfile) -> Option<u64> {
     let started = started(profile)?;
     profile.ended.filter(|ended| *ended >= started)

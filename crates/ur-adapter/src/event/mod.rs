@@ -1,7 +1,8 @@
-//! Events: of commands, reusable ones, and those opened from handles.
+//! Events: events of commands, reusable events, and events opened from handles.
 //!
-//! `create` makes reusable ones, `native` those of native handles; `info` answers queries, `callback`
-//! calls the program back, and `reusable` knows which events commands may signal again.
+//! `create` creates reusable events, and `native` handles native events. `info` implements queries,
+//! `callback` calls the program back, and `reusable` tracks the events that commands may signal
+//! again.
 
 mod callback;
 mod create;
@@ -23,7 +24,7 @@ use unified_runtime_sys::{
 /// An event.
 pub(crate) struct Event {
     context: Ref<Context>,
-    /// There is none for a node of a capture.
+    /// The library's event. `None` for a node of a capture.
     inner: Option<crosshandle::Event>,
     origin: Origin,
     registration: reusable::Registration,
@@ -33,35 +34,35 @@ pub(crate) struct Event {
 /// The origin of an event.
 #[derive(Clone)]
 pub(crate) enum Origin {
-    /// A command, which signals it once.
+    /// A command, which signals the event once.
     Command {
         queue: Ref<Queue>,
         command: ur_command_t,
-        /// The event of a command's beginning, if the driver runs it as several.
+        /// The event of the command's start, if the driver runs the command in several parts.
         began: Option<crosshandle::Event>,
     },
-    /// A command that was captured: the event stands for its node, and nothing ever signals it.
+    /// A captured command. The event stands for its node and is never signalled.
     Captured {
         queue: Ref<Queue>,
         command: ur_command_t,
         node: CapturedNode,
     },
-    /// A command of a command buffer, which signals it at each run.
+    /// A command of a command buffer, which signals the event in each run.
     Recorded(ur_command_t),
-    /// `urEventCreateExp`: commands signal it again and again.
+    /// `urEventCreateExp`. Commands signal the event repeatedly.
     Reusable(Kind),
     /// A handle of an event of another process, or of this one.
     Opened,
-    /// A native handle: an event of the driver, or 0, which stands for an event that is complete.
+    /// A native handle: an event of the driver, or 0 for a completed event.
     Native,
 }
 
 /// The purpose of a reusable event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// No purpose in particular: the event takes timestamps when a queue that does so signals it.
+    /// No particular purpose. The event records timestamps if a profiling queue signals it.
     Plain,
-    /// Taking timestamps, whatever queue signals it.
+    /// Recording timestamps, whichever queue signals it.
     Profiling,
     /// Being shared with other processes.
     Shared,
@@ -73,7 +74,7 @@ impl Object for Event {
 }
 
 impl Event {
-    /// Returns a handle for an event that is new to UR.
+    /// Returns a handle to a new event.
     pub(crate) fn hand_out(
         context: Ref<Context>,
         inner: crosshandle::Event,
@@ -86,7 +87,7 @@ impl Event {
         Shared::hand_out(event)
     }
 
-    /// Returns a handle for an event that stands for a node of a capture.
+    /// Returns a handle to an event that stands for a node of a capture.
     pub(crate) fn hand_out_captured(
         queue: Ref<Queue>,
         command: ur_command_t,
@@ -115,7 +116,7 @@ impl Event {
         })
     }
 
-    /// Returns the context that the event was made or opened in.
+    /// Returns the context in which the event was created or opened.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
@@ -129,7 +130,7 @@ impl Event {
         self.inner.as_ref().ok_or_else(internal_event)
     }
 
-    /// Returns the node that the event stands for, if it was captured.
+    /// Returns the node that a captured event stands for.
     #[inline]
     pub(crate) fn node(&self) -> Option<&CapturedNode> {
         match &self.origin {
@@ -138,12 +139,13 @@ impl Event {
         }
     }
 
-    /// Returns where the event comes from.
+    /// Returns the origin of the event.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
 
-    /// Settles, before a reusable event is signalled by a queue, whether that signal takes timestamps.
+    /// Decides whether the next signal of a reusable event records timestamps. Call it before a
+    /// queue signals the event.
     #[inline]
     pub(crate) fn prepare_signal(&self, queue: &Queue) {
         if let (Origin::Reusable(Kind::Plain), Some(inner)) = (&self.origin, &self.inner) {
@@ -161,7 +163,7 @@ entry_points! {
     }
 }
 
-/// Waits for the latest signals that there are now, for all of them even if some fail.
+/// Waits for the current latest signals of all events, even if some fail.
 fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<()> {
     let mut result = Ok(());
     let mut unfinished = Vec::new();

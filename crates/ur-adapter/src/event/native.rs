@@ -1,5 +1,5 @@
-//! Native handles of events: the driver's events where there is a driver, and addresses that stand
-//! for events where there is none.
+//! Native handles of events: the driver's events, or addresses that stand for events if there is no
+//! driver.
 
 use super::{Event, Origin};
 use crate::abi::boundary::{MaybeIn, Out, entry_points};
@@ -13,13 +13,13 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_event_handle_t, ur_event_native_properties_t, ur_native_handle_t};
 
-/// The events that native handles stand for, without a driver.
+/// The events that native handles stand for if there is no driver.
 static NATIVE: NativeHandles<Shared<Event>> = NativeHandles::new();
 
-/// Events of commands by the driver's events that stand for them.
+/// The events of commands, by the driver's events that stand for them.
 static RECORDED: Lock<Option<HashMap<ur_native_handle_t, Weak<Shared<Event>>>>> = Lock::new(None);
 
-/// The driver's events that stand for an event's signals, destroyed with it.
+/// The driver's events that stand for an event's signals. They are destroyed with the event.
 #[derive(Default)]
 pub(super) struct Natives(Lock<Vec<NativeEvent>>);
 
@@ -31,16 +31,17 @@ impl Drop for Natives {
         }
         let mut recorded = RECORDED.lock();
         for native in natives {
-            // Before the driver's event is destroyed: its address may be another event's afterwards.
+            // Removed before the driver's event is destroyed, since its address may then be reused.
             let value = native.native().raw();
             recorded.as_mut().and_then(|known| known.remove(&value));
         }
     }
 }
 
-/// Returns the driver's event for the latest signal. An event of a command has one signal, so that
-/// one driver's event is enough; those given for earlier signals of a reusable event may still be
-/// waited for.
+/// Returns the driver's event for the latest signal.
+///
+/// An event of a command has only one signal, so it needs one driver's event. A reusable event
+/// needs several, because clients may still wait for earlier signals.
 fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     let mut natives = event.natives.0.lock();
     let is_of_command = matches!(event.origin(), Origin::Command { .. });
@@ -50,7 +51,7 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     let (_, inner) = event.context().first();
     let native = inner.native_event(event.inner()?)?;
     let value = native.native().raw();
-    // A reusable event may mean another signal by the time that its native handle comes back.
+    // A reusable event may stand for another signal when its native handle is passed back.
     if is_of_command {
         let mut recorded = RECORDED.lock();
         let event = Arc::downgrade(&event.to_ref());
@@ -60,17 +61,17 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     Ok(value)
 }
 
-/// Returns the event of a command whose native handle this is.
+/// Returns the event of the command to which a native handle belongs.
 fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
     let recorded = RECORDED.lock();
     recorded.as_ref()?.get(&native)?.upgrade()
 }
 
-/// Makes an event of the driver's, or of 0, one of the library's.
+/// Creates an event of the library for a native handle.
 ///
 /// # Safety
-/// The native handle is 0, one that was given out here, or an event of the driver that stays alive
-/// as its owner promises.
+/// The native handle is 0, a handle that was given out here, or an event of the driver that stays
+/// alive as its owner promises.
 unsafe fn adopt(
     context: &Context,
     native: ur_native_handle_t,

@@ -1,10 +1,10 @@
 //! The handles of events that commands may signal again.
 //!
-//! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to such a handle, or to wherever the caller
-//! wants a new one. In the second case callers leave there what they had before, such as an event
-//! that they have released. So the handle is looked up before it is followed. (Where the
-//! handle of a released event is by now the address of a newer reusable event, the two cannot be told
-//! apart: don't leave it there.)
+//! `urEnqueueEventsWaitWithBarrierExt` takes a pointer to such a handle, or to memory for a new
+//! handle. In the second case, callers may leave an old value there, such as the handle of an event
+//! that they have released. So the handle is looked up before it is dereferenced. If the address of
+//! a released event is reused for a newer reusable event, the two cannot be distinguished. Callers
+//! must not leave such a handle there.
 
 use super::Event;
 use crate::abi::boundary::{Argument, Call, MaybeOut, OutPointer};
@@ -16,31 +16,32 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unified_runtime_sys::ur_event_handle_t;
 
-/// The addresses of living events, each at the place that the address itself says, to be found with
-/// one load: every signal looks here, in every thread. (`docs/unified-runtime.md` has what a set behind
-/// a lock costs.)
+/// The addresses of living events.
+///
+/// Each is in a slot that is determined by the address, so one load finds it. Every signal in every
+/// thread reads this table. `docs/unified-runtime.md` says how much a set behind a lock would cost.
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 
-/// The addresses of living events whose place was taken.
+/// The addresses of living events whose slot was taken.
 static OTHERS: Lock<BTreeSet<usize>> = Lock::new(BTreeSet::new());
 
-/// Returns the place of an address.
+/// Returns the slot of an address.
 #[inline]
 fn place_of(address: usize) -> &'static AtomicUsize {
-    // Fibonacci hashing: the upper bits depend on all of the address.
+    // Fibonacci hashing. The upper bits depend on the whole address.
     let hash = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &PLACES[(hash >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// Puts `new` where `old` is, and returns whether `old` was there. The contents of an event are
-/// ordered by whatever orders the caller's uses of the event.
+/// Replaces `old` by `new` in a slot, and returns whether `old` was there. The operation does not
+/// order accesses to the event. The caller must order its own uses of the event.
 fn replace(place: &AtomicUsize, old: usize, new: usize) -> bool {
     place
         .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
-/// The address at which an event is found, until it goes.
+/// The registered address of an event. Its drop unregisters the address.
 #[derive(Default)]
 pub(super) struct Registration(AtomicUsize);
 
@@ -51,8 +52,8 @@ impl Drop for Registration {
             return;
         }
         let mut others = OTHERS.lock();
-        // A thread that looked for the event may have given it its place before this thread had the
-        // lock.
+        // A thread that searched for the event may have moved it to its slot before this thread got
+        // the lock.
         if !others.remove(&address) {
             replace(place_of(address), address, 0);
         }
@@ -60,7 +61,7 @@ impl Drop for Registration {
 }
 
 impl Registration {
-    /// Lets an address be found.
+    /// Registers an address.
     fn enter(&self, address: usize) {
         self.0.store(address, Ordering::Relaxed);
         if !replace(place_of(address), 0, address) {
@@ -69,13 +70,13 @@ impl Registration {
     }
 }
 
-/// Lets an event be found.
+/// Registers an event.
 pub(super) fn register(event: &Shared<Event>) {
     event.registration.enter(event.handle().addr());
 }
 
-/// An argument of an entry point: null, or a place with null, a handle, or what the caller had there
-/// before; the event in it, if it is one that commands may signal again, stays alive during the call.
+/// An argument of an entry point: null, or a pointer to null, to a handle, or to an old value. If
+/// the value is the handle of a reusable event, that event stays alive during the call.
 pub(crate) struct SignalledAgain;
 
 impl Argument for SignalledAgain {
@@ -90,29 +91,29 @@ impl Argument for SignalledAgain {
         // SAFETY: null or valid for reads and writes, by the caller's promise.
         let (handle, place) = unsafe { (place.as_ref().copied(), MaybeOut::read(place, call)?) };
         let handle = handle.filter(|handle| is_live(handle.addr()));
-        // SAFETY: it is the address of a living event, whose handle the caller therefore has, and
-        // which stays alive during the call by his promise.
+        // SAFETY: it is the address of a living event, so the caller has its handle. The caller
+        // promises that the event stays alive during the call.
         let event = handle.map(|handle| unsafe { &*handle.cast::<Shared<Event>>() });
         Ok((place, event))
     }
 }
 
-/// Returns whether an address is one of a living event.
+/// Returns whether an address belongs to a living event.
 #[inline]
 fn is_live(address: usize) -> bool {
     address != 0 && (place_of(address).load(Ordering::Relaxed) == address || is_other(address))
 }
 
-/// Returns whether an address is one of a living event whose place was taken.
+/// Returns whether an address belongs to a living event whose slot was taken.
 #[cold]
 fn is_other(address: usize) -> bool {
     let mut others = OTHERS.lock();
     let is_other = others.contains(&address);
-    // The place may be free by now.
+    // The slot may be free by now.
     if is_other && replace(place_of(address), 0, address) {
         others.remove(&address);
     }
-    // Another thread may have moved it there before this one had the lock.
+    // Another thread may have moved it to its slot before this thread got the lock.
     is_other || place_of(address).load(Ordering::Relaxed) == address
 }
 
@@ -124,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_is_found_until_it_goes() {
-        // Never followed: only their addresses count. More than there are places.
+        // The addresses are never dereferenced. There are more of them than slots.
         let addresses = (1..3 << PLACE_BITS).map(|number| number * 64);
         let is_found = |address: &usize| {
             place_of(*address).load(Ordering::Relaxed) == *address || is_other(*address)
@@ -149,7 +150,7 @@ mod tests {
         none_stays_that_goes_while_it_is_looked_for();
     }
 
-    /// Part of the other test, since both count all that there are.
+    /// Called by the other test, because both tests count all entries.
     fn none_stays_that_goes_while_it_is_looked_for() {
         let address = 64;
         let same_place = |other: &usize| ptr::eq(place_of(*other), place_of(address));
@@ -157,7 +158,7 @@ mod tests {
         let other = other.expect("there are more addresses than places");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // A program passes the handle of an event again and again, also when it has gone.
+            // A program repeatedly passes the handle of an event, even after the event has ended.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     is_other(other);

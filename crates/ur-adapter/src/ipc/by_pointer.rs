@@ -1,9 +1,9 @@
-//! Sharing USM by pointers alone, for libraries above SYCL.
+//! Sharing USM by pointers, for libraries above SYCL.
 //!
-//! Python's array libraries know the pointers of their arrays, and neither Unified Runtime's contexts
-//! nor its functions. These functions find the context behind a pointer: opened memory then belongs to
-//! the same context, so that the SYCL runtime above takes its pointer as it takes the library's own.
-//! `crosshandle_usm_functions`, which every adapter exports, returns a table of them.
+//! Python's array libraries know the pointers of their arrays, but neither Unified Runtime's
+//! contexts nor its functions. The functions here find the context of a pointer. Opened memory
+//! belongs to that same context, so the SYCL runtime accepts its pointer like any other. Every
+//! adapter exports `crosshandle_usm_functions`, which returns a table of these functions.
 
 use super::HandleBytes;
 use super::memory::open_on;
@@ -16,25 +16,25 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 use unified_runtime_sys::ur_result_t;
 
-/// The version of [`UsmFunctions`] that this adapter has.
+/// The version of [`UsmFunctions`] in this adapter.
 pub const USM_FUNCTIONS_VERSION: u32 = 1;
 
-/// Functions that share USM by pointers. Any thread may call them. A result is one of Unified
-/// Runtime's, 0 for success; every other has a text.
+/// Functions that share USM by pointers. Any thread may call them. They return Unified Runtime's
+/// results, 0 for success. `error` returns a message for each failure.
 #[repr(C)]
 pub struct UsmFunctions {
-    /// [`USM_FUNCTIONS_VERSION`]. Another version may have other functions from here on.
+    /// [`USM_FUNCTIONS_VERSION`]. Other versions may have different functions after this field.
     version: u32,
-    /// Writes a handle of the device allocation that contains `pointer`, and how many bytes into it the
-    /// pointer is. `size` is the handle's: 104 bytes.
+    /// Writes a handle of the device allocation that contains `pointer`, and the offset of the
+    /// pointer in it. `size` is the size of the handle, 104 bytes.
     handle: unsafe extern "C" fn(
         pointer: *const c_void,
         size: usize,
         handle: *mut [u8; HANDLE_SIZE],
         offset: *mut usize,
     ) -> ur_result_t,
-    /// Opens memory by its handle in the context of the allocation that contains `beside`, on that
-    /// allocation's device. Writes where it starts, and the number of the context.
+    /// Opens memory by its handle, in the context and on the device of the allocation that contains
+    /// `beside`. Writes the address of the memory, and the number of the context.
     open: unsafe extern "C" fn(
         beside: *const c_void,
         handle: *const c_void,
@@ -42,14 +42,14 @@ pub struct UsmFunctions {
         memory: *mut *mut c_void,
         context: *mut u64,
     ) -> ur_result_t,
-    /// Closes memory that `open` opened. Commands that use it keep it until they are done. The number of a
-    /// context that has gone, with all that was open in it, is `INVALID_CONTEXT`.
+    /// Closes memory that `open` opened. Commands that use it keep it until they are done. If the
+    /// context has ended, its open memory is closed already, and the result is `INVALID_CONTEXT`.
     close: unsafe extern "C" fn(context: u64, memory: *mut c_void) -> ur_result_t,
-    /// Returns the text of this thread's latest failure, which stays until the next one.
+    /// Returns the message of this thread's latest failure. It stays valid until the next failure.
     error: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The functions.
+/// The table of functions.
 pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     version: USM_FUNCTIONS_VERSION,
     handle,
@@ -58,10 +58,11 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     error,
 };
 
-/// As [`boundary::enter`]. A failure without a text gets one, since `error` would tell of the one before.
+/// Runs the body of a function as [`boundary::enter`] does. A failure without a message gets one,
+/// because `error` would otherwise return the previous message.
 fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     boundary::enter(|call| {
-        body(call).map_err(|failure| failure.with_text("a pointer that is needed is null"))
+        body(call).map_err(|failure| failure.with_text("a required pointer is null"))
     })
 }
 
@@ -98,7 +99,8 @@ entry_points! {
         let device = state.usm.with(beside, |_, found| found.thing.device());
         let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
         let opened = open_on(context, &handle).map_err(|error| match error {
-            // Apart from bad handles, whose result it has elsewhere: the caller may ask for another handle.
+            // Distinguished from bad handles, which have the same result elsewhere. The caller may
+            // request another handle.
             Error::ExporterGone { .. } => Failure::from(error)
                 .with_result(ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS),
             error => error.into(),
@@ -124,10 +126,11 @@ unsafe extern "C" fn error() -> *const c_char {
     failure::with_last(|text, _| text.as_ptr())
 }
 
-/// Returns the contents of the context that knows an address, and how far inside an allocation that is.
+/// Returns the contents of the context that knows an address, and the address's offset in its
+/// allocation.
 ///
 /// # Errors
-/// `INVALID_MEM_OBJECT` if no context knows it.
+/// `INVALID_MEM_OBJECT` if no context knows the address.
 fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
     ContextState::all()
         .into_iter()
@@ -173,14 +176,14 @@ mod tests {
     }
 
     fn text() -> String {
-        // SAFETY: the text stays until the next failure of this thread.
+        // SAFETY: the text is valid until the next failure of this thread.
         let text = unsafe { CStr::from_ptr(error()) };
         text.to_str().expect("a text").to_owned()
     }
 
     fn handle_of(pointer: *const c_void) -> ([u8; HANDLE_SIZE], usize) {
         let (mut bytes, mut offset) = ([0; HANDLE_SIZE], 0);
-        // SAFETY: the places are valid.
+        // SAFETY: the pointers are valid.
         check(unsafe { handle(pointer, HANDLE_SIZE, &mut bytes, &mut offset) });
         (bytes, offset)
     }
@@ -189,12 +192,12 @@ mod tests {
     fn memory_opens_beside_a_pointer_of_another_context() {
         let (maker, taker) = (Scene::new(), Scene::new());
         let (made, beside) = (allocate(&maker), allocate(&taker));
-        // SAFETY: the allocation has as many bytes, and nothing uses it.
+        // SAFETY: the allocation has this many bytes, and nothing uses it.
         unsafe { made.cast::<u8>().write_bytes(7, BYTES) };
         let (bytes, offset) = handle_of(made.wrapping_byte_add(100));
         assert_eq!(offset, 100);
         let (mut memory, mut number) = (null_mut(), 0);
-        // SAFETY: the bytes and the places are valid.
+        // SAFETY: the bytes and the pointers are valid.
         let opened = unsafe {
             let bytes = bytes.as_ptr().cast();
             open(
@@ -209,9 +212,9 @@ mod tests {
         assert_eq!(number, taker.context().state().number);
         // SAFETY: the memory is open.
         assert_eq!(unsafe { memory.cast::<u8>().add(BYTES - 1).read() }, 7);
-        // Opened memory is passed on by the handle that opened it.
+        // Opened memory is passed on with the handle that opened it.
         let mut refused = [0; HANDLE_SIZE];
-        // SAFETY: the places are valid.
+        // SAFETY: the pointers are valid.
         let result = unsafe { handle(memory, HANDLE_SIZE, &mut refused, &mut 0) };
         assert_eq!(result, ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT);
         assert!(text().contains("pass that handle on"), "{}", text());
@@ -236,7 +239,8 @@ mod tests {
         let mut damaged = bytes;
         damaged[50] ^= 1;
         let elsewhere = (&raw const number).cast();
-        // SAFETY: the places are valid; addresses are looked up and never followed.
+        // SAFETY: the pointers for results are valid. The addresses are looked up and never
+        // dereferenced.
         unsafe {
             for pointer in [null(), elsewhere, made.wrapping_byte_add(BYTES)] {
                 let result = handle(pointer, HANDLE_SIZE, &mut damaged.clone(), &mut 0);

@@ -34,18 +34,18 @@ entry_points! {
     }
 }
 
-/// Refuses events that cannot be shared.
+/// Checks that an event can be shared.
 ///
 /// # Errors
-/// `UNSUPPORTED_FEATURE` for an event that takes timestamps, `INVALID_EVENT` for any other that was
-/// not made for sharing.
+/// `UNSUPPORTED_FEATURE` for an event that records timestamps, `INVALID_EVENT` for any other event
+/// that was not created for sharing.
 fn check_shareable(event: &Event) -> Result<()> {
     if let Origin::Reusable(Kind::Shared) = event.origin() {
         return Ok(());
     }
     if event.inner()?.profile().is_ok() {
         return Err(Failure::unsupported(
-            "an event that takes timestamps cannot be shared",
+            "an event that records timestamps cannot be shared",
         ));
     }
     Err(Failure::new(
@@ -59,7 +59,7 @@ fn check_shareable(event: &Event) -> Result<()> {
     ))
 }
 
-/// Opens an event on that device of the context on which it was made.
+/// Opens an event on the device of the context on which it was created.
 fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event> {
     let (_, mut inner) = context.first();
     if context.devices().len() > 1 {
@@ -69,6 +69,6 @@ fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event
             inner = context.on(device)?;
         }
     }
-    // If no device is the right one, the error says so.
+    // If no device matches, the error says so.
     Ok(inner.open_event(handle)?)
 }

@@ -29,13 +29,13 @@ entry_points! {
         memory: Out<*mut c_void>,
     ) {
         let handle = MemoryHandle::from_bytes(bytes);
-        // By reference, since moving a handle takes its time.
+        // By reference, because moving a handle takes time.
         let handle = handle.as_ref().map_err(|error| Error::from(error.clone()))?;
         let opened = open_on(context.on(device)?, handle)?;
         memory.put(context.state().usm.add_opened(device, opened))
     }
 
-    /// Ends one of the opens, if the same address was opened several times.
+    /// Ends one of the opens, if the same memory was opened several times at this address.
     pub(super) fn close(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let closed = context.state().usm.close(memory);
@@ -45,7 +45,7 @@ entry_points! {
     }
 }
 
-/// Opens memory for the access that the handle allows.
+/// Opens memory with the access that the handle allows.
 pub(super) fn open_on(
     context: &crosshandle::Context,
     handle: &MemoryHandle,

@@ -1,7 +1,7 @@
 //! Sharing between processes.
 //!
-//! The bytes that `Get` gives are those of a [`crosshandle::handle`]. They are checked before
-//! anything else is done with them: bytes that are no handle, or no good one, are `INVALID_VALUE`.
+//! The `Get` calls return the bytes of a [`crosshandle::handle`]. Received bytes are checked first.
+//! If they are not a valid handle, the result is `INVALID_VALUE`.
 
 pub(crate) mod by_pointer;
 mod event;
@@ -17,8 +17,10 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 
-/// An argument of an entry point: the bytes of a handle, about which nothing else is known yet, by a
-/// `const` or other pointer `P`. It is `INVALID_NULL_POINTER` at null, and `INVALID_VALUE` if there are too few or too many.
+/// An argument of an entry point: the unchecked bytes of a handle, with a `const` or mutable
+/// pointer `P`.
+///
+/// At null it is `INVALID_NULL_POINTER`. For any other size than a handle's, it is `INVALID_VALUE`.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
@@ -36,8 +38,8 @@ impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
                 format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
             ));
         }
-        // SAFETY: not null, so valid for reads during `'a` by the caller's promise; bytes need no
-        // alignment.
+        // SAFETY: not null, so it is valid for reads during `'a` by the caller's promise. Bytes
+        // need no alignment.
         Ok(unsafe { &*data.cast() })
     }
 }
@@ -57,7 +59,7 @@ impl From<*mut c_void> for ConstPointer {
     }
 }
 
-/// Writes where the bytes of a handle are, and how many.
+/// Writes the address and the number of a handle's bytes.
 fn put_bytes(
     bytes: *mut c_void,
     data: &OutPointer<'_, *mut c_void>,
@@ -68,13 +70,13 @@ fn put_bytes(
 }
 
 entry_points! {
-    /// Takes the bytes of a handle of any kind back.
+    /// Accepts the returned bytes of a handle of any kind.
     fn take_back(context: Handle<Context>, data: *mut c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
     }
 
-    /// As [`take_back`], by a pointer for reading.
+    /// Accepts returned bytes as [`take_back`] does, by a `const` pointer.
     fn take_back_const(context: Handle<Context>, data: *const c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)

@@ -1,7 +1,7 @@
 //! Sharing physical memory.
 //!
-//! Every `Get` makes a handle of its own, good until it is put back. A process that has opened it by
-//! then keeps the memory.
+//! Each `Get` makes a separate handle, which is valid until it is returned. A process that has
+//! opened it before then keeps the memory.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points};
@@ -51,7 +51,7 @@ entry_points! {
         memory.put(PhysicalMemory::hand_out(context, device, opened?, Origin::Opened))
     }
 
-    /// Releases opened memory. It stays for as long as it is retained or mapped.
+    /// Releases opened memory. It exists as long as it is retained or mapped.
     pub(super) fn close(context: Handle<Context>, memory: Handle<PhysicalMemory>) {
         memory.check_context(context)?;
         if !memory.is_opened() {
@@ -59,8 +59,8 @@ entry_points! {
                 "this physical memory was not opened from a handle; release it",
             ));
         }
-        // SAFETY: the caller passes the handle of living memory, to which UR refers, and gives that
-        // reference up.
+        // SAFETY: the caller passes a handle of living memory, and gives up one of UR's references
+        // to it.
         unsafe { release_once::<PhysicalMemory>(memory.handle()) }
     }
 }

@@ -1,4 +1,5 @@
-//! Memory: unified shared memory, buffers, images, and physical memory that is mapped at reserved addresses.
+//! Memory: unified shared memory, buffers, images, and physical memory that is mapped at reserved
+//! addresses.
 
 pub(crate) mod bindless;
 pub(crate) mod buffer;

@@ -1,4 +1,4 @@
-//! Memory objects: buffers and images, which UR has one kind of handle for.
+//! Memory objects: buffers and images, for which UR has a common kind of handle.
 
 use super::buffer::{self, Buffer};
 use super::image::{self, Image};
@@ -24,7 +24,7 @@ impl Object for MemoryObject {
 }
 
 impl MemoryObject {
-    /// Returns a handle for a new object.
+    /// Returns a handle to a new object.
     pub(super) fn hand_out(self) -> ur_mem_handle_t {
         Shared::hand_out(Shared::new(self))
     }
@@ -48,7 +48,7 @@ fn wrong_kind(message: &'static str) -> Failure {
     Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT, message)
 }
 
-/// Handles of buffers are those of memory objects that are one.
+/// A buffer's handle is the handle of a memory object that is a buffer.
 impl Referent for Buffer {
     type Handle = ur_mem_handle_t_;
     type Reference<'a> = &'a Self;
@@ -64,7 +64,7 @@ impl Referent for Buffer {
     }
 }
 
-/// Handles of images are those of memory objects that are one.
+/// An image's handle is the handle of a memory object that is an image.
 impl Referent for Image {
     type Handle = ur_mem_handle_t_;
     type Reference<'a> = &'a Self;
@@ -101,7 +101,7 @@ entry_points! {
     ) {
         match &**object {
             MemoryObject::Image(image) => image.answer(name, place.query(Failure::SIZE)?),
-            // There is no answer whose size could be checked.
+            // There is no result whose size could be checked.
             MemoryObject::Buffer(_) => {
                 Err(wrong_kind("this memory object is a buffer, not an image"))
             }

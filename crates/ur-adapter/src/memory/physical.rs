@@ -26,7 +26,7 @@ pub(crate) struct PhysicalMemory {
 /// The origin of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// `urPhysicalMemCreate`, with these flags.
+    /// `urPhysicalMemCreate` with these flags.
     Created(ur_physical_mem_flags_t),
     /// `urIPCOpenPhysMemHandleExp`.
     Opened,
@@ -37,7 +37,7 @@ impl Object for PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// Returns a handle for memory that is new to UR.
+    /// Returns a handle to new memory.
     pub(crate) fn hand_out(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -62,12 +62,12 @@ impl PhysicalMemory {
         self.origin == Origin::Opened
     }
 
-    /// Returns whether the memory was created to be shared.
+    /// Returns whether the memory was created for sharing.
     pub(crate) fn is_shareable(&self) -> bool {
         self.flags() & UR_PHYSICAL_MEM_FLAG_ENABLE_IPC != 0
     }
 
-    /// Refuses memory of another context.
+    /// Checks that the memory belongs to a context.
     ///
     /// # Errors
     /// `INVALID_CONTEXT` for memory of another context.
@@ -81,7 +81,7 @@ impl PhysicalMemory {
         ))
     }
 
-    /// Returns the flags that the memory was created with; opened memory cannot be shared again.
+    /// Returns the flags with which the memory was created. Opened memory cannot be shared again.
     fn flags(&self) -> ur_physical_mem_flags_t {
         match self.origin {
             Origin::Created(flags) => flags,
@@ -117,7 +117,7 @@ entry_points! {
 }
 
 /// # Errors
-/// `INVALID_SIZE` for a size that the device doesn't allocate.
+/// `INVALID_SIZE` for a size that the device does not support.
 fn check_size(device: &Device, size: usize) -> Result<()> {
     let info = device.inner().info();
     let granularity = info.granularity;
@@ -137,7 +137,7 @@ fn check_size(device: &Device, size: usize) -> Result<()> {
     ))
 }
 
-/// `ur_physical_mem_properties_t` with names for its padding, so that all of its bytes are set.
+/// `ur_physical_mem_properties_t` with named padding, so that all its bytes are initialised.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Properties {
@@ -152,7 +152,7 @@ const _: () = assert!(size_of::<Properties>() == size_of::<ur_physical_mem_prope
 
 plain!(Properties);
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(
     memory: &Shared<PhysicalMemory>,
     name: ur_physical_mem_info_t,

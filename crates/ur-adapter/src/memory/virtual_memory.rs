@@ -1,4 +1,4 @@
-//! Virtual memory: addresses, into which physical memory is mapped.
+//! Virtual memory: addresses into which physical memory is mapped.
 
 use super::physical::PhysicalMemory;
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -16,7 +16,7 @@ use unified_runtime_sys::{
     ur_virtual_mem_info_t,
 };
 
-/// Returns the access that UR's flags allow; `None` for none.
+/// Converts UR's access flags. Returns `None` for no access.
 fn access(flags: ur_virtual_mem_access_flags_t) -> Result<Option<Access>> {
     if flags & UR_VIRTUAL_MEM_ACCESS_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -41,7 +41,7 @@ entry_points! {
                 context.on(device)?;
                 of(device)
             }
-            // All are powers of two, so that the largest suits every device.
+            // All granularities are powers of two, so the largest one suits every device.
             None => context.devices().map(|device| of(device)).max().unwrap_or(1),
         };
         match name {
@@ -65,7 +65,7 @@ entry_points! {
         start.put(reserved)
     }
 
-    /// Unmaps what is still mapped in the range, and frees its addresses.
+    /// Unmaps all remaining mappings of the range, and frees its addresses.
     fn free(context: Handle<Context>, start: *const c_void, size: usize) {
         not_null(start)?;
         drop(context.state().ranges.remove(start, size)?);
@@ -105,7 +105,7 @@ entry_points! {
         Ok(range.set_access(place..place.saturating_add(size), access)?)
     }
 
-    /// Answers for the first byte, if the mappings of the range differ.
+    /// Returns the properties of the first byte, if the mappings of the range differ.
     fn get_info(
         context: Handle<Context>,
         start: *const c_void,

@@ -1,7 +1,7 @@
-//! Building: images become programs on devices.
+//! Building, which turns images into programs on devices.
 //!
-//! The driver compiles and loads in one step. So a program that is only compiled is one whose image
-//! is there to be linked.
+//! The driver compiles and loads in one step. So a program that is only compiled just keeps its
+//! image for linking.
 
 use super::{DeviceImage, Program, enter_with_kernels, ptx, spirv};
 use crate::abi::boundary::{MaybeText, entry_points};
@@ -21,7 +21,7 @@ use unified_runtime_sys::{
     ur_program_build_status_t as status, ur_result_t,
 };
 
-/// Values of specialization constants, by their numbers.
+/// Values of specialization constants, by their ids.
 pub(super) type Constants = Vec<(u32, Vec<u8>)>;
 
 /// The state of a program on a device.
@@ -30,7 +30,7 @@ pub(super) struct Build {
     pub(super) binary_type: binary_type,
     pub(super) options: String,
     pub(super) log: String,
-    /// The values of specialization constants that the program is loaded with.
+    /// The values of the specialization constants with which the program was loaded.
     constants: Constants,
     program: Option<crosshandle::Program>,
 }
@@ -49,7 +49,7 @@ impl Default for Build {
 }
 
 impl Build {
-    /// Returns the state of a program that is loaded.
+    /// Returns the state of a loaded program.
     pub(super) fn done(program: crosshandle::Program, options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -61,7 +61,7 @@ impl Build {
         }
     }
 
-    /// Returns the state of a program that is left to be linked.
+    /// Returns the state of a program that is still to be linked.
     pub(super) fn left_open(options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -70,7 +70,7 @@ impl Build {
         }
     }
 
-    /// Adds the values of specialization constants that the program is loaded with.
+    /// Adds the values of the specialization constants with which the program was loaded.
     pub(super) fn with_constants(self, constants: Constants) -> Self {
         Self { constants, ..self }
     }
@@ -80,37 +80,38 @@ impl Build {
         self.program.as_ref()
     }
 
-    /// Returns whether the program is loaded with these options and values of constants.
+    /// Returns whether the program was loaded with these options and values of constants.
     fn is_loaded(&self, options: &str, constants: &Constants) -> bool {
         self.program.is_some() && self.options == options && self.constants == *constants
     }
 }
 
-/// Returns whether bytes may be an image for the adapter's devices. The driver finds out whether they are
-/// a good one.
+/// Returns whether bytes may be an image for the adapter's devices. The driver decides whether the
+/// image is valid.
 pub(super) fn is_image(bytes: &[u8]) -> bool {
-    // Runtimes that take SPIR-V have binary formats of their own.
+    // Runtimes that accept SPIR-V have their own binary formats.
     description::get().takes_spirv || is_known(bytes)
 }
 
-/// Returns whether bytes are text, or of a known binary format.
+/// Returns whether bytes are text or have a known binary format.
 fn is_known(bytes: &[u8]) -> bool {
     text_of(bytes).is_some() || is_binary(bytes)
 }
 
-/// Returns whether bytes begin as an executable or a container of executables.
+/// Returns whether bytes start like an executable or a container of executables.
 fn is_binary(bytes: &[u8]) -> bool {
     bytes.starts_with(b"\x7FELF") || bytes.starts_with(&[0x50, 0xED, 0x55, 0xBA])
 }
 
-/// Returns bytes as text, without the zeros at its end, if they are text.
+/// Returns bytes as text without trailing zeros, if they are text.
 pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes).ok()?.trim_end_matches('\0');
     let is_text = |byte: u8| byte >= b' ' || byte.is_ascii_whitespace();
     (!text.is_empty() && text.bytes().all(is_text)).then_some(text)
 }
 
-/// Refuses bytes that are no assembly. The driver's compiler finds out whether it is good.
+/// Fails for bytes that are not assembly. The driver's compiler decides whether the assembly is
+/// valid.
 ///
 /// # Errors
 /// `INVALID_BINARY`.
@@ -120,14 +121,14 @@ pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "the only intermediate language of this adapter is PTX, and this is none",
+        "the only intermediate language of this adapter is PTX, and this is not PTX",
     ))
 }
 
-/// Returns bytes as an image, with the values of specialization constants.
+/// Returns bytes as an image, with values of specialization constants.
 ///
 /// # Safety
-/// Bytes that are no text must be well-formed.
+/// Bytes that are not text must be well-formed.
 pub(super) unsafe fn image_of<'a>(
     bytes: &'a [u8],
     constants: &'a [(u32, Vec<u8>)],
@@ -136,7 +137,7 @@ pub(super) unsafe fn image_of<'a>(
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
-            // Level Zero's drivers compile no text: they find that it is no binary of theirs.
+            // Level Zero drivers compile no text. They report that it is not a valid binary.
             Some(text) if description::get().backend != BackendKind::LevelZero => {
                 ProgramImage::text(text)
             }
@@ -145,7 +146,7 @@ pub(super) unsafe fn image_of<'a>(
     }
 }
 
-/// Returns the options that mean something here, among those of compilers in general.
+/// Returns the options that this adapter supports, from a compiler's options.
 pub(super) fn options_of(text: &str) -> ProgramOptions {
     match description::get().takes_spirv {
         true => ProgramOptions::new().compiler(text),
@@ -153,7 +154,7 @@ pub(super) fn options_of(text: &str) -> ProgramOptions {
     }
 }
 
-/// Returns the limit of registers among the options of compilers for assembly.
+/// Returns the limit of registers from the options of an assembler.
 fn registers_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
@@ -168,13 +169,14 @@ fn registers_of(text: &str) -> ProgramOptions {
 }
 
 impl DeviceImage {
-    /// Loads the image on its device, unless that was done already: kernels and variables belong to
-    /// what is loaded, so that it is replaced only where other options, or other values of specialization
-    /// constants, ask for that.
+    /// Loads the image on its device, unless it is loaded already.
+    ///
+    /// Kernels and variables belong to the loaded program. So it is only replaced if the options or
+    /// the values of specialization constants have changed.
     ///
     /// # Errors
-    /// `PROGRAM_BUILD_FAILURE`, with the compiler's log kept; `INVALID_OPERATION` if there is no
-    /// image.
+    /// `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. `INVALID_OPERATION` if
+    /// there is no image.
     pub(super) fn load(&self, program: &Program, options: &str) -> Result<()> {
         let inner = program.context.on(&self.device)?;
         let constants = program.constants.lock().clone();
@@ -187,14 +189,15 @@ impl DeviceImage {
         let loaded = match self.loaded_for_another(program, options, &constants) {
             Some(loaded) => Ok(loaded),
             None => {
-                // SAFETY: the creator of the program vouched for what is no text.
+                // SAFETY: the creator of the program guaranteed that bytes that are not text are
+                // well-formed.
                 let image = unsafe { image_of(&self.bytes, &constants) };
                 inner.load_program_with(&[image], &options_of(options))
             }
         };
         let mut build = self.build();
         if build.is_loaded(options, &constants) {
-            // Another thread was faster, and may have kernels of its program already.
+            // Another thread was faster, and its program may already have kernels.
             return Ok(());
         }
         match loaded {
@@ -220,7 +223,7 @@ impl DeviceImage {
         }
     }
 
-    /// Returns the same image as it is loaded for another device, whose programs run here, too.
+    /// Returns the same image that is loaded for another device whose programs also run here.
     fn loaded_for_another(
         &self,
         program: &Program,
@@ -241,7 +244,7 @@ impl DeviceImage {
         })
     }
 
-    /// Leaves the image to be linked.
+    /// Marks the image for linking.
     fn compile(&self, program: &Program, options: &str) -> Result<()> {
         let constants = program.constants.lock().clone();
         if self.build().is_loaded(options, &constants) {
@@ -255,7 +258,7 @@ impl DeviceImage {
     }
 }
 
-/// Returns an error of the library as `result`, if the program is to blame.
+/// Converts an error of the library. Errors of the program get the result `result`.
 pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     let is_refused = matches!(error, Error::Program { .. } | Error::InvalidArgument(_));
     let failure = Failure::from(error);
@@ -266,7 +269,7 @@ pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     }
 }
 
-/// Returns the failure of building what has no image.
+/// Returns the failure for building a program without an image.
 pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
@@ -274,16 +277,16 @@ pub(super) fn no_image() -> Failure {
     )
 }
 
-/// Returns a compiler's options; none where there is no text.
+/// Returns the options of a compiler, or none for a null pointer.
 pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
     text.map_or_else(Cow::default, CStr::to_string_lossy)
 }
 
-/// Returns whether symbols may stay unresolved, so that the program is left to be linked. Drivers load what is
-/// complete.
+/// Returns whether unresolved symbols are allowed, so that the program must be linked later.
+/// Drivers only load complete programs.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for flags that don't exist.
+/// `INVALID_ENUMERATION` for unknown flags.
 pub(super) fn is_left_open(flags: ur_exp_program_flags_t) -> Result<bool> {
     if flags & UR_EXP_PROGRAM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);

@@ -1,4 +1,4 @@
-//! Answers of programs to queries.
+//! Properties of programs.
 
 use super::{DeviceImage, Program, enter_with_kernels, not_built};
 use crate::abi::boundary::entry_points;
@@ -20,8 +20,8 @@ entry_points! {
         if name == ur_program_info_t::UR_PROGRAM_INFO_BINARIES
             && let Some((places, size)) = query.place()
         {
-            // SAFETY: the caller passes as many bytes of a list of addresses, each null or valid for
-            // writes of as many bytes as its image has.
+            // SAFETY: the caller passes `size` bytes of a list of addresses. Each is null or valid
+            // for writes of as many bytes as its image has.
             unsafe { write_binaries(program, size, places.cast()) }?;
         }
         answer(program, name, query)
@@ -46,10 +46,10 @@ entry_points! {
     }
 }
 
-/// Writes each image to the address that the list has for it, unless that is null.
+/// Writes each image to its address in the list, unless that is null.
 ///
 /// # Safety
-/// `size` bytes at `places` are addresses, each null or valid for writes of as many bytes as the
+/// `size` bytes at `places` are addresses. Each is null or valid for writes of as many bytes as its
 /// image has.
 unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -> Result<()> {
     if size < size_of::<*mut u8>() * program.images.len() {
@@ -57,7 +57,8 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
     }
     for (index, image) in program.images.iter().enumerate() {
         let binary = image.binary()?;
-        // SAFETY: inside the list, and valid as the caller promises; the image is ours.
+        // SAFETY: inside the list, and valid as the caller promises. The image belongs to this
+        // adapter.
         unsafe {
             let place = places.add(index).read();
             if !place.is_null() {
@@ -71,8 +72,8 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
 /// Returns the names of a program's kernels.
 ///
 /// # Errors
-/// `INVALID_PROGRAM_EXECUTABLE` if it is not built; `UNSUPPORTED_ENUMERATION` where the driver does not
-/// tell.
+/// `INVALID_PROGRAM_EXECUTABLE` if the program is not built, and `UNSUPPORTED_ENUMERATION` if the
+/// driver does not list kernels.
 fn kernel_names(program: &Program) -> Result<Vec<String>> {
     let loaded = program.loaded();
     let (_, program) = loaded.first().ok_or_else(not_built)?;
@@ -81,7 +82,8 @@ fn kernel_names(program: &Program) -> Result<Vec<String>> {
 }
 
 impl DeviceImage {
-    /// Returns the bytes that the driver made of the image, where it gives them, or the image's own.
+    /// Returns the driver's binary of the image if the driver provides it, and the image itself
+    /// otherwise.
     fn binary(&self) -> Result<Cow<'_, [u8]>> {
         let loaded = self.build().program().cloned();
         let made = match loaded {
@@ -92,7 +94,7 @@ impl DeviceImage {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query<'_>) -> Result<()> {
     let images = &program.images;
     match name {

@@ -1,7 +1,8 @@
-//! Linking: images of several programs become one that is loaded on devices.
+//! Linking, which combines images of several programs into one program on devices.
 //!
-//! The driver compiles and links in one step, so that images which wait for that are kept as they were given. A
-//! dynamic link makes one loaded program of all, and each of the linked programs is that one from then on.
+//! The driver compiles and links in one step, so images that wait for linking are kept unchanged. A
+//! dynamic link makes one loaded program from several programs, each of which then refers to that
+//! program.
 
 use super::build::{
     Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,
@@ -18,7 +19,7 @@ use std::ptr;
 use std::sync::Arc;
 use unified_runtime_sys::{ur_exp_program_flags_t, ur_program_handle_t, ur_result_t};
 
-/// An image that is linked, and what it is compiled with.
+/// An image for linking, with its compiler options and constants.
 #[derive(Clone, PartialEq)]
 pub(super) struct Part {
     bytes: Arc<[u8]>,
@@ -27,10 +28,10 @@ pub(super) struct Part {
 }
 
 impl DeviceImage {
-    /// Returns what is linked.
+    /// Returns the parts of the image for linking.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a program that was linked, or loaded elsewhere.
+    /// `INVALID_OPERATION` for a program that was already linked, or was loaded elsewhere.
     fn parts(&self, program: &Program) -> Result<Vec<Part>> {
         if !self.bytes.is_empty() {
             return Ok(vec![Part {
@@ -45,7 +46,7 @@ impl DeviceImage {
         }
     }
 
-    /// Leaves what was linked with symbols unresolved to be linked further.
+    /// Marks a linked image with unresolved symbols for further linking.
     fn left_open(device: &Shared<Device>, parts: Vec<Part>, options: &str) -> Self {
         Self {
             parts,
@@ -54,7 +55,7 @@ impl DeviceImage {
     }
 }
 
-/// Loads the program that several parts make together.
+/// Loads the program that consists of several parts.
 ///
 /// # Errors
 /// `PROGRAM_LINK_FAILURE`.
@@ -65,7 +66,8 @@ fn link_parts(
     options: &str,
 ) -> Result<crosshandle::Program> {
     let images = parts.iter().map(|part| {
-        // SAFETY: the creator of the program vouched for what is no text.
+        // SAFETY: the creator of the program guaranteed that bytes that are not text are
+        // well-formed.
         unsafe { image_of(&part.bytes, &part.constants) }.compiled_with(&part.options)
     });
     let images: Vec<_> = images.collect();
@@ -75,15 +77,16 @@ fn link_parts(
     linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
 }
 
-/// What was linked, of what and for which device.
+/// The linked programs, with their parts and devices.
 #[derive(Default)]
 struct Linked<'a>(Vec<(&'a Shared<Device>, Vec<Part>, crosshandle::Program)>);
 
 impl<'a> Linked<'a> {
-    /// Links parts for a device, unless the same were linked for another one whose programs run here, too.
+    /// Links parts for a device. Reuses the program of another device if it has the same parts and
+    /// also runs here.
     ///
     /// # Errors
-    /// As [`link_parts`].
+    /// As for [`link_parts`].
     fn link(
         &mut self,
         context: &Shared<Context>,
@@ -103,10 +106,10 @@ impl<'a> Linked<'a> {
     }
 }
 
-/// Links programs into one, for all devices of the first or for those named.
+/// Links programs into one, for the named devices or for all devices of the first program.
 ///
 /// # Errors
-/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` where one has no image for a device,
+/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for a device, and
 /// `PROGRAM_LINK_FAILURE`.
 fn link_all(
     context: &Shared<Context>,
@@ -143,11 +146,11 @@ fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Dev
     Ok(images.map(|image| &*image.device).collect())
 }
 
-/// Returns what all programs have for a device.
+/// Returns the parts of all programs for a device.
 ///
 /// # Errors
-/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` where one has no image for the device,
-/// `INVALID_OPERATION` where it was linked already.
+/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for the device, and
+/// `INVALID_OPERATION` if one was already linked.
 fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Vec<Part>> {
     if programs.is_empty() {
         return Err(Failure::SIZE);
@@ -159,8 +162,10 @@ fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Ve
     Ok(all)
 }
 
-/// Returns the options of a program that is linked. Drivers that take options of each image get those of
-/// compilers with the images; others find what concerns them in all together, of which the last counts.
+/// Returns the options for a linked program.
+///
+/// Drivers that accept options for each image get the compiler options with the images. For other
+/// drivers, all options are combined, and the last one of each kind applies.
 fn link_options(parts: &[Part], options: &str) -> String {
     if description::get().takes_spirv {
         return options.to_owned();
@@ -169,8 +174,10 @@ fn link_options(parts: &[Part], options: &str) -> String {
     of_images.chain([options]).collect::<Vec<_>>().join(" ")
 }
 
-/// Makes one loaded program of several, for all devices of the first, and has each of them be that one. Changes
-/// nothing if that fails. Kernels that were made before stay those of what was loaded before.
+/// Makes one loaded program from several, for all devices of the first program.
+///
+/// Each program then refers to the loaded one. Changes nothing on failure. Existing kernels keep
+/// their previously loaded programs.
 fn link_dynamically(context: &Shared<Context>, programs: &[&Shared<Program>]) -> Result<()> {
     let (mut made, mut linked) = (Vec::new(), Linked::default());
     for device in devices_of(programs)? {
@@ -197,7 +204,7 @@ entry_points! {
         options: MaybeText,
         created: Out<ur_program_handle_t>,
     ) {
-        // There is no program to ask for a log if linking fails.
+        // If linking fails, there is no program whose log could be queried.
         created.put(ptr::null_mut())?;
         let programs: Vec<_> = programs.iter().collect();
         let program = link_all(context, &programs, None, &options_text(options), false)?;

@@ -1,7 +1,8 @@
-//! Metadata: what compilers say of a program's kernels and variables, beside the image.
+//! Metadata: information from compilers about a program's kernels and variables, apart from the
+//! image.
 //!
 //! The name of an entry consists of the name of the kernel or variable, `@` and a tag. An array of
-//! bytes begins with the number of bits that follow, in 64 bits.
+//! bytes starts with the number of bits that follow, as a 64-bit number.
 
 use super::{build, ptx, spirv};
 use crate::abi::boundary::{Argument, Call, list};
@@ -14,33 +15,33 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// Bytes at the start of an array that say how long it is.
+/// The size of the length at the start of an array, in bytes.
 const LENGTH: usize = size_of::<u64>();
 
-/// The facts about a program that are known before it is built.
+/// Properties of a program that are known before it is built.
 #[derive(Default)]
 pub(crate) struct Metadata {
     kernels: HashMap<String, KernelMetadata>,
-    /// The names of variables in the image, by those that callers use.
+    /// The names of variables in the image, by the names that callers use.
     variables: HashMap<String, String>,
 }
 
-/// The facts about a kernel. Sizes are in work-items.
+/// Properties of a kernel. Sizes are in work-items.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(crate) struct KernelMetadata {
-    /// The only size of work-groups with which it may be launched.
+    /// The only size of work-groups with which the kernel can be launched.
     pub(crate) required_size: Option<[usize; 3]>,
-    /// The largest size in each dimension, and of a group altogether.
+    /// The maximum size in each dimension. `most_items` is the maximum number of items in a group.
     pub(crate) largest_size: Option<[usize; 3]>,
     pub(crate) most_items: Option<usize>,
-    /// A size with as many items as the largest group, whose single dimensions are no limits.
+    /// A size with as many items as the largest group. Its dimensions are not individual limits.
     pub(crate) extents: Option<[usize; 3]>,
-    /// The size of sub-groups that it was compiled for.
+    /// The size of sub-groups for which the kernel was compiled.
     pub(crate) sub_group: Option<u32>,
 }
 
 impl KernelMetadata {
-    /// Returns the facts, with those that the driver knows where the compiler said nothing.
+    /// Adds the driver's properties where the compiler gave none.
     pub(crate) fn or_of(self, properties: &KernelProperties) -> Self {
         let required = properties.required_block;
         Self {
@@ -60,7 +61,7 @@ enum Value<'a> {
 }
 
 impl Metadata {
-    /// Adds an entry, if it says what is known here.
+    /// Adds an entry, if its tag is known.
     fn add(&mut self, name: &str, tag: &str, value: &Value<'_>) -> Result<()> {
         let kernel = || self.kernels.get(name).copied().unwrap_or_default();
         let kernel = match (tag, value) {
@@ -93,7 +94,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Adds what an image itself says of its kernels, where the metadata says nothing.
+    /// Adds properties from the image itself where the metadata has none.
     pub(super) fn with_image(self, image: &[u8]) -> Self {
         if spirv::is_module(image) {
             return self.with_module(image);
@@ -108,7 +109,7 @@ impl Metadata {
         for (name, size) in spirv::largest_sizes(module) {
             let kernel = self.kernels.entry(name).or_default();
             kernel.largest_size.get_or_insert(size);
-            // No group that may be launched has more.
+            // No group that can be launched has more items.
             kernel.most_items.get_or_insert(items_of(size));
         }
         self
@@ -126,7 +127,7 @@ impl Metadata {
         self
     }
 
-    /// Returns the metadata of a program that was linked of several.
+    /// Returns the metadata of a program that was linked from several.
     pub(super) fn merged<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::default();
         for one in all {
@@ -140,7 +141,7 @@ impl Metadata {
         merged
     }
 
-    /// Returns the facts about a kernel.
+    /// Returns the properties of a kernel.
     pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }
@@ -151,9 +152,10 @@ impl Metadata {
     }
 }
 
-/// An argument of an entry point: a program's metadata. It is `INVALID_NULL_POINTER` or
-/// `INVALID_SIZE` for entries that are counted but not there or the other way round,
-/// `INVALID_WORK_GROUP_SIZE` for a size of other than one to three dimensions.
+/// An argument of an entry point: a program's metadata.
+///
+/// A count without entries is `INVALID_NULL_POINTER`, and entries with a count of 0 are
+/// `INVALID_SIZE`. A size with other than one to three dimensions is `INVALID_WORK_GROUP_SIZE`.
 pub(super) struct MetadataArgument;
 
 impl Argument for MetadataArgument {
@@ -168,14 +170,14 @@ impl Argument for MetadataArgument {
         if properties.count == 0 && !properties.pMetadatas.is_null() {
             return Err(Failure::SIZE);
         }
-        // SAFETY: there are as many entries as the properties say, by the caller's promise.
+        // SAFETY: there are `count` entries, by the caller's promise.
         let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
         let mut metadata = Metadata::default();
         for entry in entries {
             if entry.pName.is_null() {
                 return Err(Failure::NULL_POINTER);
             }
-            // SAFETY: the name ends with a zero, and the value is of its type, by the caller's
+            // SAFETY: the name ends with a zero byte, and the value has its type, by the caller's
             // promise.
             let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
             if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
@@ -186,12 +188,12 @@ impl Argument for MetadataArgument {
     }
 }
 
-/// Returns what an entry says, if it may be known here.
+/// Returns the value of an entry, if its type is supported.
 ///
 /// # Safety
-/// The value is as its type says.
+/// The value matches its type.
 unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
-    // SAFETY: the member of the union is the one of its type, as promised to this function.
+    // SAFETY: the member of the union matches its type, as promised to this function.
     unsafe {
         Ok(match entry.type_ {
             value_type::UR_PROGRAM_METADATA_TYPE_UINT32 => {
@@ -201,7 +203,7 @@ unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
             value_type::UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY => {
                 Some(Value::Bytes(list(entry.value.pData.cast(), entry.size)?))
             }
-            // No text is known here.
+            // No supported entry is text.
             _ => None,
         })
     }
@@ -212,12 +214,12 @@ fn items_of(size: [usize; 3]) -> usize {
     size.into_iter().fold(1, usize::saturating_mul)
 }
 
-/// Returns the name that an entry is about, and the tag.
+/// Splits the name of an entry into the name of its kernel or variable, and the tag.
 fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('@')
 }
 
-/// Returns the size of a work-group: one to three numbers of 32 bits, and 1 for other dimensions.
+/// Returns the size of a work-group, from one to three 32-bit numbers. Missing dimensions are 1.
 fn size_of_group(bytes: &[u8]) -> Result<[usize; 3]> {
     let numbers = bytes.get(LENGTH..).unwrap_or_default();
     if numbers.is_empty() || !numbers.len().is_multiple_of(4) || numbers.len() > 12 {

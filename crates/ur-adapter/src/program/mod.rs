@@ -1,4 +1,4 @@
-//! Programs: code for devices, as compilers leave it.
+//! Programs: code for devices, as compilers produce it.
 
 mod build;
 mod info;
@@ -35,21 +35,21 @@ use unified_runtime_sys::{
     ur_program_native_properties_t, ur_result_t, ur_specialization_constant_info_t,
 };
 
-/// An image for each of some devices, with what was built of it.
+/// Images for one or more devices, and the programs built from them.
 pub(crate) struct Program {
     context: Ref<Context>,
     images: Vec<DeviceImage>,
     metadata: Metadata,
-    /// The values of specialization constants, by their numbers, for images in SPIR-V.
+    /// The values of specialization constants by their ids, for images in SPIR-V.
     constants: Lock<Vec<(u32, Vec<u8>)>>,
 }
 
 /// The image for a device.
 struct DeviceImage {
     device: Ref<Device>,
-    /// The bytes as they were given; none for a program that was linked or loaded elsewhere.
+    /// The original bytes, or none for a program that was linked or loaded elsewhere.
     bytes: Arc<[u8]>,
-    /// What is linked with others later, for a program that was linked with symbols left unresolved.
+    /// The parts for a later link, if the program was linked with unresolved symbols.
     parts: Vec<Part>,
     build: Lock<Build>,
 }
@@ -59,12 +59,12 @@ impl Object for Program {
 }
 
 impl DeviceImage {
-    /// Returns whether nothing was made of the image, nor tried.
+    /// Returns whether the image was not compiled or built yet.
     fn is_new(&self) -> bool {
         self.build().status == status::UR_PROGRAM_BUILD_STATUS_NONE
     }
 
-    /// Returns an image that nothing was made of yet.
+    /// Creates an image that is not built yet.
     fn new(device: &Ref<Device>, bytes: &[u8]) -> Self {
         Self {
             device: Ref::clone(device),
@@ -74,7 +74,7 @@ impl DeviceImage {
         }
     }
 
-    /// Returns an image of what is loaded already.
+    /// Creates an image for a loaded program.
     fn of_loaded(device: &Ref<Device>, build: Build) -> Self {
         Self {
             build: Lock::new(build),
@@ -82,24 +82,24 @@ impl DeviceImage {
         }
     }
 
-    /// Locks how far the image is built.
+    /// Locks the state of the image's build.
     fn build(&self) -> MutexGuard<'_, Build> {
         self.build.lock()
     }
 }
 
 impl Program {
-    /// Returns the context that the program was made in.
+    /// Returns the context in which the program was created.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
 
-    /// Returns what the compiler said of a kernel.
+    /// Returns the compiler's metadata of a kernel.
     pub(crate) fn metadata(&self, kernel: &str) -> KernelMetadata {
         self.metadata.kernel(kernel)
     }
 
-    /// Returns the program as it is loaded, for each device on which it is built.
+    /// Returns the loaded program for each device on which it is built.
     pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;
@@ -117,7 +117,7 @@ impl Program {
         }
     }
 
-    /// Returns a program that is loaded on a device already.
+    /// Creates a program from one that is loaded on a device.
     fn of_loaded(
         context: &Shared<Context>,
         device: &Ref<Device>,
@@ -127,7 +127,7 @@ impl Program {
         Self::new(context.to_ref(), vec![image], Metadata::default())
     }
 
-    /// Returns the module in an intermediate language that the program was made of, if it was.
+    /// Returns the SPIR-V module that the program was created from, if any.
     fn module(&self) -> Option<&[u8]> {
         let bytes = &self.images.first()?.bytes;
         spirv::is_module(bytes).then_some(bytes)
@@ -148,10 +148,10 @@ impl Program {
         })
     }
 
-    /// Returns the program as it is loaded on a device.
+    /// Returns the loaded program on a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`; `INVALID_PROGRAM_EXECUTABLE` if it is not built.
+    /// `INVALID_DEVICE`, and `INVALID_PROGRAM_EXECUTABLE` if the program is not built.
     fn on(&self, device: &Shared<Device>) -> Result<crosshandle::Program> {
         let image = self.image(device)?;
         let program = image.build().program().cloned();
@@ -161,7 +161,7 @@ impl Program {
     /// Returns the memory of a variable on a device.
     ///
     /// # Errors
-    /// As [`on`](Self::on); `INVALID_VALUE` if there is no such variable.
+    /// As for [`on`](Self::on), and `INVALID_VALUE` if the variable does not exist.
     pub(crate) fn variable(
         &self,
         device: &Shared<Device>,
@@ -177,7 +177,7 @@ impl Program {
     }
 }
 
-/// Returns the failure of what needs a program that is built.
+/// Returns the failure for a program that is not built.
 pub(crate) fn not_built() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_PROGRAM_EXECUTABLE,
@@ -185,7 +185,8 @@ pub(crate) fn not_built() -> Failure {
     )
 }
 
-/// Runs the body of an entry point about programs or kernels, if the adapter's devices run any.
+/// Runs the body of an entry point for programs or kernels, if the adapter's devices support
+/// kernels.
 pub(crate) fn enter_with_kernels(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     enter(|call| {
         let description = description::get();
@@ -262,10 +263,10 @@ entry_points! {
             if constant.pValue.is_null() {
                 return Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                    format!("the value for specialization constant {} is at null", constant.id),
+                    format!("the value of specialization constant {} is null", constant.id),
                 ));
             }
-            // SAFETY: the caller passes as many bytes as it says.
+            // SAFETY: the caller passes `size` bytes.
             let value = unsafe { list(constant.pValue.cast::<u8>(), constant.size) }?;
             spirv::check_constant(&known, constant.id, value)?;
             values.push((constant.id, value.to_vec()));
@@ -276,8 +277,10 @@ entry_points! {
         Ok(())
     }
 
-    /// Gives the driver's program, on the first device on which the program is built. One that was not even
-    /// compiled is built for this, on its first device and without options: the driver knows none before.
+    /// Returns the driver's program on the first device on which the program is built.
+    ///
+    /// A program that was not even compiled is built for this on its first device, without options,
+    /// since the driver has no program before.
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         if let Some(image) = program.images.first()
             && program.images.iter().all(DeviceImage::is_new)
@@ -291,7 +294,8 @@ entry_points! {
         native.put(program.native().raw())
     }
 
-    /// The program is on the context's first device: the driver's handle doesn't say where.
+    /// The program is on the context's first device, because the driver's handle does not specify a
+    /// device.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -299,20 +303,20 @@ entry_points! {
         created: Out<ur_program_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is no program's native handle"));
+            return Err(Failure::argument("this is not a program's native handle"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
-        // SAFETY: the caller vouches for the native handle, as long as the program lives.
+        // SAFETY: the caller guarantees that the native handle is valid as long as the program
+        // lives.
         let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
         let program = Program::of_loaded(context, device, loaded);
         created.put(Shared::hand_out(Shared::new(program)))
     }
 }
 
-/// An argument of an entry point: a number of devices, lengths and binaries. It is
-/// `INVALID_NULL_POINTER` where a list or a binary is at null, `INVALID_SIZE` if there are none or one
-/// is empty.
+/// An argument of an entry point: a number of devices, lengths and binaries. A null list or binary
+/// is `INVALID_NULL_POINTER`. An empty list or binary is `INVALID_SIZE`.
 struct Binaries;
 
 impl Argument4 for Binaries {
@@ -335,7 +339,7 @@ impl Argument4 for Binaries {
         if count == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes as many devices, lengths and binaries, each binary with as many
+        // SAFETY: the caller passes `count` devices, lengths and binaries. Each binary has as many
         // bytes as its length says.
         unsafe {
             let devices = Handles::<Device>::read(count, devices, call)?;
@@ -352,8 +356,8 @@ impl Argument4 for Binaries {
     }
 }
 
-/// An argument of an entry point: the bytes of a module, and how many. It is `INVALID_NULL_POINTER` where
-/// they are at null, `INVALID_SIZE` if there are none.
+/// An argument of an entry point: the bytes of a module, and their number. At null, it is
+/// `INVALID_NULL_POINTER`. For no bytes, it is `INVALID_SIZE`.
 struct Module;
 
 impl Argument2 for Module {
@@ -366,7 +370,7 @@ impl Argument2 for Module {
         if length == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes as many bytes.
+        // SAFETY: the caller passes `length` bytes.
         unsafe { list(first.cast(), length) }
     }
 }

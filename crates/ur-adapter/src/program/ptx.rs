@@ -1,22 +1,22 @@
-//! Assembly for NVIDIA GPUs (PTX), as far as the driver does not tell what it says: the sizes of blocks
-//! that kernels are compiled for.
+//! Assembly for NVIDIA GPUs (PTX). This reads the block sizes for which kernels were compiled,
+//! because the driver does not report them.
 
-/// What a kernel's directives say of its blocks, in threads.
+/// The block sizes in a kernel's directives, in threads.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub(super) struct Blocks {
-    /// The only size with which the driver launches it (`.reqntid`).
+    /// The only size with which the driver launches the kernel (`.reqntid`).
     pub(super) required: Option<[usize; 3]>,
-    /// The extents whose product is the most (`.maxntid`).
+    /// The extents whose product is the maximum number of threads (`.maxntid`).
     pub(super) extents: Option<[usize; 3]>,
 }
 
-/// Returns whether a text begins as assembly does, which states its version first.
+/// Returns whether a text starts like assembly, with its version.
 pub(super) fn is_assembly(text: &str) -> bool {
     Tokens::new(text).next() == Some(".version")
 }
 
-/// Returns what is said of the blocks of each kernel of which something is said. In a text that is no good
-/// assembly, which its compiler refuses, it finds what it finds.
+/// Returns the block sizes of each kernel that has such directives. The result for invalid assembly
+/// is arbitrary, because the compiler refuses it anyway.
 pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
     let mut tokens = Tokens::new(text);
     let mut found = Vec::new();
@@ -26,7 +26,7 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
         }
         let Some(name) = tokens.next() else { break };
         let mut blocks = Blocks::default();
-        // Directives stand between the parameters and the body, or the end of a mere declaration.
+        // Directives are between the parameters and the body, or the end of a declaration.
         let mut token = tokens.next();
         while let Some(directive) = token {
             token = match directive {
@@ -50,7 +50,8 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
     found
 }
 
-/// The words of assembly: names with their dots, numbers, texts, and single marks, without comments.
+/// The tokens of assembly without comments: names with their dots, numbers, texts, and single
+/// characters.
 struct Tokens<'a> {
     rest: &'a str,
 }
@@ -60,7 +61,7 @@ impl<'a> Tokens<'a> {
         Self { rest: text }
     }
 
-    /// Reads a size of one to three numbers, and the token behind it. A dimension that is not there is 1.
+    /// Reads a size of one to three numbers, and the token after it. Missing dimensions are 1.
     fn size(&mut self) -> (Option<[usize; 3]>, Option<&'a str>) {
         let mut size = [1; 3];
         let mut token = self.next();
@@ -97,7 +98,8 @@ impl<'a> Iterator for Tokens<'a> {
         let first = self.rest.chars().next()?;
         let is_part = |part: char| part.is_ascii_alphanumeric() || "._$%".contains(part);
         let end = match first {
-            // What looks like a comment inside, such as in the path of a file, is none.
+            // A text may contain characters that look like a comment, such as in the path of a
+            // file.
             '"' => self.rest[1..].find('"').map(|end| end + 2),
             _ if is_part(first) => self.rest.find(|part| !is_part(part)),
             _ => Some(first.len_utf8()),

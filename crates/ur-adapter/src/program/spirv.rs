@@ -1,5 +1,5 @@
-//! SPIR-V modules, as far as callers' errors are found in them: their beginning, and their specialization
-//! constants.
+//! SPIR-V modules. This reads only what is needed to detect errors of callers: the header, and the
+//! specialization constants.
 
 use crate::abi::failure::{Failure, Result};
 use crosshandle::ProgramImage;
@@ -8,31 +8,32 @@ use unified_runtime_sys::ur_result_t;
 
 /// The first word of a module.
 const MAGIC: u32 = 0x0723_0203;
-/// Words of a module's header.
+/// The number of words in the header of a module.
 const HEADER: usize = 5;
 
-/// Returns whether bytes begin as a module does.
+/// Returns whether bytes start like a module.
 pub(super) fn is_module(bytes: &[u8]) -> bool {
     bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) == Some(MAGIC)
 }
 
-/// Refuses bytes that are no module. The compiler finds out whether it is a good one.
+/// Fails for bytes that are not a module. The compiler decides whether the module is valid.
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
     if is_module(bytes) && bytes.len() >= 4 * HEADER && bytes.len().is_multiple_of(4) {
         return Ok(());
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "this is no module in SPIR-V, in little-endian order",
+        "this is not a SPIR-V module in little-endian order",
     ))
 }
 
-/// The bytes of the value of each specialization constant that is a number; `None` where they are not known.
+/// The size in bytes of each specialization constant that is a number, by its id. `None` if the
+/// size is unknown.
 pub(super) type Constants = HashMap<u32, Option<usize>>;
 
 /// Returns the specialization constants of a module.
 pub(super) fn constants(module: &[u8]) -> Constants {
-    // SAFETY: it is not compiled, but only looked at.
+    // SAFETY: the module is only read, not compiled.
     unsafe { ProgramImage::spirv(module) }.constant_sizes()
 }
 
@@ -43,38 +44,38 @@ const OP_TYPE_FLOAT: u32 = 22;
 const OP_FUNCTION_PARAMETER: u32 = 55;
 /// The first instruction of a function's body.
 const OP_LABEL: u32 = 248;
-/// The first instruction of a function: nothing about kernels as a whole comes behind it.
+/// The first instruction of a function. No declarations about kernels follow it.
 const OP_FUNCTION: u32 = 54;
-/// The mode of an entry point that says the largest size of its work-groups.
+/// The execution mode that specifies the maximum size of work-groups.
 const MODE_LARGEST_SIZE: u32 = 5893;
 
-/// Returns the words of a module. The last bytes of a damaged one may be missing.
+/// Returns the words of a module. A damaged one may have extra bytes at its end, which are ignored.
 fn words_of(module: &[u8]) -> Vec<u32> {
     let (words, _) = module.as_chunks::<4>();
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Returns the instructions behind a module's header: the operation of each, and all its words. A damaged
-/// module is read up to where it is damaged.
+/// Yields the instructions after a module's header, as operation and words. Stops where a module is
+/// damaged.
 fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(HEADER..).unwrap_or_default();
     std::iter::from_fn(move || {
         let first = *rest.first()?;
         let (instruction, behind) = rest.split_at_checked((first >> 16) as usize)?;
         rest = behind;
-        // An instruction without words would never end.
+        // An instruction of no words would be read forever.
         (!instruction.is_empty()).then_some((first & 0xFFFF, instruction))
     })
 }
 
-/// Returns a text in the words of an instruction, up to its zero.
+/// Returns the text in the words of an instruction, up to its zero byte.
 fn text_of(words: &[u32]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     String::from_utf8_lossy(text).into_owned()
 }
 
-/// Returns the largest size of work-groups of each kernel for which a module says one.
+/// Returns the maximum size of work-groups of each kernel that declares one.
 pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
     let words = words_of(module);
     let (mut names, mut sizes) = (HashMap::new(), HashMap::new());
@@ -96,8 +97,8 @@ pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
         .collect()
 }
 
-/// Returns the bytes of each parameter of a kernel that is a single number, and `None` for the others; nothing
-/// for a kernel that the module does not have.
+/// Returns the size in bytes of each parameter of a kernel that is a single number, and `None` for
+/// other parameters. The result is empty if the module does not contain the kernel.
 pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
     let words = words_of(module);
     let (mut entry, mut sizes) = (None, HashMap::new());
@@ -121,7 +122,7 @@ pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
     parameters
 }
 
-/// Refuses a value for a constant that there isn't, or of another size.
+/// Fails for a value of a constant that does not exist or has another size.
 ///
 /// # Errors
 /// `INVALID_SPEC_ID`, `INVALID_VALUE`.
@@ -146,7 +147,7 @@ pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Re
 mod tests {
     use super::*;
 
-    /// The kernels of the conformance suite, of which `scale` has a constant of 32 bits.
+    /// The kernels of the conformance suite. `scale` has a 32-bit constant.
     const MODULE: &[u8] = include_bytes!("../../../conformance/kernels/kernels.spv");
 
     #[test]
@@ -171,7 +172,7 @@ mod tests {
         for end in (0..MODULE.len()).step_by(7) {
             numbers(&MODULE[..end], "fill");
         }
-        // Instructions of no words, and of more than there are.
+        // Instructions with no words, and with more words than the module has.
         for damaged in [0, 0xFFFF_0036] {
             let words = [MAGIC, 0, 0, 0, 0, damaged, 0].map(u32::to_le_bytes);
             assert!(numbers(&words.concat(), "fill").is_empty());

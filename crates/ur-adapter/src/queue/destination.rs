@@ -1,4 +1,5 @@
-//! Destinations of commands: submissions to queues, command buffers, and questions.
+//! Destinations of commands: submissions to queues, command buffers, and checks without a
+//! submission.
 
 use super::Queue;
 use crate::abi::object::{Ref, Shared};
@@ -6,7 +7,7 @@ use crate::context::Context;
 use crate::discovery::Device;
 use crate::memory::buffer::BufferUse;
 
-/// A place that commands are made for.
+/// The destination for which a command is made.
 pub(crate) trait Destination {
     /// Returns the context.
     fn context(&self) -> &Ref<Context>;
@@ -14,16 +15,16 @@ pub(crate) trait Destination {
     /// Returns the device.
     fn device(&self) -> &Ref<Device>;
 
-    /// Returns whether the command runs any number of times: then its memory is kept although nothing runs,
-    /// and freeing it must not wait.
+    /// Returns whether the command may run any number of times. Its memory is then kept even while
+    /// no command runs, and freeing the memory must not wait for that.
     fn is_recording(&self) -> bool;
 
-    /// Notes that a command uses a buffer that wants to know of its queues.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
     fn note(&self, buffer: BufferUse<'_>);
 }
 
-/// A question about commands that are never submitted: it is asked as if they were submitted to the queue, and leaves no
-/// trace.
+/// The destination of commands that are only checked and never submitted. They are checked as if
+/// they were submitted to the queue, and have no side effects.
 pub(crate) struct Question<'a>(pub(crate) &'a Queue);
 
 impl Destination for Question<'_> {

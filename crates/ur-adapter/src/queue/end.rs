@@ -1,4 +1,4 @@
-//! The ends of queues' commands, for objects that have something to do then.
+//! The completion of a queue's commands, for objects that wait for it.
 
 use super::{Queue, QueueState};
 use crate::abi::lock::Lock;
@@ -8,10 +8,10 @@ use std::sync::{Arc, Weak};
 /// The number of the only signal of each event here.
 pub(crate) const ENDED: u64 = 1;
 
-/// Tells when a queue's commands are done, also those of a queue that was dropped.
+/// Reports when a queue's commands are done, even if the queue was dropped.
 pub(crate) struct QueueEnd {
     queue: Weak<QueueState>,
-    /// Signalled behind the commands of a queue that was dropped while it was busy.
+    /// The event that follows the commands of a queue that was dropped while it was busy.
     of_dropped: Lock<Option<Event>>,
 }
 
@@ -23,12 +23,12 @@ impl QueueEnd {
         })
     }
 
-    /// Returns an event that is signalled when all commands that were submitted are done; `None` for a
-    /// queue that was idle when it was dropped.
+    /// Returns an event that is signalled when all submitted commands are done. Returns `None` for
+    /// a queue that was idle when it was dropped.
     ///
     /// # Errors
-    /// Limits of the system; a queue that takes no command, such as one that the program records in a
-    /// graph just now.
+    /// Limits of the system, or a queue that accepts no commands, such as one that is being
+    /// captured.
     pub(crate) fn event(&self, context: &Context) -> crosshandle::Result<Option<Event>> {
         let Some(queue) = self.queue.upgrade() else {
             return Ok(self.of_dropped.lock().clone());
@@ -39,7 +39,7 @@ impl QueueEnd {
         Ok(Some(event))
     }
 
-    /// Returns whether the queue was dropped, and its commands are done.
+    /// Returns whether the queue was dropped and its commands are done.
     fn is_over(&self) -> bool {
         let is_signalled = |event: &Event| !matches!(event.try_wait_submitted(), Ok(false));
         self.queue.strong_count() == 0 && self.of_dropped.lock().as_ref().is_none_or(is_signalled)
@@ -51,14 +51,14 @@ fn new_event(context: &Context) -> crosshandle::Result<Event> {
 }
 
 impl Queue {
-    /// Submits the last command of a queue that is dropped while it is busy, and lets it tell when it is
-    /// done those that want to know.
+    /// Submits the last command of a queue that is dropped while it is busy. Notifies the waiting
+    /// objects when the command is done.
     pub(super) fn submit_last(&self, last: Command) -> crosshandle::Result<()> {
         let end = &self.state.end;
         let last = last.after_earlier();
         let is_watched = Arc::strong_count(end) > 1;
         let context = self.context.on(self.device()).ok();
-        // Without the event, the command does what it is for all the same.
+        // The command serves its purpose even if the event cannot be created.
         let event = context
             .filter(|_| is_watched)
             .and_then(|context| new_event(context).ok());
@@ -76,7 +76,7 @@ impl Queue {
 pub(crate) struct Users(Lock<Vec<Arc<QueueEnd>>>);
 
 impl Users {
-    /// Notes a queue, before a command that uses the object is submitted to it.
+    /// Records a queue. Call it before a command that uses the object is submitted to the queue.
     pub(crate) fn note(&self, queue: &Queue) {
         let end = &queue.state.end;
         let mut ends = self.0.lock();

@@ -59,7 +59,8 @@ entry_points! {
     ) {
         let kind = desc.and_then(|desc| NonNull::new(desc.pNativeData.cast::<i32>()));
         if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
-            // SAFETY: the caller's description says where the number of the queue's kind goes.
+            // SAFETY: the caller's description contains the address for the number of the queue's
+            // kind.
             unsafe { kind.write(own) };
         }
         let of_driver = queue.inner().native().map(NativeObject::raw);
@@ -79,7 +80,8 @@ entry_points! {
             let flags = unsafe { native_flags(properties) }?;
             let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
             let inner = context.on(device)?;
-            // SAFETY: the caller passes a queue of the driver, and keeps it unless he gives it away.
+            // SAFETY: the caller passes a queue of the driver, and keeps it unless it transfers the
+            // ownership.
             let inner = unsafe { inner.adopt_queue(of_driver(native), ownership(is_owned))? };
             return created.put(Queue::create(context, device, inner, flags));
         }
@@ -97,7 +99,7 @@ entry_points! {
 
     fn finish(queue: Handle<Queue>) {
         if let Some(capture) = queue.capture_slot().capture() {
-            return Err(capture.refuse("a queue that captures runs nothing that could be waited for"));
+            return Err(capture.refuse("a capturing queue runs no commands that could be waited for"));
         }
         Ok(queue.inner().finish()?)
     }
@@ -107,7 +109,7 @@ entry_points! {
     }
 }
 
-/// Refuses flags that don't exist or exclude each other.
+/// Fails for unknown flags, and for flags that exclude each other.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`, `INVALID_QUEUE_PROPERTIES`.
@@ -130,18 +132,18 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
         return invalid("a queue cannot submit both in batches and immediately");
     }
     if flags & (UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT) != 0 {
-        return invalid("there are no queues on the device, to which only kernels could submit");
+        return invalid("queues on the device, to which kernels submit, are not supported");
     }
     Ok(())
 }
 
-/// Refuses a queue of another group than the first.
+/// Fails for a compute queue index other than the first one.
 ///
 /// # Errors
-/// `INVALID_VALUE` for any but the first of a device's groups of compute queues.
+/// `INVALID_VALUE` for any compute queue index other than 0.
 ///
 /// # Safety
-/// The structures after the properties are as [`chain::find`] demands.
+/// The structures that follow the properties satisfy [`chain::find`].
 unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
     // SAFETY: as promised to this function.
@@ -154,12 +156,12 @@ unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_queue_info_t::UR_QUEUE_INFO_CONTEXT => query.value(queue.context.handle()),
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE => query.value(queue.state.device.handle()),
-        // There are no queues on the device.
+        // Queues on the device are not supported.
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE_DEFAULT => {
             query.value::<ur_queue_handle_t>(std::ptr::null_mut())
         }
@@ -174,18 +176,20 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
     }
 }
 
-/// Returns the flags that the properties of a native queue tell.
+/// Returns the flags for the properties of a native queue.
 ///
 /// # Errors
-/// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted; as [`check_flags`].
+/// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted, and the errors of
+/// [`check_flags`].
 ///
 /// # Safety
-/// The structures after the properties are as [`chain::find`] demands.
+/// The structures that follow the properties satisfy [`chain::find`].
 unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {
     let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
-    // SAFETY: as promised to this function; the number of a kind is where its description says.
+    // SAFETY: as promised to this function. The description contains the address for the number of
+    // the kind.
     let (kind, own) = unsafe {
         let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
         let kind = chain::find::<ur_queue_native_desc_t>(next, stype)

@@ -1,4 +1,4 @@
-//! Functions of the program that queues call, and waits that must not happen inside of them.
+//! Functions of the program that queues call, and waits that must not happen inside them.
 
 use crate::tuning::{IN_USE_POLL_DIVISOR, IN_USE_POLL_LONGEST, IN_USE_POLL_SHORTEST};
 use std::cell::Cell;
@@ -7,23 +7,24 @@ use std::ffi::c_void;
 use std::thread;
 use std::time::Instant;
 
-/// A function of the caller's, with its argument.
+/// A function of the caller, with its argument.
 pub(crate) struct HostFunction {
     function: unsafe extern "C" fn(*mut c_void),
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function, and `new` was told that any thread may do that.
+// SAFETY: the data is only passed to the function, and the caller of `new` allowed that on any
+// thread.
 unsafe impl Send for HostFunction {}
 
 thread_local! {
-    /// Whether this thread runs a function for a queue, which does nothing else meanwhile.
+    /// Whether this thread runs a function for a queue. The thread does nothing else meanwhile.
     static IS_INSIDE_A_QUEUE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl HostFunction {
     /// # Safety
-    /// The function may be called once, with this argument, by any thread.
+    /// The function may be called once with this argument, on any thread.
     pub(crate) unsafe fn new(
         function: unsafe extern "C" fn(*mut c_void),
         data: *mut c_void,
@@ -34,15 +35,15 @@ impl HostFunction {
     /// Calls the function.
     pub(crate) fn run(self) -> Result<(), Infallible> {
         IS_INSIDE_A_QUEUE.set(true);
-        // SAFETY: promised to `new`; this is the only call.
+        // SAFETY: promised to `new`. This is the only call.
         unsafe { (self.function)(self.data) };
         IS_INSIDE_A_QUEUE.set(false);
         Ok(())
     }
 }
 
-/// Waits while commands use something. In a function of a queue it doesn't wait, since the commands
-/// may come after that function.
+/// Waits while commands use an object. Does not wait inside a queue's function, because the
+/// commands may follow that function.
 pub(crate) fn wait_while(is_in_use: impl Fn() -> bool) {
     let began = Instant::now();
     while is_in_use() && !IS_INSIDE_A_QUEUE.get() {

@@ -1,4 +1,4 @@
-//! Queues: commands run in order, or as soon as what they wait for has happened.
+//! Queues, which run commands in order, or as soon as the events that they wait for have happened.
 
 pub(crate) mod destination;
 pub(crate) mod end;
@@ -47,7 +47,7 @@ impl Finish for QueueState {
 }
 
 impl Queue {
-    /// Makes a queue for the caller.
+    /// Creates a queue for the caller.
     fn create(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -83,24 +83,24 @@ impl Queue {
         &self.state.inner
     }
 
-    /// Returns the place of the capture that the queue records in.
+    /// Returns the slot for the capture that the queue records into.
     #[inline]
     pub(crate) fn capture_slot(&self) -> &Arc<CaptureSlot> {
         &self.state.capture
     }
 
-    /// Returns whether each command comes after the one before.
+    /// Returns whether commands run in order.
     pub(crate) fn is_in_order(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_OUT_OF_ORDER_EXEC_MODE_ENABLE == 0
     }
 
-    /// Returns whether the queue's events take timestamps.
+    /// Returns whether the queue's events record timestamps.
     #[inline]
     pub(crate) fn is_profiling(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_PROFILING_ENABLE != 0
     }
 
-    /// Returns whether waiting for the queue's events shall sleep at once.
+    /// Returns whether threads that wait for the queue's events should sleep at once.
     #[inline]
     pub(crate) fn is_low_power(&self) -> bool {
         self.state.flags & UR_QUEUE_FLAG_LOW_POWER_EVENTS_SUPPORT_EXP != 0
@@ -108,8 +108,8 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Lets the last command keep the context: commands still run, and may use what only the context
-    /// keeps, such as addresses with physical memory.
+    /// Keeps the context until the last command is done. Running commands may use objects that only
+    /// the context keeps, such as addresses with physical memory.
     fn drop(&mut self) {
         if self.inner().is_idle() {
             return;
@@ -120,7 +120,7 @@ impl Drop for Queue {
             Ok::<_, Infallible>(())
         });
         if let Err(error) = self.submit_last(release) {
-            tracing::error!(%error, "a context may go before the commands that use it");
+            tracing::error!(%error, "a context may end before the commands that use it");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Commands for awaited events.
+//! Commands for awaited signals.
 
 use crate::request::{Answer, CommandError, Request, done, one, read};
 use crate::state::PeerState;
@@ -21,7 +21,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
     })
 }
 
-/// The time limit of what names none.
+/// Returns the time limit of commands without one.
 fn limit() -> Duration {
     Duration::from_secs(30) * slowdown()
 }
@@ -32,19 +32,19 @@ fn late(what: &str) -> CommandError {
     CommandError { kind, message }
 }
 
-/// `await NAME VALUE`: by a future
+/// `await NAME VALUE`: awaits a signal through a future
 fn await_value(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     block_on(event.reached(request.parsed(1)?), limit()).ok_or_else(|| late("a future"))??;
     done()
 }
 
-/// `await-callback NAME VALUE`: by a function
+/// `await-callback NAME VALUE`: awaits a signal through a function
 fn await_callback(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let (tell, told) = channel();
     let subscription = event.on_signal(request.parsed(1)?, move |result| {
-        // Nobody listens any more if it is late.
+        // The receiver is gone if the call is late.
         let _ = tell.send(result);
     })?;
     told.recv_timeout(limit())
@@ -53,7 +53,7 @@ fn await_callback(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// Returns events with values.
+/// Parses events with values.
 fn values(state: &PeerState, words: &[&str]) -> Result<Vec<(Event, u64)>, CommandError> {
     let value = |word: &&str| {
         let (name, value) = word
@@ -64,8 +64,8 @@ fn values(state: &PeerState, words: &[&str]) -> Result<Vec<(Event, u64)>, Comman
     words.iter().map(value).collect()
 }
 
-/// `await-notified MS NAME:VALUE…`: by one notifier. Ends with the first error → places in the order in
-/// which they came
+/// `await-notified MS NAME:VALUE…`: awaits signals through one notifier, until the first error →
+/// indices in the order of the notifications
 fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
     let end = Instant::now() + request.timeout(0)?;
     let awaited = values(state, request.words_from(1))?;
@@ -78,9 +78,11 @@ fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
         let left = end.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(|_| CommandError::usage("too long"))?;
         let mut files = [PollFd::new(&notifier, PollFlags::IN)];
-        if poll(&mut files, Some(&left)).map_err(std::io::Error::from)? == 0 {
-            return Err(late(&format!("a notifier after {}", places.len())));
-        }
+        match poll(&mut files, Some(&left)) {
+            Ok(0) => return Err(late(&format!("a notifier after {}", places.len()))),
+            Err(rustix::io::Errno::INTR) => continue,
+            polled => polled.map_err(std::io::Error::from)?,
+        };
         while let Some(notification) = notifier.next() {
             notification.result?;
             places.push(notification.token.to_string());
@@ -89,7 +91,7 @@ fn await_notified(state: &PeerState, request: &Request<'_>) -> Answer {
     Ok(places)
 }
 
-/// `await-stream NAME AFTER LAST`: by a stream, whose values grow → how many came
+/// `await-stream NAME AFTER LAST`: awaits a stream, whose values grow → the number of values
 fn await_stream(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let (mut reached, last): (u64, u64) = (request.parsed(1)?, request.parsed(2)?);
@@ -107,8 +109,8 @@ fn await_stream(state: &PeerState, request: &Request<'_>) -> Answer {
     one(items)
 }
 
-/// `await-dropped NAME LAST`: drops futures of the next value and of the one after it, begun and not
-/// ended, until the event has reached `LAST` → how many were pending
+/// `await-dropped NAME LAST`: starts futures of the next value and of the one after it, and drops
+/// them, until the event has reached `LAST` → the number of futures that were pending
 fn await_dropped(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let last: u64 = request.parsed(1)?;

@@ -1,5 +1,5 @@
-//! Commands that attack the sleepers of an event, as a hostile process does that was given a handle
-//! to it. They know nothing of the protocol: an event's slot is found in this process's own memory.
+//! Commands that attack the sleepers of an event, as a hostile process with a handle to it can do.
+//! They do not use the protocol: they find an event's slot in this process's memory.
 
 use crate::request::{Answer, CommandError, Request, done, one};
 use crate::state::PeerState;
@@ -13,18 +13,18 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a page.
+/// Size of a page, in bytes.
 const PAGE: usize = 4096;
-/// Completion words of an event, which follow its first word.
+/// Number of completion words of an event. They follow its first word.
 const WORDS: usize = 7;
-/// Bits of an event's first word below the number of its latest signal.
+/// Number of bits in an event's first word below the number of its latest signal.
 const NUMBER_SHIFT: u32 = 14;
-/// Index of the half of a completion word that sleepers are counted in; the other one is slept on.
+/// Index of the half of a completion word that counts sleepers. Threads sleep on the other half.
 const COUNT: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
-/// Time between two rounds of an attack.
+/// Pause between two rounds of an attack.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Sleepers that this process's attacks have met so far.
+/// Number of sleepers that this process's attacks have met so far.
 static MET: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
@@ -35,8 +35,8 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
     })
 }
 
-/// `divert NAME requeue|lock-pi|zero-counts`: attacks the sleepers of an event from now until this
-/// process ends. No other event in this process's memory may be at the same number.
+/// `divert NAME requeue|lock-pi|zero-counts`: attacks the sleepers of an event until this process
+/// ends. No other event in this process's memory may have the same latest number.
 fn divert(state: &PeerState, request: &Request<'_>) -> Answer {
     let number = state.event(request.word(0)?)?.submitted();
     let words = words_of_event_at(number)?;
@@ -55,14 +55,14 @@ fn divert(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// The halves of a completion word.
+/// The two halves of a completion word.
 #[derive(Clone, Copy)]
 struct Word {
     count: &'static AtomicU32,
     sequence: &'static AtomicU32,
 }
 
-/// Moves the sleepers of a word to a futex that nobody wakes.
+/// Moves the sleepers of a word to a futex that no thread wakes.
 fn requeue(word: &Word) {
     static NOWHERE: AtomicU32 = AtomicU32::new(0);
     let expected = word.sequence.load(Ordering::Relaxed);
@@ -79,8 +79,8 @@ fn zero_counts(word: &Word) {
     );
 }
 
-/// Makes the first sleeper of each word one that waits for a lock with priority inheritance: the
-/// kernel then refuses to wake the others (`EINVAL`).
+/// Makes the first sleeper of each word wait for a lock with priority inheritance. The kernel then
+/// refuses to wake the others (`EINVAL`).
 fn hold_by_priority(words: [Word; WORDS]) -> Answer {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
@@ -95,7 +95,7 @@ fn hold_by_priority(words: [Word; WORDS]) -> Answer {
     for word in words {
         let before = word.sequence.swap(holder, Ordering::SeqCst);
         thread::spawn(move || lock_pi(word.sequence, Flags::empty(), None));
-        // The kernel's mark, which it sets under the lock that wakes take.
+        // The kernel sets this mark while it holds the lock that wake-ups take.
         while word.sequence.load(Ordering::SeqCst) & WAITERS == 0 {
             if Instant::now() >= end {
                 return Err(CommandError::usage("a lock is not waited for"));
@@ -107,8 +107,8 @@ fn hold_by_priority(words: [Word; WORDS]) -> Answer {
     done()
 }
 
-/// Returns the completion words of the only event in shared memory whose signals up to `number` are
-/// complete.
+/// Returns the completion words of the only event in shared memory whose latest completed signal is
+/// `number`.
 fn words_of_event_at(number: u64) -> Result<[Word; WORDS], CommandError> {
     let is_issued = |bytes: &[u8]| {
         let word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
@@ -128,9 +128,9 @@ fn words_of_event_at(number: u64) -> Result<[Word; WORDS], CommandError> {
     };
     let half = |address: usize| {
         let place = ptr::with_exposed_provenance_mut::<u32>(address);
-        // SAFETY: a writable page of this process's own memory, which stays mapped while the event is
-        // open: until this process ends. The address is a multiple of four, and all processes access
-        // events atomically.
+        // SAFETY: the page is writable memory of this process. It stays mapped while the event is
+        // open, which is until this process ends. The address is a multiple of four, and all
+        // processes access events atomically.
         unsafe { AtomicU32::from_ptr(place) }
     };
     Ok(std::array::from_fn(|index| {
@@ -142,8 +142,7 @@ fn words_of_event_at(number: u64) -> Result<[Word; WORDS], CommandError> {
     }))
 }
 
-/// Returns the addresses of the pages that this process shares with others and may write, as far as
-/// it has used them.
+/// Returns the addresses of shared pages that this process may write and has used.
 fn shared_pages() -> Result<Vec<usize>, CommandError> {
     const PRESENT: u64 = 1 << 63;
     let pagemap = File::open("/proc/self/pagemap")?;

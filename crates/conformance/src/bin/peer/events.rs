@@ -63,7 +63,7 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `signal NAME [COUNT]` → the last number
+/// `signal NAME [COUNT]` → the number of the last signal
 fn signal(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     let count: u64 = request.parsed(1).unwrap_or(1);
@@ -122,7 +122,7 @@ fn wait_value(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `try-wait NAME [VALUE]` → whether it is complete
+/// `try-wait NAME [VALUE]` → whether the event is complete
 fn try_wait(state: &PeerState, request: &Request<'_>) -> Answer {
     let event = state.event(request.word(0)?)?;
     if request.words_from(1).is_empty() {
@@ -166,7 +166,7 @@ fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> 
     names.iter().map(|name| state.event(name)).collect()
 }
 
-/// `ping-pong PING PONG ROUNDS`: answers each signal of one event with one of the other.
+/// `ping-pong PING PONG ROUNDS`: replies to each signal of one event with a signal of the other.
 fn ping_pong(state: &PeerState, request: &Request<'_>) -> Answer {
     let ping = state.event(request.word(0)?)?;
     let pong = state.event(request.word(1)?)?;

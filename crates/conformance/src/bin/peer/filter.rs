@@ -1,4 +1,4 @@
-//! Commands that have the system refuse calls from now on, as older kernels and sandboxes do.
+//! Commands that make the kernel refuse calls from now on, as older kernels and sandboxes do.
 
 use crate::request::{Answer, CommandError, Request, done};
 use libc::{sock_filter, sock_fprog};
@@ -12,10 +12,10 @@ pub(crate) fn execute(request: &Request<'_>) -> Option<Answer> {
     })
 }
 
-/// Has the system refuse the socket option `SO_PASSRIGHTS`, as before Linux 6.16.
+/// Makes the kernel refuse the socket option `SO_PASSRIGHTS`, as before Linux 6.16.
 fn forbid_passrights() -> Answer {
     const SO_PASSRIGHTS: u32 = 83;
-    /// The low half of the third argument.
+    /// Offset of the low half of the call's third argument.
     const OPTION: usize = offset_of!(libc::seccomp_data, args)
         + 2 * size_of::<u64>()
         + if cfg!(target_endian = "little") { 0 } else { 4 };
@@ -29,7 +29,7 @@ fn forbid_passrights() -> Answer {
     ])
 }
 
-/// `forbid-calls CALL…`: has the system refuse these calls, as runtimes of containers do.
+/// `forbid-calls CALL…`: makes the kernel refuse these calls, as container runtimes do.
 fn forbid_calls(request: &Request<'_>) -> Answer {
     let mut filter = vec![load(offset_of!(libc::seccomp_data, nr))];
     for call in request.words_from(0) {
@@ -50,7 +50,7 @@ fn install(filter: &[sock_filter]) -> Answer {
         len: filter.len() as u16,
         filter: filter.as_ptr().cast_mut(),
     };
-    // SAFETY: the calls read the filter, which is there until they return.
+    // SAFETY: the calls read the filter, which is valid until they return.
     let result = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         libc::syscall(
@@ -75,12 +75,12 @@ fn statement(code: u32, k: u32) -> sock_filter {
     }
 }
 
-/// Loads a word of what a filter sees, by its offset in bytes.
+/// Returns an instruction that loads a word of the filter's input, at an offset in bytes.
 fn load(at: usize) -> sock_filter {
     statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, at as u32)
 }
 
-/// Skips some instructions unless the loaded word is `value`.
+/// Returns an instruction that skips `skipped` instructions unless the loaded word is `value`.
 fn unless(value: i64, skipped: u8) -> sock_filter {
     let code = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
     sock_filter {

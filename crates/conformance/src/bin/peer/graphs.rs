@@ -19,7 +19,8 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
     })
 }
 
-/// `graph NAME MEMORY STEP…` → the number of nodes, each of which comes after the one before
+/// `graph NAME MEMORY STEP…`: records a graph whose nodes run one after the other → the number of
+/// nodes
 fn record(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(1)?)?;
     let mut graph = state.context(request)?.create_graph();
@@ -46,7 +47,8 @@ fn update(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `fill,TO,LEN,BYTE | copy,TO,FROM,LEN | scale,KERNELS,NUMBER | fill-words,KERNELS,NUMBER`, on a memory
+/// Parses a step on a memory:
+/// `fill,TO,LEN,BYTE | copy,TO,FROM,LEN | scale,KERNELS,NUMBER | fill-words,KERNELS,NUMBER`
 fn step(state: &PeerState, memory: &Memory, word: &str) -> Result<Command, CommandError> {
     let words: Vec<_> = word.split(',').collect();
     Ok(match words[..] {
@@ -71,7 +73,7 @@ fn step(state: &PeerState, memory: &Memory, word: &str) -> Result<Command, Comma
     })
 }
 
-/// `run GRAPH`, as a command of a queue
+/// `run GRAPH`: a command of a queue
 pub(crate) fn run(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     Ok(state.graph(request.word(2)?)?.executable.command())
 }

@@ -20,7 +20,8 @@ fn load(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `fill-words | scale KERNELS MEMORY NUMBER`, as a command of a queue, from the word `at` on
+/// `fill-words | scale KERNELS MEMORY NUMBER`: a command of a queue, whose arguments start at word
+/// `at`
 pub(crate) fn launch(
     state: &PeerState,
     request: &Request<'_>,
@@ -35,7 +36,7 @@ pub(crate) fn launch(
     })
 }
 
-/// `fault KERNELS`, as a command of a queue: a kernel that writes to an address without memory
+/// `fault KERNELS`: a command of a queue, which runs a kernel that writes to an unmapped address
 pub(crate) fn fault(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     let kernels = state.kernels(request.word(2)?)?;
     Ok(kernels.fault()?)

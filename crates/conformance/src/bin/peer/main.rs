@@ -1,9 +1,13 @@
-//! The peer process of the conformance suite: executes commands line by line.
+//! The peer process of the conformance suite, which executes commands line by line.
 //!
-//! `crosshandle-peer DEVICE [SOCKET_DIRECTORY]` reads requests from standard input: a number, a
-//! command, words and `key=value` options. It answers each with its number and `ok WORDS…` or `err
-//! KIND MESSAGE`. A request with an `&` before its number is executed in a thread of its own; then
-//! the line `begun THREAD` comes first.
+//! `crosshandle-peer DEVICE [SOCKET_DIRECTORY]` reads requests from standard input. A request
+//! consists of a number, a command, words and `key=value` options. The peer replies with the number
+//! and `ok WORDS…` or `err KIND MESSAGE`. If `&` precedes the number, the request is executed on a
+//! thread of its own, and the line `begun THREAD` comes before the reply.
+//!
+//! `crosshandle-peer write MODEL BYTE [claim]` and `crosshandle-peer follow MODEL BYTE` are
+//! separate programs. The first one updates a model in place, and the second one reads it at the
+//! same time.
 
 mod awaited;
 mod diversion;
@@ -32,14 +36,15 @@ fn main() -> ExitCode {
         eprintln!("usage: crosshandle-peer DEVICE [SOCKET_DIRECTORY]");
         return ExitCode::from(2);
     };
-    // Killed with the suite even when it is stopped and cannot notice the end of its input.
+    // The peer is killed with the suite, even if it is stopped and cannot notice the end of its
+    // input.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     if let Err(error) = crosshandle_conformance::faults::install_if_asked() {
         eprintln!("counting steps: {error}");
         return ExitCode::FAILURE;
     }
     if device == "exec" {
-        // The program is what counts: `exec PROGRAM ARGUMENTS…`.
+        // The command line is `exec PROGRAM ARGUMENTS…`, which starts another program.
         let Some(program) = arguments.next() else {
             return ExitCode::from(2);
         };
@@ -47,7 +52,15 @@ fn main() -> ExitCode {
         eprintln!("starting a program: {error}");
         return ExitCode::FAILURE;
     }
-    let state = Arc::new(PeerState::new(device, arguments.next()));
+    let rest: Vec<_> = arguments.collect();
+    let words: Vec<_> = std::iter::once(&device)
+        .chain(&rest)
+        .map(String::as_str)
+        .collect();
+    if let Some(code) = crosshandle_conformance::faults::run_model_program(&words) {
+        return code;
+    }
+    let state = Arc::new(PeerState::new(device, rest.into_iter().next()));
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         let (own_thread, line) = match line.strip_prefix('&') {
             Some(rest) => (true, rest.to_owned()),
@@ -80,7 +93,7 @@ fn answer(state: &Arc<PeerState>, number: &str, question: &str) {
     match result {
         Ok(words) => say(format!("{number} ok {}", words.join(" ")).trim_end()),
         Err(CommandError { kind, message }) => {
-            // An answer is one line.
+            // A reply must be one line.
             let message = message.replace('\n', " ");
             say(&format!("{number} err {kind} {message}"));
         }
@@ -114,7 +127,7 @@ fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Answer {
 
 fn say(line: &str) {
     let mut output = std::io::stdout().lock();
-    // If the suite has ended, nothing reads the line, and this process ends with its input.
+    // If the suite has ended, no process reads the line, and this process ends with its input.
     let _ = writeln!(output, "{line}");
     let _ = output.flush();
 }

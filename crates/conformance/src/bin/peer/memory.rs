@@ -81,8 +81,8 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     Ok(words)
 }
 
-/// `open-bundle NAME HEX [context=C]`: unpacks a bundle's bytes, and opens its memory as `NAME0`, `NAME1` and so
-/// on, and its event as `NAME` → structure, the number of the event's signal
+/// `open-bundle NAME HEX [context=C]`: unpacks a bundle's bytes, opens its memory as `NAME0`,
+/// `NAME1` and so on, and opens its event as `NAME` → structure, number of the event's signal
 fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
     let (name, text) = (request.word(0)?, request.word(1)?);
     let digits = text.as_bytes().chunks(2);
@@ -113,7 +113,7 @@ fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes are in the memory
-/// `SOURCE` → nanoseconds for each. Each memory must start with its number, which is checked.
+/// `SOURCE` → nanoseconds per handle. Each memory must start with its own number, which is checked.
 /// Events with an even number are signalled.
 fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
     let context = state.context(request)?;
@@ -187,8 +187,7 @@ fn zeros(state: &PeerState, request: &Request<'_>) -> Answer {
     one(bytes.iter().all(|byte| *byte == 0))
 }
 
-/// `try-write NAME`: writes through the safe interface, which must refuse to write read-only
-/// memory.
+/// `try-write NAME`: writes through the safe interface, which must refuse read-only memory.
 fn try_write(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     Transfer::new(&state.context(request)?)?.write(&memory, 0, &[1])?;
@@ -205,7 +204,7 @@ fn add(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, whatever happens then.
+/// `poke NAME OFFSET [context=C]`: writes a byte through the raw address, even if that faults.
 fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -216,17 +215,17 @@ fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     if memory.bytes().is_err() {
         return poke_device(&state.context(request)?, place);
     }
-    // SAFETY: the byte is in memory that stays mapped during the call. If that is mapped read-only,
-    // this process ends with SIGSEGV, which the case expects.
+    // SAFETY: the byte is in memory that stays mapped during the call. If the memory is mapped
+    // read-only, this process ends with SIGSEGV, which the case expects.
     unsafe { place.write_volatile(0x5A) };
     done()
 }
 
-/// Writes a byte by a command, for memory that the host cannot access.
+/// Writes a byte through a queue, for memory that the host cannot access.
 pub(crate) fn poke_device(context: &Context, place: *mut u8) -> Answer {
     let place = NonNull::new(place).ok_or_else(|| CommandError::usage("null"))?;
-    // SAFETY: the byte is mapped until the command is done. If it is mapped read-only, the device
-    // refuses the write and this process can no longer use it, which the case expects.
+    // SAFETY: the byte is mapped until the command is complete. If it is mapped read-only, the
+    // device refuses the write and becomes unusable for this process, which the case expects.
     let range = unsafe { MemoryRange::from_raw_parts(place, 1, Access::ReadWrite) };
     let queue = context.create_queue()?;
     queue.submit(Command::fill(range, &[0x5A])?)?;

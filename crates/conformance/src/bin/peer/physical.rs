@@ -85,8 +85,8 @@ fn map(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `map-pieces RANGE COUNT [context=C]`: maps so many new physical memories, each as small as can be, side by
-/// side from the start on
+/// `map-pieces RANGE COUNT [context=C]`: maps `COUNT` new physical memories of the smallest size
+/// side by side, from the start of the range
 fn map_pieces(state: &PeerState, request: &Request<'_>) -> Answer {
     let (range, context) = (state.range(request.word(0)?)?, state.context(request)?);
     let unit = context.device().info().granularity;
@@ -145,8 +145,8 @@ fn check(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, whatever happens
-/// then.
+/// `range-poke RANGE OFFSET [context=C]`: writes a byte through the raw address, even if that
+/// faults.
 fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     let range = state.range(request.word(0)?)?;
     let offset: usize = request.parsed(1)?;
@@ -158,13 +158,13 @@ fn poke(state: &PeerState, request: &Request<'_>) -> Answer {
     if !context.device().info().capabilities.host_accessible_memory {
         return poke_device(&context, place);
     }
-    // SAFETY: the byte is in a part of the range where memory is mapped. If that is mapped
+    // SAFETY: the byte is in a part of the range where memory is mapped. If the memory is mapped
     // read-only, this process ends with SIGSEGV, which the case expects.
     unsafe { place.write_volatile(0x5A) };
     done()
 }
 
-/// Returns the byte range of an offset and a length, which are words `index` and `index` + 1.
+/// Returns the byte range of an offset and a length, which are the words `index` and `index + 1`.
 fn part(request: &Request<'_>, index: usize) -> Result<Range<usize>, CommandError> {
     let (offset, len): (usize, usize) = (request.parsed(index)?, request.parsed(index + 1)?);
     Ok(offset..offset.saturating_add(len))

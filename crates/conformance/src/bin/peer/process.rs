@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Returns the id of the calling thread.
+/// Returns the ID of the calling thread.
 pub(crate) fn thread() -> i32 {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
@@ -53,8 +53,8 @@ fn limit_files(request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `take-files NAME LEFT`: opens files until no more than `LEFT` descriptors are left. Closing the
-/// object `NAME` closes them.
+/// `take-files NAME LEFT`: opens files until at most `LEFT` descriptors are free. Closing the
+/// object `NAME` closes the files.
 fn take_files(state: &PeerState, request: &Request<'_>) -> Answer {
     let mut files = Vec::new();
     while let Ok(file) = fs::File::open("/dev/null") {
@@ -72,7 +72,7 @@ fn die() -> Answer {
     Err(CommandError::usage("still alive"))
 }
 
-/// Asks the exporter at a socket for its report; returns the status of the answer.
+/// Requests the report of the exporter at a socket, and returns the reply's status.
 fn describe(request: &Request<'_>) -> Answer {
     let socket = raw::Socket::connect(Path::new(request.word(0)?)).map_err(std::io::Error::from)?;
     let message = raw::Request::describe().bytes();
@@ -84,8 +84,8 @@ fn describe(request: &Request<'_>) -> Answer {
     ])
 }
 
-/// Tries to open writable descriptors from those whose file name contains the given part. Answers
-/// their number, and the number that could be opened writable.
+/// Tries to reopen descriptors for writing if their file name contains the given part. Replies with
+/// the number of such descriptors, and the number that could be opened for writing.
 fn reopen_writable(request: &Request<'_>) -> Answer {
     let part = request.word(0)?;
     let (mut found, mut writable) = (0, 0);

@@ -27,8 +27,9 @@ fn create(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `submit QUEUE barrier | copy TO FROM | fill TO BYTE | copy-rect … | fill-2d … | fail MESSAGE |
-/// panic | scale … | fill-words … | fault … | run GRAPH`, each with `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`
+/// `submit QUEUE COMMAND`, where a command is `barrier`, `copy TO FROM`, `fill TO BYTE`,
+/// `copy-rect …`, `fill-2d …`, `fail MESSAGE`, `panic`, `scale …`, `fill-words …`, `fault …` or
+/// `run GRAPH`. Each accepts `[after=EVENT] [after-value=EVENT:VALUE] [signal=EVENT]`.
 fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     let mut command = match request.word(1)? {
@@ -66,8 +67,8 @@ fn submit(state: &PeerState, request: &Request<'_>) -> Answer {
     done()
 }
 
-/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then offset
-/// and pitches in the destination and in the source
+/// `copy-rect TO FROM WIDTH,ROWS,SLICES OFFSET,ROW,SLICE OFFSET,ROW,SLICE`: the region, then the
+/// offset and the pitches in the destination and in the source
 fn copy_rect(state: &PeerState, request: &Request<'_>) -> Result<Command, CommandError> {
     let [width, rows, slices] = list(request.word(4)?)?;
     let [to_offset, to_row, to_slice] = list(request.word(5)?)?;
@@ -104,7 +105,7 @@ fn from_offset_on(memory: &Memory, offset: usize) -> Result<MemoryRange, Command
     Ok(memory.range(offset..)?)
 }
 
-/// `finish QUEUE MS` → whether it is idle after that
+/// `finish QUEUE MS` → whether the queue is idle afterwards
 fn finish(state: &PeerState, request: &Request<'_>) -> Answer {
     let queue = state.queue(request.word(0)?)?;
     queue.finish_timeout(request.timeout(1)?)?;

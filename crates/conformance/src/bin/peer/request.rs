@@ -1,13 +1,13 @@
-//! Parsed requests, and answers.
+//! Parsed requests, and replies to them.
 
 use std::collections::HashMap;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// The words of an answer, or an error.
+/// The words of a reply, or an error.
 pub(crate) type Answer = Result<Vec<String>, CommandError>;
 
-/// An error to report to the suite.
+/// An error that the peer reports to the suite.
 pub(crate) struct CommandError {
     /// Name of the error's variant.
     pub(crate) kind: String,
@@ -25,7 +25,7 @@ impl CommandError {
 
 impl From<crosshandle::Error> for CommandError {
     fn from(error: crosshandle::Error) -> Self {
-        // Both are timeouts.
+        // The suite treats both variants as timeouts.
         let shown = format!("{error:?}").replacen("NoAnswer", "TimedOut", 1);
         let end = shown.find(|c: char| !c.is_ascii_alphanumeric());
         Self {
@@ -50,7 +50,7 @@ impl From<std::io::Error> for CommandError {
     }
 }
 
-/// One request of the suite.
+/// One request from the suite.
 pub(crate) struct Request<'a> {
     pub(crate) command: &'a str,
     words: Vec<&'a str>,
@@ -118,12 +118,12 @@ pub(crate) fn list<const N: usize>(word: &str) -> Result<[usize; N], CommandErro
         .map_err(|_| CommandError::usage(format!("{word:?} are not {N} numbers")))
 }
 
-/// Returns an answer without words.
+/// Returns a reply without words.
 pub(crate) fn done() -> Answer {
     Ok(Vec::new())
 }
 
-/// Returns an answer of one word.
+/// Returns a reply of one word.
 pub(crate) fn one(word: impl ToString) -> Answer {
     Ok(vec![word.to_string()])
 }

@@ -12,7 +12,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Name of the context for requests that name none.
+/// The name of the context for requests without `context=`.
 const DEFAULT: &str = "default";
 
 #[derive(Clone)]
@@ -31,7 +31,7 @@ pub(crate) enum Object {
     Files(#[expect(dead_code, reason = "it is there to be closed")] Arc<Vec<File>>),
 }
 
-/// The objects of this process, and where it makes contexts.
+/// The objects of this process, and the device and directory of its contexts.
 pub(crate) struct PeerState {
     device: String,
     directory: Option<String>,

@@ -1,4 +1,4 @@
-//! Commands that speak the broker's protocol by hand, as programs do that don't keep to the library.
+//! Commands that use the broker's protocol directly, like programs that do not use the library.
 
 use crate::request::{Answer, CommandError, Request};
 use crosshandle::MemoryHandle;
@@ -28,15 +28,15 @@ fn io(errno: rustix::io::Errno) -> CommandError {
     std::io::Error::from(errno).into()
 }
 
-/// Sends a question, and returns the answer's status and descriptors.
+/// Sends a request, and returns the reply's status and descriptors.
 fn ask(socket: &raw::Socket, question: raw::Request) -> Result<(u16, Vec<OwnedFd>), CommandError> {
     socket.send(&question.bytes(), &[]).map_err(io)?;
     let (answer, files) = socket.receive().map_err(io)?;
     Ok((raw::status(&answer), files))
 }
 
-/// `seize DIRECTORY HANDLE`: takes the descriptor of memory that a handle brings, and tries all ways to
-/// write by it. Answers those that worked.
+/// `seize DIRECTORY HANDLE`: fetches the memory descriptor of a handle, and tries all ways to write
+/// through it. Replies with the ways that worked.
 fn seize(request: &Request<'_>) -> Answer {
     let socket = raw::Socket::connect_in(Path::new(request.word(0)?))?;
     let handle: MemoryHandle = request.word(1)?.parse()?;
@@ -53,7 +53,7 @@ fn seize(request: &Request<'_>) -> Answer {
         return Err(CommandError::usage("no descriptor"));
     };
     let access = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a mapping of its own, which nobody accesses.
+    // SAFETY: the mapping is new, and no code accesses it.
     if unsafe {
         mmap(
             std::ptr::null_mut(),
@@ -90,8 +90,8 @@ fn seize(request: &Request<'_>) -> Answer {
     Ok(ways.into_iter().map(String::from).collect())
 }
 
-/// `ask-report DIRECTORY HANDLE`: asks for the report before and after it has attached. Answers with the
-/// status and the number of descriptors of each answer.
+/// `ask-report DIRECTORY HANDLE`: requests the report before and after attaching. Replies with the
+/// status and the number of descriptors of each reply.
 fn ask_report(request: &Request<'_>) -> Answer {
     let socket = raw::Socket::connect_in(Path::new(request.word(0)?))?;
     let handle: MemoryHandle = request.word(1)?.parse()?;

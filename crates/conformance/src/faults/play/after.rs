@@ -1,5 +1,6 @@
 //! After the workload: whether the living go on, share new objects, and give everything back.
 
+use super::judge::Asked;
 use super::{CLOSE_LINE, COMMAND_LIMIT, FRESH_LINE, PROMPT, Player, QUIET, first, shown};
 use crate::failure::Failure;
 use crate::faults::usage::Holdings;
@@ -25,9 +26,17 @@ impl Player<'_> {
                 if let Some((answer, _)) = answer {
                     self.log
                         .push(format!("{name} {}: {}", begun.command, shown(&answer)));
-                    if self.judge(victim, &begun.command, None, answer).is_some() {
+                    let asked = Asked {
+                        worker: victim,
+                        command: &begun.command,
+                        began: begun.began,
+                        was_stopped: true,
+                    };
+                    let wanted = self.wanted(begun.line);
+                    if self.judge(&asked, wanted.as_deref(), answer).is_some() {
                         self.note_content(&begun.command, true);
                         self.note_open(victim, &begun.command);
+                        self.facts.failed.remove(&begun.line);
                     }
                 }
             } else {

@@ -1,9 +1,47 @@
 //! What a workload's commands answer, and what memory then holds.
+//!
+//! Errors are judged by what a fault explains, and by nothing else:
+//!
+//! | fault | errors that may follow |
+//! |---|---|
+//! | kill | `ExporterGone` when something of the victim is opened; `PeerDied` and `CommandFailed` where the victim had one of the objects |
+//! | stop | `TimedOut` of an exchange with the victim, and of what the victim was doing |
+//! | error | what the [table](FOLLOWS) says, of the command that was under way |
+//! | any | a missing object that was never made; `Stale` when something is opened that its exporter has closed, and `ExporterGone` when it has closed the context; `TimedOut` of a wait for a signal whose line did not succeed |
+//!
+//! An error that must come and does not is a violation too: the error that a line gives without a
+//! fault, and `ExporterGone` when something of a dead process is opened.
 
 use super::{Player, RELEASE_LINE};
 use crate::failure::Failure;
 use crate::faults::step::Fault;
 use crate::faults::worker::Answer;
+use crate::faults::workload::{Action, Origin};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+/// Effects of the lines so far.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// Objects by worker and name. The value is `true` if the worker has the object. Objects that are missing
+    /// here were never made.
+    has: BTreeMap<(usize, String), bool>,
+    /// Ranges into which a worker has mapped physical memory.
+    mapped: BTreeSet<(usize, String)>,
+    /// Objects that the worker which made them has closed.
+    closed: BTreeSet<Origin>,
+    /// Numbers of lines that did not succeed.
+    pub(super) failed: BTreeSet<usize>,
+}
+
+/// A command whose answer is judged.
+pub(super) struct Asked<'a> {
+    pub(super) worker: usize,
+    pub(super) command: &'a str,
+    pub(super) began: Instant,
+    /// `true` if its worker was stopped meanwhile.
+    pub(super) was_stopped: bool,
+}
 
 impl Player<'_> {
     pub(super) fn note_content(&mut self, command: &str, is_done: bool) {
@@ -14,17 +52,56 @@ impl Player<'_> {
         }
     }
 
-    /// Notes which memory a worker has.
+    /// Notes what a worker has after a command that has succeeded.
     pub(super) fn note_open(&mut self, worker: usize, command: &str) {
         let words: Vec<_> = command.split(' ').collect();
+        if let ["allocate" | "open-memory", name, ..] = words[..] {
+            self.open.insert((worker, name.to_owned()));
+        }
         match words[..] {
-            ["allocate" | "open-memory", name, ..] => {
-                self.open.insert((worker, name.to_owned()));
+            ["map", range, ..] => {
+                self.facts.mapped.insert((worker, range.to_owned()));
+            }
+            [
+                "context" | "allocate" | "open-memory" | "event" | "open-event" | "queue"
+                | "physical" | "open-physical" | "reserve",
+                name,
+                ..,
+            ] => {
+                self.facts.has.insert((worker, name.to_owned()), true);
             }
             ["close", ..] => {
+                let by = self.stage.workers[worker].name;
                 for name in &words[1..] {
-                    self.open.remove(&(worker, (*name).to_owned()));
+                    let key = (worker, (*name).to_owned());
+                    self.open.remove(&key);
+                    self.facts.has.remove(&key);
+                    let origin = self.script.origin(by, name);
+                    if origin.0 == by {
+                        self.facts.closed.insert(origin);
+                    }
                 }
+            }
+            _ => {}
+        }
+    }
+
+    /// Notes that a command has failed or was not run.
+    pub(super) fn note_failed(&mut self, worker: usize, command: &str) {
+        self.facts.failed.insert(self.stage.line);
+        let words: Vec<_> = command.split(' ').collect();
+        match words[..] {
+            // Those before the missing one are closed.
+            ["close", ..] => {
+                for name in &words[1..] {
+                    let key = (worker, (*name).to_owned());
+                    if let Some(has) = self.facts.has.get_mut(&key) {
+                        *has = false;
+                    }
+                }
+            }
+            ["unmap", range, ..] => {
+                self.facts.mapped.remove(&(worker, range.to_owned()));
             }
             _ => {}
         }
@@ -51,31 +128,37 @@ impl Player<'_> {
         self.fault == Some(Fault::Kill) && self.stage.victim == Some(worker)
     }
 
+    /// Returns the error that a line gives without a fault.
+    pub(super) fn wanted(&self, line: usize) -> Option<String> {
+        let line = self
+            .script
+            .lines
+            .iter()
+            .find(|known| known.number == line)?;
+        match &line.action {
+            Action::Run { error, .. } => error.clone(),
+            _ => None,
+        }
+    }
+
     /// Judges an answer. Returns the words of a good one.
     pub(super) fn judge(
         &mut self,
-        worker: usize,
-        command: &str,
+        asked: &Asked<'_>,
         wanted: Option<&str>,
         answer: Answer,
     ) -> Option<Vec<String>> {
-        let name = self.stage.workers[worker].name;
-        let has_fault = self.stage.injected.is_some();
+        let (name, command) = (self.stage.workers[asked.worker].name, asked.command);
         match answer {
             Ok(words) => {
-                if let Some(wanted) = wanted
-                    && !has_fault
-                {
-                    self.violation(format!("{name} {command}: no {wanted}"));
+                if let Some(due) = self.due(asked, wanted) {
+                    self.violation(format!("{name} {command}: no {due}"));
                 }
                 Some(words)
             }
             Err((kind, text)) => {
                 let is_wanted = Some(kind.as_str()) == wanted;
-                let is_wrong_byte = kind == "InvalidArgument" && text.starts_with("byte ");
-                if is_wrong_byte
-                    || !(is_wanted || (has_fault && self.excuses(worker, &kind, &text)))
-                {
+                if !is_wanted && !self.explains(asked, &kind, &text) {
                     self.violation(format!("{name} {command}: {kind}: {text}"));
                 }
                 None
@@ -83,28 +166,145 @@ impl Player<'_> {
         }
     }
 
-    /// Returns whether the fault that happened explains a command's error.
-    pub(super) fn excuses(&self, worker: usize, kind: &str, text: &str) -> bool {
-        let is_missing = (kind == "Usage" && text.starts_with("no such object"))
-            || (kind == "InvalidArgument"
-                && (text.contains("do not lie in one mapping") || text.contains("whole mappings")));
-        let of_a_peer = [
-            "ExporterGone",
-            "PeerDied",
-            "TimedOut",
-            "CommandFailed",
-            "Stale",
-        ];
-        is_missing
-            || match self.fault {
-                None => false,
-                Some(Fault::Kill | Fault::Stop) => of_a_peer.contains(&kind),
-                // The call's error reaches the program, or the peer whose request it spoils.
-                Some(Fault::Error(..)) => {
-                    self.stage.victim == Some(worker)
-                        || of_a_peer.contains(&kind)
-                        || matches!(kind, "Os" | "LimitReached" | "OutOfMemory")
-                }
+    /// Returns the error that a command must give, if it must give one. `wanted` is what it gives without
+    /// a fault.
+    fn due<'a>(&self, asked: &Asked<'_>, wanted: Option<&'a str>) -> Option<&'a str> {
+        let name = self.stage.workers[asked.worker].name;
+        let opened = self.opened(name, asked.command);
+        match wanted {
+            // The memory may exist still if the line that closes it did not run.
+            Some("Stale") => {
+                wanted.filter(|_| opened.is_some_and(|it| self.facts.closed.contains(&it)))
             }
+            Some(wanted) => Some(wanted),
+            None => {
+                let (exporter, _) = opened?;
+                let exporter = self.stage.index(exporter).ok()?;
+                let was_dead = self.is_killed(exporter)
+                    && self
+                        .stage
+                        .injected
+                        .is_some_and(|killed| killed < asked.began);
+                was_dead.then_some("ExporterGone")
+            }
+        }
     }
+
+    /// Returns the errors with which an object opens after its exporter has closed it, or has closed its
+    /// context.
+    fn ended(&self, origin: &Origin) -> Vec<&'static str> {
+        let is_closed = |it: &Origin| self.facts.closed.contains(it);
+        let is_context_closed = self
+            .script
+            .context(origin)
+            .is_some_and(|context| is_closed(&context));
+        let errors = [
+            ("Stale", is_closed(origin)),
+            ("ExporterGone", is_context_closed),
+        ];
+        errors
+            .into_iter()
+            .filter(|(_, may)| *may)
+            .map(|(error, _)| error)
+            .collect()
+    }
+
+    /// Returns what a command opens that another worker exports.
+    fn opened(&self, name: char, command: &str) -> Option<Origin> {
+        match command.split(' ').collect::<Vec<_>>()[..] {
+            [open, opened, ..] if open.starts_with("open-") => {
+                Some(self.script.origin(name, opened))
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether the fault that happened explains a command's error.
+    pub(super) fn explains(&self, asked: &Asked<'_>, kind: &str, text: &str) -> bool {
+        let (Some(injected), Some(fault)) = (self.stage.injected, self.fault) else {
+            return false;
+        };
+        let Some(victim) = self.stage.victim else {
+            return false;
+        };
+        let (worker, command) = (asked.worker, asked.command);
+        let name = self.stage.workers[worker].name;
+        let victims_name = self.stage.workers[victim].name;
+        if self.lacks(worker, command, kind, text) {
+            return true;
+        }
+        let is_wait = command.starts_with("wait-") || command.starts_with("finish ");
+        if kind == "TimedOut" && is_wait && self.lacks_signal(name, command) {
+            return true;
+        }
+        let opened = self.opened(name, command);
+        if opened
+            .as_ref()
+            .is_some_and(|it| self.ended(it).contains(&kind))
+        {
+            return true;
+        }
+        let opens_victims = opened.is_some_and(|(exporter, _)| exporter == victims_name);
+        let is_involved = || self.script.involved(name, command).contains(&victims_name);
+        let is_under_way = asked.began <= injected;
+        match fault {
+            Fault::Kill => match kind {
+                "ExporterGone" => opens_victims,
+                "PeerDied" | "CommandFailed" => is_involved(),
+                _ => false,
+            },
+            Fault::Stop => {
+                kind == "TimedOut" && (opens_victims || (worker == victim && asked.was_stopped))
+            }
+            Fault::Error(error, _) => {
+                let is_own = worker == victim;
+                is_under_way && (is_own || opens_victims) && follows(error, is_own, kind)
+            }
+        }
+    }
+
+    /// Returns whether an error tells that something is missing which was never made.
+    fn lacks(&self, worker: usize, command: &str, kind: &str, text: &str) -> bool {
+        let key = |name: &str| (worker, name.to_owned());
+        if let Some(name) = text.strip_prefix("no such object: ") {
+            return kind == "Usage" && self.facts.has.get(&key(name)) != Some(&true);
+        }
+        let is_unmapped =
+            text.contains("do not lie in one mapping") || text.contains("whole mappings");
+        let range = command.split(' ').nth(1).unwrap_or_default();
+        kind == "InvalidArgument" && is_unmapped && !self.facts.mapped.contains(&key(range))
+    }
+
+    /// Returns whether a line has not succeeded that gives a signal for which a command waits.
+    fn lacks_signal(&self, name: char, command: &str) -> bool {
+        let objects = self.script.objects(name, command);
+        let mut lines = self.script.signals(&objects);
+        lines.any(|line| line < self.stage.line && self.facts.failed.contains(&line))
+    }
+}
+
+/// The errors of the library that may follow an error of a system call: those of the process that made
+/// the call, and those of a process that opens something of it meanwhile. A correct program repeats
+/// interrupted calls.
+const FOLLOWS: &[(&str, &[&str], &[&str])] = &[
+    ("EINTR", &[], &[]),
+    ("ECONNABORTED", &[], &[]),
+    ("EAGAIN", &["Io", "LimitReached"], &[]),
+    ("ECONNREFUSED", &["ExporterGone"], &[]),
+    ("EMFILE", &["LimitReached"], &["LimitReached"]),
+    (
+        "ENOMEM",
+        &["OutOfMemory", "Os", "LimitReached", "Io"],
+        &["LimitReached"],
+    ),
+    ("ENOBUFS", &["Os"], &[]),
+    ("ENOSPC", &["Os", "OutOfMemory"], &["LimitReached"]),
+    ("EACCES", &["InvalidArgument"], &[]),
+    ("ENOLCK", &["Os"], &[]),
+];
+
+/// Returns whether an error of a system call may become an error of the library.
+fn follows(error: &str, is_own: bool, kind: &str) -> bool {
+    let found = FOLLOWS.iter().find(|(known, ..)| *known == error);
+    found.is_some_and(|(_, own, others)| if is_own { own } else { others }.contains(&kind))
 }

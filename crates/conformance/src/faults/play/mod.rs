@@ -4,6 +4,7 @@ mod after;
 mod judge;
 pub(super) mod programs;
 
+use self::judge::{Asked, Facts};
 use super::bystanders::Bystanders;
 use super::stage::{Plan, Stage};
 use super::step::{Fault, Step};
@@ -16,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest time of a command that waits for nothing. Exchanges in the workloads end after 0.4 s.
+/// Longest time of a command that waits for nothing. Exchanges in the workloads end after a second.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
 /// Longest time until a waiter knows what it waited for, or that it never comes. Shorter than the
 /// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
@@ -28,6 +29,9 @@ const BY_ITSELF: Duration = Duration::from_millis(5_000);
 const QUIET: Duration = Duration::from_millis(100);
 /// Commands of other workers while one is stopped.
 const COMMANDS_WHILE_STOPPED: u32 = 6;
+/// Time after which a stopped worker continues, however few commands others have run: at most one of
+/// them has waited for it.
+const LONGEST_STOP: Duration = Duration::from_millis(400);
 /// How long a stopped worker may hold up others before it goes on.
 const STOPPED_JOIN: Duration = Duration::from_millis(100);
 /// First numbers of the lines that are not the workload's.
@@ -97,6 +101,9 @@ struct Begun {
     worker: usize,
     number: u64,
     command: String,
+    /// Line of the workload that began it.
+    line: usize,
+    began: Instant,
 }
 
 struct Player<'a> {
@@ -108,6 +115,8 @@ struct Player<'a> {
     contents: HashMap<String, Option<u64>>,
     /// Memory that workers have, by worker and name.
     open: BTreeSet<(usize, String)>,
+    /// Effects of earlier lines, which explain the errors of later lines.
+    facts: Facts,
     begun: BTreeMap<String, Begun>,
     interrupted: Option<Begun>,
     while_stopped: u32,
@@ -137,6 +146,7 @@ pub(super) fn play(
         variables: HashMap::new(),
         contents: HashMap::new(),
         open: BTreeSet::new(),
+        facts: Facts::default(),
         begun: BTreeMap::new(),
         interrupted: None,
         while_stopped: 0,
@@ -243,11 +253,12 @@ impl Player<'_> {
                 error,
             } => {
                 let worker = self.stage.index(*worker)?;
-                let Some(command) = self.prepared(worker, command) else {
+                let Some(prepared) = self.prepared(worker, command) else {
+                    self.note_failed(worker, command);
                     return Ok(());
                 };
                 let wanted = error.as_deref();
-                let words = self.run(worker, line.number as u64, &command, wanted)?;
+                let words = self.run(worker, line.number as u64, &prepared, wanted)?;
                 if let (Some(name), Some(word)) = (variable, words.and_then(first)) {
                     self.variables.insert(name.clone(), word);
                 }
@@ -303,7 +314,13 @@ impl Player<'_> {
                     "{name} {command}: {} ({taken:.1?})",
                     shown(&answer)
                 ));
-                words = self.judge(worker, command, wanted, answer);
+                let asked = Asked {
+                    worker,
+                    command,
+                    began,
+                    was_stopped: false,
+                };
+                words = self.judge(&asked, wanted, answer);
             }
             None if self.stage.workers[worker].is_stopped => {
                 self.log.push(format!("{name} {command}: stopped"));
@@ -312,6 +329,8 @@ impl Player<'_> {
                     worker,
                     number,
                     command,
+                    line: self.stage.line,
+                    began,
                 });
             }
             None if !is_over => self.violation(format!("{name} {command}: no answer in {taken:?}")),
@@ -326,11 +345,17 @@ impl Player<'_> {
         if words.is_some() {
             self.note_content(command, true);
             self.note_open(worker, command);
+        } else {
+            self.note_failed(worker, command);
         }
         self.stage.run_until_quiet(QUIET)?;
         if self.stage.victim != Some(worker) {
             self.while_stopped += u32::from(self.stage.injected.is_some());
-            if self.while_stopped >= COMMANDS_WHILE_STOPPED {
+            let stopped = self
+                .stage
+                .injected
+                .map_or(Duration::ZERO, |at| at.elapsed());
+            if self.while_stopped >= COMMANDS_WHILE_STOPPED || stopped >= LONGEST_STOP {
                 self.go_on()?;
             }
         }
@@ -345,10 +370,14 @@ impl Player<'_> {
         label: &str,
         command: String,
     ) -> Result<(), Failure> {
+        let began = Instant::now();
         self.stage.workers[worker].send(number, true, &command);
         self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
             let worker = &stage.workers[worker];
-            worker.thread(number).is_some() || worker.has_ended || worker.is_stopped
+            worker.thread(number).is_some()
+                || worker.is_answered(number)
+                || worker.has_ended
+                || worker.is_stopped
         })?;
         let name = self.stage.workers[worker].name;
         self.log.push(format!("{name} &{label} {command}"));
@@ -359,6 +388,8 @@ impl Player<'_> {
             worker,
             number,
             command,
+            line: self.stage.line,
+            began,
         };
         self.begun.insert(label.to_owned(), begun);
         self.stage.run_until_quiet(QUIET)?;
@@ -418,8 +449,14 @@ impl Player<'_> {
             self.violation(format!("{name} &{label} {}: told too late", begun.command));
         }
         if let Err((kind, text)) = &answer {
-            let is_excused = kind != "TimedOut" && self.stage.injected.is_some();
-            if !(is_excused && self.excuses(begun.worker, kind, text)) {
+            let asked = Asked {
+                worker: begun.worker,
+                command: &begun.command,
+                began: begun.began,
+                was_stopped: false,
+            };
+            // It waits longer than any case takes.
+            if kind == "TimedOut" || !self.explains(&asked, kind, text) {
                 self.violation(format!("{name} &{label} {}: {kind}: {text}", begun.command));
             }
         }

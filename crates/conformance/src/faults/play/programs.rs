@@ -1,11 +1,17 @@
 //! Faults at every step of the command's own processes: a holder and its successor, programs that
-//! load, publish and fence, and both ends of a link.
+//! load, publish and fence, both ends of a link, and programs that update a model in place.
 //!
 //! One process of a *story* is the victim: it runs under the filter, and the supervisor counts its
 //! steps and those of its children. Before the chosen step it is killed or stopped, or the step
 //! fails. The other processes are ordinary. After each case the invariants are checked: no command
 //! takes longer than [`LIMIT`], what was promised is there and is whole, and the holders have as
-//! many descriptors as before.
+//! many descriptors as before. A victim that was only stopped, or whose call was only interrupted,
+//! must succeed.
+
+mod models;
+mod updates;
+
+pub use models::run_model_program;
 
 use crate::failure::Failure;
 use crate::faults::calls::{self, Call};
@@ -14,6 +20,7 @@ use crate::faults::worker::listener;
 use crosshandle::holder::{Holder, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,14 +32,23 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+/// Exit code of a program that saw a promise broken.
+const BROKEN_PROMISE: u8 = 3;
 /// The longest time of one command, whatever happens to the victim.
 const LIMIT: Duration = Duration::from_secs(40);
-/// The time after which a stopped victim is continued.
-const STOPPED: Duration = Duration::from_millis(700);
+/// The time after which a stopped victim is continued: longer than all waits of a program that
+/// continues by itself, and shorter than those after which an unresponsive process is replaced.
+const STOPPED: Duration = Duration::from_millis(400);
 /// The longest time until what was promised is there again.
 const RECOVERY: Duration = Duration::from_secs(10);
-/// The time between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+/// The time between two looks at a process of the machine.
+const LOOK: Duration = Duration::from_millis(2);
+/// The time between two requests to a holder. Each costs a victim some steps.
+const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
+/// The time after which a link ends from whose other side nothing is heard.
+const KEEP_ALIVE: &str = "2s";
+/// Timeout of a fence. It takes long while many processes start and end.
+const FENCE_WAIT: &str = "30s";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 200;
 /// The longest time of the fixed sample, however many cases are left.
@@ -48,8 +64,16 @@ enum Fault {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Plan {
-    step: usize,
+    call: &'static str,
+    /// Counts the calls of this name, from 1.
+    occurrence: usize,
     fault: Fault,
+}
+
+/// Returns whether a victim must succeed: nothing went wrong, or nothing that a correct program lets
+/// become an error.
+fn must_succeed(plan: Option<Plan>) -> bool {
+    plan.is_none_or(|plan| matches!(plan.fault, Fault::Stop | Fault::Fail("EINTR", _)))
 }
 
 /// What one victim does.
@@ -59,23 +83,33 @@ enum Story {
     Publish,
     Fence,
     Hold,
+    HoldFence,
     Listen,
     Pull,
+    Update,
+    Claim,
+    Follow,
 }
 
-const STORIES: [(Story, &str); 6] = [
+const STORIES: [(Story, &str); 10] = [
     (Story::Load, "load"),
     (Story::Publish, "publish"),
     (Story::Fence, "fence"),
     (Story::Hold, "hold"),
+    (Story::HoldFence, "hold-fence"),
     (Story::Listen, "listen"),
     (Story::Pull, "pull"),
+    (Story::Update, "update"),
+    (Story::Claim, "claim"),
+    (Story::Follow, "follow"),
 ];
 
 /// What the supervisor of a victim has seen.
 #[derive(Default)]
 struct Seen {
     steps: Vec<&'static Call>,
+    /// Steps by the name of their call.
+    counts: BTreeMap<&'static str, usize>,
     has_hit: bool,
 }
 
@@ -123,7 +157,10 @@ fn supervise(listener: &OwnedFd, plan: Option<Plan>) -> Result<Seen, Failure> {
         let mut error = None;
         if let Some(call) = calls::find(step.number, &step.arguments) {
             seen.steps.push(call);
-            if let Some(plan) = plan.filter(|plan| plan.step == seen.steps.len()) {
+            let count = seen.counts.entry(call.name).or_default();
+            *count += 1;
+            let is_planned = |plan: &Plan| (plan.call, plan.occurrence) == (call.name, *count);
+            if let Some(plan) = plan.filter(is_planned) {
                 seen.has_hit = true;
                 match (plan.fault, process_of(step.thread)) {
                     (Fault::Fail(_, code), _) => error = Some(code),
@@ -156,9 +193,13 @@ struct World<'a> {
 
 impl Drop for World<'_> {
     fn drop(&mut self) {
-        if let Some(mut first) = self.pair.take() {
+        let first = self.pair.take();
+        // A failed story may have left a victim's successor.
+        if first.is_some() || self.status().is_ok() {
             let _ = self.run(&["rm", "m"]);
             let _ = self.run(&["hold", "--stop"]);
+        }
+        if let Some(mut first) = first {
             let _ = first.kill();
             let _ = first.wait();
         }
@@ -220,18 +261,25 @@ impl<'a> World<'a> {
 
     /// Runs an ordinary command, which must end in time.
     fn run(&self, words: &[&str]) -> Result<Ended, Failure> {
-        let mut command = self.command(words);
+        self.run_prepared(self.command(words), words)
+    }
+
+    fn run_prepared(&self, mut command: Command, words: &[&str]) -> Result<Ended, Failure> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let ended = end(command.spawn()?);
         ended.map_err(|why| Failure::new(format!("`{}` {why}", words.join(" "))))
     }
 
-    /// Starts the victim.
+    /// Starts the victim, which runs the command.
     fn victim(&self, words: &[&str], plan: Option<Plan>) -> Result<Victim, Failure> {
-        let (ours, theirs) = UnixStream::pair()?;
-        ours.set_read_timeout(Some(Duration::from_secs(20)))?;
         let mut command = Command::new(&self.programs.peer);
         command.arg("exec").arg(&self.programs.command).args(words);
+        self.start_victim(command, plan)
+    }
+
+    fn start_victim(&self, mut command: Command, plan: Option<Plan>) -> Result<Victim, Failure> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_read_timeout(Some(Duration::from_secs(20)))?;
         self.prepare(&mut command);
         command
             .env(filter::VARIABLE, "1")
@@ -260,7 +308,7 @@ impl<'a> World<'a> {
                 other if since.elapsed() > LIMIT => {
                     return Err(Failure::new(format!("the holder is not safe: {other:?}")));
                 }
-                _ => sleep(LOOK),
+                _ => sleep(REQUEST_INTERVAL),
             }
         }
     }
@@ -281,7 +329,7 @@ impl<'a> World<'a> {
                     let why = format!("the holders have {now} descriptors, and had {before}");
                     return Err(Failure::new(why));
                 }
-                _ => sleep(10 * LOOK),
+                _ => sleep(REQUEST_INTERVAL),
             }
         }
     }
@@ -318,7 +366,7 @@ impl<'a> World<'a> {
                 };
                 return Err(Failure::new(format!("{name}{promised}: {why}")));
             }
-            sleep(10 * LOOK);
+            sleep(REQUEST_INTERVAL);
         }
     }
 }
@@ -353,14 +401,22 @@ fn end(mut child: Child) -> Result<Ended, Failure> {
 
 impl Victim {
     /// Waits until the victim has ended, and returns whether it succeeded.
-    fn finish(&mut self) -> Result<bool, Failure> {
+    fn finish(&mut self, plan: Option<Plan>) -> Result<bool, Failure> {
         let since = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {
+                let is_done = status.success();
                 // A panic is never right.
-                return match status.code() {
-                    Some(101) => Err(Failure::new("the victim panicked")),
-                    code => Ok(code == Some(0)),
+                // The dynamic loader, which is not ours, takes an interrupted call for an error.
+                let is_begun = status.code() != Some(127);
+                let is_wrong = [Some(101), Some(BROKEN_PROMISE.into())].contains(&status.code())
+                    || (!is_done && is_begun && must_succeed(plan));
+                return match is_wrong {
+                    true => Err(Failure::new(format!(
+                        "the victim ended with {status}: {}",
+                        self.complaints()
+                    ))),
+                    false => Ok(is_done),
                 };
             }
             if since.elapsed() > LIMIT {
@@ -388,6 +444,22 @@ impl Victim {
         supervisor
             .join()
             .unwrap_or_else(|_| Err(Failure::new("the supervisor panicked")))
+    }
+
+    /// Returns what the victim has written to standard error. Its successor may live, so this waits for
+    /// no end.
+    fn complaints(&mut self) -> String {
+        let mut bytes = [0; 4096];
+        let Some(source) = &mut self.child.stderr else {
+            return String::new();
+        };
+        let is_set = rustix::io::ioctl_fionbio(&*source, true).is_ok();
+        let count = if is_set {
+            source.read(&mut bytes)
+        } else {
+            Ok(0)
+        };
+        String::from_utf8_lossy(&bytes[..count.unwrap_or(0)]).into_owned()
     }
 
     /// Returns the first line that the victim prints; empty if it has ended.
@@ -431,9 +503,10 @@ impl<'a> Stage<'a> {
         match story {
             Story::Load | Story::Publish => self.publish(story, plan),
             Story::Fence => self.fence(plan),
-            Story::Hold => self.hold(plan),
+            Story::Hold | Story::HoldFence => self.hold(story, plan),
             Story::Listen => self.listen(plan),
             Story::Pull => self.pull(plan),
+            Story::Update | Story::Claim | Story::Follow => self.update(story, plan),
         }
     }
 
@@ -447,7 +520,7 @@ impl<'a> Stage<'a> {
         let mut words = vec!["load", &two, "--name", "m"];
         words.extend((!is_new).then_some("--replace"));
         let mut victim = world.victim(&words, plan)?;
-        let is_done = victim.finish()?;
+        let is_done = victim.finish(plan)?;
         let seen = victim.seen()?;
         world.check_model("m", is_done || !is_new)?;
         if world.has("m")? {
@@ -464,11 +537,11 @@ impl<'a> Stage<'a> {
         if !shared.is_ok {
             return Err(Failure::new(shared.complaints));
         }
-        let mut victim = world.victim(&["fence", "r"], plan)?;
-        victim.finish()?;
+        let mut victim = world.victim(&["fence", "r", "--wait", FENCE_WAIT], plan)?;
+        victim.finish(plan)?;
         let seen = victim.seen()?;
         // A writer that has died keeps nobody out.
-        let next = world.run(&["fence", "r"])?;
+        let next = world.run(&["fence", "r", "--wait", FENCE_WAIT])?;
         if !next.is_ok {
             return Err(Failure::new(format!(
                 "`fence` after it: {}",
@@ -480,26 +553,42 @@ impl<'a> Stage<'a> {
         Ok(seen)
     }
 
-    fn hold(&self, plan: Option<Plan>) -> Result<Seen, Failure> {
+    /// Fencing looks at every process of the machine, which is most of the holder's steps, so it is a
+    /// story of its own.
+    fn hold(&self, story: Story, plan: Option<Plan>) -> Result<Seen, Failure> {
         let world = World::new(self.programs, false)?;
         let mut victim = world.victim(&["hold"], plan)?;
         let since = Instant::now();
         // It may end before it holds anything, but must not neither hold nor end.
         while !world.status().is_ok_and(|status| status.is_safe) {
             if victim.child.try_wait()?.is_some() && world.status().is_err() {
+                victim.finish(plan)?;
                 return victim.seen();
             }
             if since.elapsed() > LIMIT {
                 return Err(Failure::new("it neither holds safely nor ends"));
             }
-            sleep(LOOK);
+            sleep(REQUEST_INTERVAL);
         }
-        let loaded = world.run(&["load", &world.path("one"), "--name", "m"])?;
+        let must = |words: &[&str]| {
+            let ended = world.run(words)?;
+            match ended.is_ok || !must_succeed(plan) {
+                true => Ok(ended),
+                false => {
+                    let why = format!("`{}`: {}", words.join(" "), ended.complaints);
+                    Err(Failure::new(why))
+                }
+            }
+        };
+        let loaded = must(&["load", &world.path("one"), "--name", "m"])?;
         let is_promised = loaded.is_ok && !loaded.complaints.contains("successor");
-        world.run(&["share", &world.path("two"), "--name", "r"])?;
-        world.run(&["fence", "r"])?;
-        world.run(&["rm", "r"])?;
-        world.check_model("m", is_promised)?;
+        if story == Story::HoldFence {
+            must(&["share", &world.path("two"), "--name", "r"])?;
+            must(&["fence", "r", "--wait", FENCE_WAIT])?;
+            must(&["rm", "r"])?;
+        } else {
+            world.check_model("m", is_promised)?;
+        }
         world.await_safe()?;
         world.check_model("m", is_promised)?;
         // What is left: the successor may be the holder now.
@@ -521,13 +610,16 @@ impl<'a> Stage<'a> {
             "listen",
             "127.0.0.1:0",
             "--names",
+            "--keep-alive",
+            KEEP_ALIVE,
             "--token",
             &token,
         ];
         let mut victim = self.owner.victim(&words, plan)?;
         let address = victim.line();
-        if !address.is_empty() {
-            self.pull_from(&address, &token, None)?;
+        match address.is_empty() {
+            true => drop(victim.finish(plan)?),
+            false => drop(self.pull_from(&address, &token, None, must_succeed(plan))?),
         }
         let seen = victim.seen()?;
         self.owner.check_model("m", true)?;
@@ -542,6 +634,8 @@ impl<'a> Stage<'a> {
             "listen",
             "127.0.0.1:0",
             "--names",
+            "--keep-alive",
+            KEEP_ALIVE,
             "--token",
             &token,
         ];
@@ -551,7 +645,7 @@ impl<'a> Stage<'a> {
         if let Some(output) = server.stdout.take() {
             BufReader::new(output).read_line(&mut address)?;
         }
-        let pulled = self.pull_from(address.trim(), &token, Some(plan));
+        let pulled = self.pull_from(address.trim(), &token, Some(plan), false);
         let _ = server.kill();
         let _ = server.wait();
         pulled?.ok_or(Failure::new("nothing was seen"))
@@ -563,16 +657,32 @@ impl<'a> Stage<'a> {
         address: &str,
         token: &str,
         plan: Option<Option<Plan>>,
+        is_due: bool,
     ) -> Result<Option<Seen>, Failure> {
         let world = &self.user;
         let before = world.descriptors()?;
-        let words = ["pull", "m", "--from", address, "--token", token];
+        let words = [
+            "pull",
+            "m",
+            "--from",
+            address,
+            "--keep-alive",
+            KEEP_ALIVE,
+            "--token",
+            token,
+        ];
         let (is_done, seen) = match plan {
             Some(plan) => {
                 let mut victim = world.victim(&words, plan)?;
-                (victim.finish()?, Some(victim.seen()?))
+                (victim.finish(plan)?, Some(victim.seen()?))
             }
-            None => (world.run(&words)?.is_ok, None),
+            None => {
+                let pulled = world.run(&words)?;
+                if is_due && !pulled.is_ok {
+                    return Err(Failure::new(format!("`pull`: {}", pulled.complaints)));
+                }
+                (pulled.is_ok, None)
+            }
         };
         world.check_model("m", is_done)?;
         if world.has("m")? {
@@ -596,11 +706,13 @@ fn cases(programs: &Programs, chosen: &str) -> Result<Vec<Case>, Failure> {
     let mut cases = Vec::new();
     for (story, name) in STORIES.iter().filter(|(_, name)| name.starts_with(chosen)) {
         let seen = stage.play(*story, None)?;
-        for (index, call) in seen.steps.iter().enumerate() {
+        let mut counts = BTreeMap::new();
+        for call in seen.steps {
+            let occurrence = counts.entry(call.name).or_insert(0);
+            *occurrence += 1;
             let errors = call.errors.iter();
             let errors = errors.map(|(name, code)| Fault::Fail(name, *code));
             for fault in [Fault::Kill, Fault::Stop].into_iter().chain(errors) {
-                let step = index + 1;
                 let what = match fault {
                     Fault::Kill => "kill",
                     Fault::Stop => "stop",
@@ -608,8 +720,12 @@ fn cases(programs: &Programs, chosen: &str) -> Result<Vec<Case>, Failure> {
                 };
                 cases.push(Case {
                     story: *story,
-                    name: format!("{name}/{step}.{}/{what}", call.name),
-                    plan: Plan { step, fault },
+                    name: format!("{name}/{}.{occurrence}/{what}", call.name),
+                    plan: Plan {
+                        call: call.name,
+                        occurrence: *occurrence,
+                        fault,
+                    },
                 });
             }
         }
@@ -626,6 +742,42 @@ pub(crate) struct Request<'a> {
     pub(crate) story: &'a str,
     pub(crate) is_sample: bool,
     pub(crate) limit: Option<Duration>,
+    /// The name of one case.
+    pub(crate) case: Option<&'a str>,
+    /// Prints the names of the cases instead of playing them.
+    pub(crate) list: bool,
+    /// Prints the time of each case.
+    pub(crate) is_logged: bool,
+}
+
+/// Returns `count` cases: as many of each story, as far as it has so many, and evenly among the
+/// story's.
+fn choose(cases: &[Case], count: usize) -> Vec<&Case> {
+    let mut stories: Vec<Vec<&Case>> = STORIES
+        .iter()
+        .map(|(story, _)| cases.iter().filter(|case| case.story == *story).collect())
+        .collect();
+    stories.sort_by_key(Vec::len);
+    let mut left = count;
+    let mut shares: Vec<_> = stories
+        .iter()
+        .enumerate()
+        .map(|(index, all)| {
+            let share = (left / (stories.len() - index)).min(all.len());
+            left -= share;
+            (0..share).map(move |place| all[place * all.len() / share])
+        })
+        .collect();
+    // The stories take turns, so that a run that ends early has played cases of each.
+    let mut chosen = Vec::new();
+    while chosen.len() < count {
+        let before = chosen.len();
+        chosen.extend(shares.iter_mut().filter_map(Iterator::next));
+        if chosen.len() == before {
+            break;
+        }
+    }
+    chosen
 }
 
 /// Plays cases, and prints those that fail. Returns whether none has.
@@ -644,11 +796,17 @@ pub(crate) fn run(request: &Request<'_>) -> Result<bool, Failure> {
     let all = cases(&programs, request.story)?;
     let total = all.len();
     let most = request.cases.or(request.is_sample.then_some(SAMPLE));
-    let most = most.unwrap_or(total).clamp(1, total.max(1));
-    // Evenly among all.
-    let chosen: Vec<_> = (0..most.min(total))
-        .map(|index| &all[index * total / most])
-        .collect();
+    let chosen: Vec<_> = match request.case {
+        Some(name) => all.iter().filter(|case| case.name == name).collect(),
+        None => choose(&all, most.unwrap_or(total)),
+    };
+    if chosen.is_empty() {
+        return Err(Failure::new("there is no such case"));
+    }
+    if request.list {
+        chosen.iter().for_each(|case| println!("{}", case.name));
+        return Ok(true);
+    }
     let (began, next) = (Instant::now(), AtomicUsize::new(0));
     let (failed, missed) = (Mutex::new(Vec::new()), AtomicUsize::new(0));
     let is_broken = AtomicBool::new(false);
@@ -670,7 +828,12 @@ pub(crate) fn run(request: &Request<'_>) -> Result<bool, Failure> {
                         is_broken.store(true, Ordering::Relaxed);
                         return;
                     };
-                    match worlds.play(case.story, Some(case.plan)) {
+                    let case_began = Instant::now();
+                    let result = worlds.play(case.story, Some(case.plan));
+                    if request.is_logged {
+                        println!("{:.2} s {}", case_began.elapsed().as_secs_f64(), case.name);
+                    }
+                    match result {
                         Ok(seen) if seen.has_hit => {}
                         Ok(_) => drop(missed.fetch_add(1, Ordering::Relaxed)),
                         Err(error) => {

@@ -1,9 +1,9 @@
-//! One thread sleeps for many waiters. Nobody is forgotten, whatever happens while others register,
-//! cancel, signal and die: no sleep times out here unless a scenario says so, so that a waiter who is
-//! not told sleeps for ever, and the checker reports a deadlock.
+//! One thread sleeps for many waiters. No waiter is forgotten while others register, cancel, signal
+//! and die. Unless a scenario allows it, no sleep times out. A waiter that is not notified then
+//! sleeps forever, and the checker reports a deadlock.
 //!
-//! The thread's set of awaited signals is the library's own. The messages to it, and how it sleeps, are
-//! modelled (`server.rs`, `sleeps.rs`).
+//! The thread's set of awaited signals is the library's own. The messages to the thread, and its
+//! sleeps, are modelled (`server.rs`, `sleeps.rs`).
 
 mod server;
 mod sleeps;
@@ -23,12 +23,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest sleep between two looks at an event that devices signal, and at one that nobody signals: see
-/// `LONGEST_STEP` and `SWEEP_INTERVAL` in the protocol.
+/// Longest sleep between two looks at an event that devices signal, like `LONGEST_STEP` in the
+/// protocol.
 const LONGEST_STEP: Duration = Duration::from_millis(1);
 const SWEEP_INTERVAL: Duration = Duration::from_millis(160);
 
-/// Starts a server for the events of some worlds, in one memory or in one each.
+/// Starts a server for the events of some worlds, which share one memory or have one each.
 fn serve<'a>(kind: Kind, fault: Fault, worlds: impl IntoIterator<Item = &'a World>) -> Server {
     let slots = worlds.into_iter().map(|world| Arc::clone(&world.slot));
     let memory = match one_in(2) {
@@ -44,22 +44,22 @@ fn wait(server: &Arc<Mailbox>, event: &Event, process: &Process, number: u64) {
     expect(&begun, process, number);
 }
 
-/// Waits until a signal's waiter is told, and checks the result.
+/// Waits until a signal's waiter is notified, and checks the result.
 fn expect(begun: &Await, process: &Process, number: u64) {
     let result = begun.answer.wait();
     process.world.ledger.check(number, result, process.slot());
     assert_eq!(result, Ok(()));
 }
 
-/// Lets others run for a while.
+/// Lets other threads run for a while.
 fn dally() {
     for _ in 0..pick(8) {
         yield_now();
     }
 }
 
-/// Signals of two processes, at once and by submission, while two others await them, not in order and
-/// maybe before they are taken. A third one sleeps on the same words by itself.
+/// Two processes signal, immediately and by submission. Two others await these signals out of
+/// order, possibly before they are taken. A fifth process sleeps on the same words by itself.
 fn in_any_order(kind: Kind, fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -127,8 +127,8 @@ fn a_thread_that_reads_the_log_before_it_listens_is_found() {
     check(1500, || in_any_order(Kind::ReadingFirst, Fault::None));
 }
 
-/// A signaller rings a doorbell after it has completed the word. `early`: before, which is wrong. `first`:
-/// the first entry's number.
+/// A signaller rings a doorbell after it has completed the word. With `early` it rings before,
+/// which is wrong. `first` is the first entry's mark.
 fn doorbells(early: bool, first: u32) {
     platform::number_entries_from(first);
     let world = World::new();
@@ -167,7 +167,7 @@ fn a_log_whose_first_entry_looks_written_is_found() {
     check(10_000, || doorbells(false, 0));
 }
 
-/// All signals are immediate: only `WATCHED` tells their signallers that somebody awaits them.
+/// All signals are immediate, so only `WATCHED` shows their signallers that they are awaited.
 #[test]
 fn signals_at_once() {
     check(1500, || {
@@ -198,7 +198,7 @@ fn signals_at_once() {
     });
 }
 
-/// Several signals on one word are awaited, which one sleep serves, and others sleep on it.
+/// Several signals on one word are awaited with one sleep, while other processes sleep on the word.
 #[test]
 fn signals_of_one_word() {
     check(1500, || {
@@ -217,7 +217,7 @@ fn signals_of_one_word() {
             world.start(owner, move |process| {
                 let late = server.begin(&event, 8 + 7 * pick(2), Waiter::new());
                 wait(&server, &event, process, 1 + 7 * pick(2));
-                // Whoever of two awaits the same may cancel.
+                // Either of two waiters for the same signal may cancel.
                 if one_in(2) || late.cancel() {
                     wait(&server, &event, process, 15);
                 }
@@ -265,8 +265,8 @@ fn signals_of_several_events() {
     });
 }
 
-/// Some cancel what they await, at any time. They are told once at most, and not afterwards; the others
-/// are told.
+/// Some waiters are cancelled at any time. They are notified at most once, and never after
+/// cancellation. All remaining waiters are notified.
 fn cancelling(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -316,7 +316,7 @@ fn a_thread_that_tells_those_who_have_cancelled_is_found() {
     check(1500, || cancelling(Fault::TellsTheCancelled));
 }
 
-/// Who has cancelled is not counted among the sleepers: a signal makes no wake call for it.
+/// A cancelled waiter is not counted as a sleeper, so a signal makes no wake call for it.
 #[test]
 fn nobody_sleeps_for_those_who_have_cancelled() {
     check(500, || {
@@ -340,7 +340,7 @@ fn nobody_sleeps_for_those_who_have_cancelled() {
     });
 }
 
-/// Waiters that are told await the next signal, on the thread itself.
+/// Notified waiters await the next signal, on the thread itself.
 fn awaiting_when_told(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -380,8 +380,8 @@ fn a_thread_that_sleeps_after_it_has_told_somebody_is_found() {
     check(1500, || awaiting_when_told(Fault::SleepsAfterTelling));
 }
 
-/// A waiter that is let go of awaits another signal, or cancels one, on the thread itself: it may hold
-/// anything of the program's.
+/// A dropped waiter awaits another signal, or cancels one, on the thread itself. It may hold any
+/// value of the program.
 fn awaiting_when_dropped(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -424,7 +424,7 @@ fn tireless(server: &Arc<Mailbox>, event: &Event, is_stopped: &Arc<AtomicBool>) 
     let (server, event) = (Arc::clone(server), event.clone());
     let is_stopped = Arc::clone(is_stopped);
     Waiter::new().when_told(move || {
-        // Or some schedules run nobody else.
+        // Without this, some schedules would run no other thread.
         yield_now();
         if !is_stopped.load(Ordering::Relaxed) {
             let next = tireless(&server, &event, &is_stopped);
@@ -433,7 +433,7 @@ fn tireless(server: &Arc<Mailbox>, event: &Event, is_stopped: &Arc<AtomicBool>) 
     })
 }
 
-/// The thread always has something to do. The others have their turn.
+/// The thread always has work, but all other waiters are served too.
 fn beside_a_tireless_waiter(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -468,8 +468,8 @@ fn a_thread_that_has_no_time_for_the_others_is_found() {
     });
 }
 
-/// What the server's process knows of an event's processes: deaths for certain, and that the exporter
-/// has ended once it is told.
+/// The server process's knowledge of an event's processes. It sees deaths at once, and the
+/// exporter's end when it is notified.
 struct Notified {
     ledger: Arc<Ledger>,
     is_abandoned: AtomicBool,
@@ -493,15 +493,15 @@ impl Notified {
         })
     }
 
-    /// Tells the server that the exporter has ended.
+    /// Notifies the server that the exporter has ended.
     fn abandon(&self, server: &Mailbox) {
         self.is_abandoned.store(true, Ordering::Relaxed);
         server.alarm();
     }
 }
 
-/// A submitter dies at any step, and so may a survivor that fails its signals. The exporter does it too,
-/// and tells the server's process that somebody has died: nobody may have woken it.
+/// A submitter dies at any step, and so may a survivor that fails its signals. The exporter fails
+/// them too, and reports the death to the server's process, which may not have been woken.
 fn death_of_a_submitter(fault: Fault) {
     let world = World::new();
     let event = Event::of(&world);
@@ -527,7 +527,7 @@ fn death_of_a_submitter(fault: Fault) {
             }
             process.slot().fail_orphans(&*process.world.ledger);
             survivor.join().unwrap();
-            // Of the survivor's death.
+            // This reports the survivor's death.
             server.alarm();
             let left = process.signal_up_to(4);
             process.complete_all(left);
@@ -560,7 +560,7 @@ fn a_thread_that_does_not_look_after_a_death_is_found() {
     check(3000, || death_of_a_submitter(Fault::IgnoresAlarms));
 }
 
-/// The exporter dies at any step: what is awaited and was never submitted never comes.
+/// The exporter dies at any step. Awaited signals that were never submitted never come.
 #[test]
 fn the_exporter_dies() {
     check(2000, || {
@@ -611,8 +611,8 @@ fn the_exporter_dies() {
     });
 }
 
-/// A signal that never comes does not wait for the one before it on its word, which another process
-/// takes its time for.
+/// A signal that never comes is reported without waiting for the earlier signal on its word, which
+/// another process completes slowly.
 #[test]
 fn the_exporter_dies_and_another_process_goes_on() {
     check(1000, || {
@@ -646,9 +646,9 @@ fn the_exporter_dies_and_another_process_goes_on() {
     });
 }
 
-/// A process writes anything into another event's slot: the honest one's waiters are told. With `rings`
-/// it also writes anything to the doorbell that both share, and then they are told when the thread looks
-/// at all words in turn.
+/// A process writes anything into another event's slot, and the honest event's waiters are still
+/// notified. With `rings` it also writes anything to the doorbell that both events share. Then the
+/// waiters are notified when the thread looks at all words in rotation.
 fn beside_a_hostile_event(kind: Kind, rings: bool) {
     if rings {
         platform::allow_timeouts_up_to(SWEEP_INTERVAL);
@@ -701,7 +701,7 @@ fn a_hostile_doorbell_holds_up_nobody_for_long() {
     check(1500, || beside_a_hostile_event(Kind::Doorbells, true));
 }
 
-/// Devices signal, and wake nobody. Only sleeps in steps time out.
+/// Devices signal and wake no thread. Only sleeps in steps time out.
 #[test]
 fn devices_signal() {
     check(1500, || {
@@ -740,8 +740,8 @@ fn devices_signal() {
     });
 }
 
-/// The event is marked while it is awaited, and nobody sees the wake that comes with the mark: the next
-/// look at all words does. From then on the thread sleeps in steps.
+/// The event is marked while it is awaited, and the thread misses the wake that follows the mark.
+/// The next look at all words finds the mark. From then on the thread sleeps in steps.
 #[test]
 fn devices_signal_what_is_awaited_already() {
     check(500, || {

@@ -1,4 +1,4 @@
-//! The thread that serves waiters, and the messages to it, as `ipc/event/awaiting` has them.
+//! The thread that serves waiters, and the messages to it, as in `ipc/event/awaiting`.
 
 use super::sleeps::{Kind, Memory, WordSleeps};
 use crate::event_protocol::{
@@ -19,23 +19,23 @@ use std::time::Duration;
 /// Longer than any sleep that times out.
 const FOR_EVER: Duration = Duration::from_secs(1 << 30);
 
-/// A rule that the thread breaks, or the one that cancels.
+/// A rule that the server thread, or a canceller, breaks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     None,
-    /// It forgets sleeps that have ended.
+    /// The thread forgets sleeps that have ended.
     ForgetsWoken,
-    /// It reads its word after the messages.
+    /// The thread reads its word after the messages.
     ReadsItsWordLate,
-    /// It sleeps after it has told somebody.
+    /// The thread sleeps after it has notified a waiter.
     SleepsAfterTelling,
-    /// It sleeps after it has let go of somebody who cancelled.
+    /// The thread sleeps after it has dropped a cancelled waiter.
     SleepsAfterLettingGo,
-    /// It doesn't look whether somebody has cancelled.
+    /// The thread does not check for cancellation.
     TellsTheCancelled,
-    /// It doesn't ask which sleeps have ended as long as there are messages.
+    /// The thread does not check which sleeps have ended while there are messages.
     HasNoTimeForTheOthers,
-    /// It looks at no word when it is told that something has happened.
+    /// The thread looks at no word after an alarm.
     IgnoresAlarms,
 }
 
@@ -43,12 +43,12 @@ shuttle::thread_local! {
     static IS_SERVER: Cell<bool> = Cell::new(false);
 }
 
-/// An event of the process, which keeps it open.
+/// An event of the process. It keeps the event open.
 #[derive(Clone)]
 pub(super) struct Event {
     slot: Arc<Slot>,
     liveness: Arc<dyn Liveness + Send + Sync>,
-    /// The sleeps that others are told of.
+    /// The sleeps that reports show.
     told: Arc<PlainCount>,
 }
 
@@ -61,12 +61,12 @@ impl Event {
         }
     }
 
-    /// Returns the event of a world whose exporter lives.
+    /// Returns the event of a world whose exporter is alive.
     pub(super) fn of(world: &World) -> Self {
         Self::new(&world.slot, world.ledger.clone())
     }
 
-    /// Checks that nobody has the event open but the caller, and that nobody is said to sleep.
+    /// Checks that only the caller has the event open, and that reports show no sleep.
     pub(super) fn check_let_go(&self) {
         assert_eq!(Arc::strong_count(&self.told), 1, "the event is still open");
         assert_eq!(self.told.load(Relaxed), 0, "others see a sleep");
@@ -104,14 +104,14 @@ impl Liveness for Event {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// What a waiter was told.
+/// The result that a waiter was given.
 #[derive(Clone)]
 pub(super) struct Answer(Arc<Told>);
 
 struct Told {
     result: PlainMutex<Option<Result<(), WaitError>>>,
     is_cancelled: Plain,
-    /// Its upper half is raised when there is a result.
+    /// A word whose upper half is raised when there is a result.
     word: AtomicU64,
 }
 
@@ -124,7 +124,7 @@ impl Answer {
         }))
     }
 
-    /// Waits until the waiter is told, and returns the result.
+    /// Waits until the waiter is notified, and returns the result.
     pub(super) fn wait(&self) -> Result<(), WaitError> {
         while self.0.word.load(Ordering::SeqCst) == 0 {
             platform::sleep(&self.0.word, 0, FOR_EVER);
@@ -142,10 +142,10 @@ impl Answer {
     }
 }
 
-/// Who is told of a signal.
+/// A waiter that is notified of a signal.
 pub(super) struct Waiter {
     answer: Answer,
-    /// What it does when it is told, and when it is dropped.
+    /// Called when the waiter is notified.
     when_told: Option<Job>,
     when_dropped: Option<Job>,
 }
@@ -198,7 +198,7 @@ pub(super) struct Await {
 }
 
 impl Await {
-    /// Awaits the signal no more. Returns whether the waiter is not told.
+    /// Cancels the wait. Returns whether the waiter is never notified.
     pub(super) fn cancel(self) -> bool {
         if self.is_over.swap(true, Ordering::SeqCst) {
             return false;
@@ -225,7 +225,7 @@ enum Message {
     End,
 }
 
-/// Where others leave messages for the thread.
+/// The mailbox in which other threads leave messages for the thread.
 pub(super) struct Mailbox {
     messages: Mutex<Vec<Message>>,
     word: AtomicU64,
@@ -234,7 +234,7 @@ pub(super) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Has a waiter told of a signal.
+    /// Arranges that a waiter is notified of a signal.
     pub(super) fn begin(self: &Arc<Self>, event: &Event, number: u64, waiter: Waiter) -> Await {
         let id = self.ids.fetch_add(1, Relaxed);
         let key = AwaitKey::new(&event.target(number), id);
@@ -268,14 +268,14 @@ impl Mailbox {
         platform::wake_all(&self.word);
     }
 
-    /// Tells the thread that something has happened that no word tells.
+    /// Notifies the thread of something that changes no word.
     pub(super) fn alarm(&self) {
         self.alarms.fetch_add(1, Ordering::SeqCst);
         self.wake();
     }
 }
 
-/// The thread.
+/// The thread that serves waiters.
 pub(super) struct Server {
     pub(super) mailbox: Arc<Mailbox>,
     thread: JoinHandle<()>,

@@ -1,4 +1,4 @@
-//! The sleeps of the thread that serves waiters, in two ways.
+//! Two correct and two wrong implementations of the sleeps of the thread that serves waiters.
 
 use crate::event_protocol::{RING, Sleeps, Slot};
 use crate::platform::{self, AtomicU64, Doorbell, Ordering, one_in};
@@ -8,7 +8,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A stretch of shared memory: events with one doorbell.
+/// A range of shared memory that contains events and one doorbell.
 pub(super) struct Memory {
     slots: Vec<Arc<Slot>>,
     pub(super) doorbell: Arc<Doorbell>,
@@ -35,18 +35,18 @@ impl Memory {
 /// How the thread sleeps on many words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
-    /// In one call for all of them, which looks at each word anew.
+    /// With one call for all words, which looks at each word again.
     AllAtOnce,
-    /// On the doorbells of their memory: `os/futex/sleep_set.rs`.
+    /// On the doorbells of their memory, as in `os/futex/sleep_set.rs`.
     Doorbells,
-    /// Wrongly: looks at a word, and listens to the doorbell then.
+    /// Wrong: looks at a word before it listens to the doorbell.
     LookingFirst,
-    /// Wrongly: reads the log, and listens to the doorbell then.
+    /// Wrong: reads the log before it listens to the doorbell.
     ReadingFirst,
 }
 
 impl Kind {
-    /// Returns one of those that are right.
+    /// Returns one of the correct kinds.
     pub(super) fn any() -> Self {
         match one_in(3) {
             true => Self::AllAtOnce,
@@ -57,11 +57,11 @@ impl Kind {
 
 /// Memory to whose doorbell the thread listens.
 struct Listened {
-    /// How often the doorbell was rung when the thread began to listen; `None` if it was rung since.
+    /// Number of rings when the thread began to listen, or `None` if the doorbell was rung since.
     rings: Option<u32>,
-    /// The entries of the log that the thread has read.
+    /// Number of entries of the log that the thread has read.
     read: u64,
-    /// The sleeps by the word's address: the token, and the expected upper half.
+    /// The sleeps by the word's address: token and expected upper half.
     sleeps: BTreeMap<usize, (u64, u32)>,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct WordSleeps {
     memory: Vec<Memory>,
     /// The address of each sleep's word, and its expected upper half.
     begun: BTreeMap<u64, (usize, u32)>,
-    /// By index in `memory`.
+    /// The memory whose doorbells the thread listens to, by index in `memory`.
     listened: BTreeMap<usize, Listened>,
     /// Sleeps that have ended.
     ended: Vec<u64>,
@@ -109,8 +109,8 @@ impl WordSleeps {
         }
     }
 
-    /// Sleeps until a sleep ends or the upper half of `own` is not `expected`, at most for `limit`. Adds
-    /// the tokens of the sleeps that have ended.
+    /// Blocks until a sleep ends or the upper half of `own` is not `expected`, for at most `limit`.
+    /// Appends the tokens of ended sleeps to `woken`.
     pub(super) fn sleep(&mut self, own: (&AtomicU64, u32), limit: Duration, woken: &mut Vec<u64>) {
         if self.kind == Kind::AllAtOnce {
             return self.sleep_on_all(own, limit, woken);
@@ -134,7 +134,7 @@ impl WordSleeps {
         }
     }
 
-    /// Adds the tokens of the sleeps that have ended, without sleeping.
+    /// Appends the tokens of ended sleeps to `woken`, without blocking.
     pub(super) fn poll(&mut self, woken: &mut Vec<u64>) {
         if self.kind == Kind::AllAtOnce {
             return self.report_changed(woken);
@@ -153,7 +153,7 @@ impl WordSleeps {
     fn report_changed(&mut self, woken: &mut Vec<u64>) {
         let memory = &self.memory;
         self.begun.retain(|token, (address, expected)| {
-            // Sleeps end for no reason, too.
+            // Sleeps may also end spuriously.
             let has_ended = upper(word(memory, *address)) != *expected || one_in(16);
             if has_ended {
                 woken.push(*token);

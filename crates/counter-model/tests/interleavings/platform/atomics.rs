@@ -1,4 +1,4 @@
-//! Atomic words, every operation of which is a step of the model.
+//! Atomic words whose every operation is a step of the model.
 
 use super::chance::one_in;
 use super::fate::step;
@@ -17,7 +17,8 @@ macro_rules! atomic {
                 Self(model::$name::new(value))
             }
 
-            /// Reads for the kernel: the system call of a killed process still runs to its end.
+            /// Reads the word for the kernel. A system call of a killed process still runs to its
+            /// end.
             pub(super) fn peek(&self) -> $value {
                 self.0.load(Ordering::SeqCst)
             }
@@ -55,7 +56,7 @@ macro_rules! atomic {
                 }
             }
 
-            /// Fails spuriously once in 16 times, as it may on real machines.
+            /// Fails spuriously once in 16 times, as real machines may.
             pub(crate) fn compare_exchange_weak(
                 &self,
                 current: $value,
@@ -116,8 +117,8 @@ atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
-    /// Writes the upper half and leaves the lower one alone, as a device does. Not a step of any
-    /// process: a device runs on after its process was killed.
+    /// Writes the upper half and keeps the lower half, like a device. This is not a step of any
+    /// process, because a device continues after its process was killed.
     pub(crate) fn write_upper(&self, value: u32) {
         let write = |word| Some(u64::from(value) << 32 | word & u64::from(u32::MAX));
         let written = self
@@ -126,7 +127,7 @@ impl AtomicU64 {
         assert!(written.is_ok());
     }
 
-    /// Reads the upper half, as a device does.
+    /// Reads the upper half, like a device.
     pub(crate) fn read_upper(&self) -> u32 {
         (self.0.load(Ordering::SeqCst) >> 32) as u32
     }

@@ -4,25 +4,26 @@ use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Time that one round of a spinning loop takes, so that a waiter stops spinning after a few.
+/// Time that one round of a spinning loop takes. A waiter stops spinning after a few rounds.
 pub(super) const SPIN_ROUND: Duration = Duration::from_micros(10);
 
-// Not one of the model's atomic words: reading the clock is not a step of the protocol.
+// This is not one of the model's atomic words, because reading the clock is not a step of the
+// protocol.
 shuttle::lazy_static! {
     static ref NANOSECONDS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// A moment, counted from the start of the execution.
+/// A moment, as the time since the start of the execution.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Instant(Duration);
 
 impl Instant {
-    /// Returns the present moment.
+    /// Returns the current moment.
     pub(crate) fn now() -> Self {
         Self(Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
     }
 
-    /// Returns the time from `earlier` until this moment; zero if `earlier` is later.
+    /// Returns the time from `earlier` until this moment, or zero if `earlier` is later.
     pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }

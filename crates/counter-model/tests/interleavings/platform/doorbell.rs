@@ -1,5 +1,5 @@
-//! Doorbells, as `os/futex/doorbell.rs` has them: the same steps in the same order, and a log that
-//! turns around soon.
+//! Doorbells with the same steps in the same order as in `os/futex/doorbell.rs`, and a log that
+//! wraps soon.
 
 use super::AtomicU64 as Word;
 use super::futex::wake_word;
@@ -8,18 +8,18 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The bits of the first word that count listeners.
+/// Bits of the first word that count listeners.
 const LISTENERS: u64 = u32::MAX as u64;
 /// Number of entries of the log.
 const ENTRIES: usize = 4;
 
 #[derive(Default)]
 struct Doorbells {
-    /// The addresses of memory, and its doorbell.
+    /// The addresses of each memory, and its doorbell.
     places: Mutex<Vec<(Range<usize>, Arc<Doorbell>)>>,
-    /// Whether waking rings none.
+    /// Whether doorbells are disabled.
     is_mute: AtomicBool,
-    /// What is added to an entry's number, less one.
+    /// One minus the offset that is added to an entry's number.
     less: AtomicU32,
 }
 
@@ -27,7 +27,7 @@ shuttle::lazy_static! {
     static ref DOORBELLS: Doorbells = Doorbells::default();
 }
 
-/// The doorbell of a stretch of memory. An entry has the lower half of a word's address.
+/// The doorbell of a range of memory. An entry holds the lower half of a word's address.
 pub(crate) struct Doorbell {
     bell: Word,
     written: Word,
@@ -48,7 +48,7 @@ impl Doorbell {
         &self.bell
     }
 
-    /// Counts the caller among the listeners until the next ring. Returns how often it was rung.
+    /// Counts the caller as a listener until the next ring. Returns the number of rings so far.
     pub(crate) fn listen(&self) -> u32 {
         let mut current = self.bell.load(Ordering::SeqCst);
         while current & LISTENERS != LISTENERS {
@@ -73,7 +73,8 @@ impl Doorbell {
         self.written.load(Ordering::SeqCst)
     }
 
-    /// Returns the words that were woken since the log had `read` entries; `None`: it doesn't say.
+    /// Returns the words that were woken since the log had `read` entries, or `None` if the log is
+    /// incomplete.
     pub(crate) fn read(&self, read: &mut u64) -> Option<Vec<u32>> {
         let written = self.written();
         let from = std::mem::replace(read, written);
@@ -111,7 +112,7 @@ impl Doorbell {
         &self.entries[number as usize % ENTRIES]
     }
 
-    /// Number of words that [`overwrite`](Self::overwrite) takes.
+    /// Number of words that [`overwrite`](Self::overwrite) can write.
     pub(crate) const WORDS: usize = 2 + ENTRIES;
 
     /// Writes one of the words, as a hostile process may do.
@@ -123,31 +124,31 @@ impl Doorbell {
     }
 }
 
-/// Gives an object a doorbell, which others may have too.
+/// Gives an object a doorbell, which other objects may share.
 pub(crate) fn add_doorbell<T>(object: &T, doorbell: &Arc<Doorbell>) {
     let start = ptr::from_ref(object).addr();
     let place = (start..start + size_of::<T>(), Arc::clone(doorbell));
     DOORBELLS.places.lock().unwrap().push(place);
 }
 
-/// Has no doorbell rung from now on but by [`ring`].
+/// Disables all doorbells from now on, except for [`ring`].
 pub(crate) fn mute_doorbells() {
     DOORBELLS.is_mute.store(true, Ordering::Relaxed);
 }
 
-/// Numbers entries from 0 or 1 on. Memory is made of zeros, so 0 is wrong.
+/// Makes marks of entries start at 0 or 1. New memory contains zeros, so 0 is wrong.
 pub(crate) fn number_entries_from(first: u32) {
     DOORBELLS.less.store(1 - first, Ordering::Relaxed);
 }
 
-/// Rings the doorbell of a word, if it has one.
+/// Rings the doorbell of a word, if it has one and doorbells are enabled.
 pub(super) fn ring_for(word: &Word) {
     if !DOORBELLS.is_mute.load(Ordering::Relaxed) {
         ring(word);
     }
 }
 
-/// Does so also if doorbells are mute.
+/// Rings the doorbell of a word, if it has one, even if doorbells are disabled.
 pub(crate) fn ring(word: &Word) {
     let address = ptr::from_ref(word).addr();
     let doorbell = {
@@ -160,7 +161,7 @@ pub(crate) fn ring(word: &Word) {
     }
 }
 
-/// Returns what tells an entry from earlier ones in its place.
+/// Returns the mark that distinguishes an entry from earlier entries in its place.
 fn mark(number: u64) -> u32 {
     (number as u32)
         .wrapping_add(1)

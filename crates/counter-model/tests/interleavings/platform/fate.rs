@@ -1,16 +1,16 @@
-//! Deaths of processes: between any two atomic operations, leaving shared memory as it is.
+//! Deaths of processes between any two atomic operations. Shared memory keeps its contents.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// The future of the calling thread's process.
+/// The fate of the calling thread's process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
-    /// It is not killed.
+    /// The process is not killed.
     Immortal,
-    /// It is killed after so many more steps.
+    /// The process is killed after this many more steps.
     Mortal(u32),
-    /// It was killed and its thread unwinds. What destructors do now must have no effect.
+    /// The process was killed and its thread unwinds. Destructors that run now must have no effect.
     Dead,
 }
 
@@ -21,14 +21,14 @@ shuttle::thread_local! {
     static FATE: Cell<Fate> = Cell::new(Fate::Immortal);
 }
 
-/// Counts a step. Called before each operation on shared memory and each system call. `false`: the
-/// caller is dead, and the operation must not take effect.
+/// Counts a step. Called before each operation on shared memory and each system call. Returns
+/// `false` if the caller is dead, and then the operation must have no effect.
 pub(super) fn step() -> bool {
     match FATE.with(Cell::get) {
         Fate::Immortal => true,
         Fate::Mortal(0) => {
             FATE.with(|fate| fate.set(Fate::Dead));
-            // Not a panic: neither the hook nor the checker must take it for a failure.
+            // A panic would run the hook and look like a failure to the checker.
             resume_unwind(Box::new(Killed))
         }
         Fate::Mortal(steps) => {
@@ -39,7 +39,8 @@ pub(super) fn step() -> bool {
     }
 }
 
-/// Runs `life`, and kills the calling thread's process after so many steps. `None`: it was killed.
+/// Runs `life`, and kills the calling thread's process after this many steps. Returns `None` if the
+/// process was killed.
 pub(crate) fn live_for<T>(steps: u32, life: impl FnOnce() -> T) -> Option<T> {
     FATE.with(|fate| fate.set(Fate::Mortal(steps)));
     let end = catch_unwind(AssertUnwindSafe(life));

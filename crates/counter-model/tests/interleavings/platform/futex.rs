@@ -1,7 +1,7 @@
-//! The futex: the sleepers and their words, as the kernel keeps them.
+//! The futex: sleepers and their words, as the kernel keeps them.
 //!
-//! The comparison with the expected value and falling asleep are one step with respect to waking,
-//! as in the kernel, which holds a lock over both.
+//! Comparing the expected value and falling asleep are one step with respect to waking. The kernel
+//! holds a lock over both.
 
 use super::AtomicU64 as Word;
 use super::chance::one_in;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// One process that sleeps on some words.
+/// A process that sleeps on some words.
 struct Sleeper {
     words: Vec<usize>,
     wake_up: Arc<Condvar>,
@@ -26,9 +26,9 @@ struct Kernel {
     sleepers: Mutex<Vec<Sleeper>>,
     /// Whether sleeps time out.
     allow_timeouts: AtomicBool,
-    /// Longest sleep that times out, in nanoseconds.
+    /// Longest sleep that can time out, in nanoseconds.
     longest: AtomicU64,
-    /// The begin and the limit of each sleep.
+    /// Start and limit of each sleep.
     sleeps: Mutex<Vec<(Instant, Duration)>>,
     /// Number of wake calls so far.
     wakes: AtomicU32,
@@ -38,20 +38,20 @@ shuttle::lazy_static! {
     static ref KERNEL: Kernel = Kernel::default();
 }
 
-/// Lets sleeps time out from now on. Before this is called no sleep times out, so that a lost
-/// wake-up shows as a deadlock.
+/// Lets sleeps time out from now on. Without this call no sleep times out, so a lost wake-up shows
+/// as a deadlock.
 pub(crate) fn allow_timeouts() {
     allow_timeouts_up_to(Duration::MAX);
 }
 
-/// Lets sleeps of at most `longest` time out from now on.
+/// Lets sleeps with a limit of at most `longest` time out from now on.
 pub(crate) fn allow_timeouts_up_to(longest: Duration) {
     let longest = longest.as_nanos().try_into().unwrap_or(u64::MAX);
     KERNEL.longest.store(longest, Ordering::Relaxed);
     KERNEL.allow_timeouts.store(true, Ordering::Relaxed);
 }
 
-/// Returns the begin and the limit of each sleep so far.
+/// Returns the start and the limit of each sleep so far.
 pub(crate) fn sleeps() -> Vec<(Instant, Duration)> {
     KERNEL.sleeps.lock().unwrap().clone()
 }
@@ -66,16 +66,16 @@ pub(crate) fn wakes() -> u32 {
     KERNEL.wakes.load(Ordering::Relaxed)
 }
 
-/// Sleeps until the word is woken, at most for `limit`. Returns at once if its upper half is not
+/// Sleeps until the word is woken, for at most `limit`. Returns at once if its upper half is not
 /// `expected`.
 pub(crate) fn sleep(word: &Word, expected: u32, limit: Duration) {
     sleep_any(&[(word, expected)], limit);
 }
 
-/// Sleeps until one of several words is woken, at most for `limit`. Returns at once if one of their
+/// Sleeps until one of several words is woken, for at most `limit`. Returns at once if one of their
 /// upper halves is not as expected.
 pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
-    // Once in 16 times a sleep ends spuriously.
+    // A sleep ends spuriously once in 16 times.
     if !step() || one_in(16) {
         return;
     }
@@ -113,13 +113,13 @@ pub(crate) fn sleep_any(words: &[(&Word, u32)], limit: Duration) {
     }
 }
 
-/// Wakes all sleepers of the word, and rings the doorbell of the memory that it lies in.
+/// Wakes all sleepers of the word, and rings the doorbell of the memory that contains it.
 pub(crate) fn wake_all(word: &Word) {
     wake_word(word);
     doorbell::ring_for(word);
 }
 
-/// Wakes all sleepers of the word, and rings no doorbell.
+/// Wakes all sleepers of the word, without ringing a doorbell.
 pub(super) fn wake_word(word: &Word) {
     if !step() {
         return;

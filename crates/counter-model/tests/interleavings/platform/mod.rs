@@ -1,5 +1,5 @@
-//! The platform that the protocol runs on under shuttle: what the library's own `platform` offers,
-//! under the scheduler's control.
+//! The platform on which the protocol runs under shuttle. It has the interface of the library's own
+//! `platform`, under the scheduler's control.
 //!
 //! Threads stand for processes. Before every atomic operation the scheduler may run another
 //! process, and the process may be killed ([`live_for`]).
@@ -21,21 +21,21 @@ pub(crate) use futex::{
 };
 pub(crate) use std::sync::atomic::Ordering;
 
-/// Whether waiters spin before they sleep. Each test program decides that at its root.
+/// Whether waiters spin before they sleep. The root of each test program decides it.
 pub(crate) const MAY_SPIN: bool = crate::MAY_SPIN;
 
-/// Pauses in a spinning loop: lets another process run, and advances the clock.
+/// Pauses in a spinning loop. Lets another process run, and advances the clock.
 pub(crate) fn spin_hint() {
     clock::pass(clock::SPIN_ROUND);
     shuttle::thread::yield_now();
 }
 
-/// Returns one of two CPUs at random: a process may migrate between any two calls.
+/// Returns one of two CPUs at random, because a process may migrate between any two calls.
 pub(crate) fn current_cpu() -> u32 {
     pick(2) as u32
 }
 
-/// What a sleeper waits for, for tools that show it.
+/// The signal that a sleeper waits for, for reports.
 #[allow(dead_code, reason = "no tool looks here")]
 pub(crate) struct Awaited {
     pub(crate) word: usize,
@@ -43,5 +43,5 @@ pub(crate) struct Awaited {
     pub(crate) number: u64,
 }
 
-/// Enters nothing: sleepers are known to the futex alone, and nobody wakes them for other reasons.
+/// Does nothing. Only the futex knows the sleepers, and they are not woken for other reasons.
 pub(crate) fn enter(_: impl IntoIterator<Item = Awaited>) {}

@@ -124,8 +124,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Sends pings, each with a number that the second process must send back inverted, and ends the
-/// ping-pong with the number 0. Returns the times of the round trips.
+/// Sends pings, each with a number that the second process must send back inverted. The number 0
+/// ends the ping-pong. Returns the times of the round trips.
 fn ping(
     memory: &Transfer<'_>,
     signals: &mut SignalPair<'_>,

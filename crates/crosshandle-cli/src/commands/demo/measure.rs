@@ -1,4 +1,4 @@
-//! Measurements that the demo takes.
+//! Measurements of the demo.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
@@ -12,13 +12,14 @@ use std::time::{Duration, Instant};
 /// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// Opening the exporter's first memory: connects, receives a descriptor, maps.
+    /// Opening the exporter's first memory, which includes connecting, receiving a descriptor and
+    /// mapping.
     pub(super) memory_first: f64,
-    /// Opening and closing memory that is open already.
+    /// Opening and closing memory that is already open.
     pub(super) memory_again: f64,
     /// Opening the exporter's first event.
     pub(super) event_first: f64,
-    /// Opening and closing an event that is open already.
+    /// Opening and closing an event that is already open.
     pub(super) event_again: f64,
 }
 
@@ -87,7 +88,7 @@ pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     Ok((signal, wait))
 }
 
-/// Measures passes that read all of the memory into a buffer that stays in a cache.
+/// Measures passes that read all of the memory into a buffer that fits into a cache.
 pub(super) fn read_bandwidth(memory: &Transfer<'_>) -> Result<Bandwidth> {
     let (min_passes, max_passes) = DEMO_READ_PASSES.into_inner();
     let mut buffer = vec![0; COPY_CHUNK_BYTES];

@@ -1,25 +1,25 @@
-//! Messages that the two processes send each other over the pipes.
+//! Messages between the two processes, over the pipes.
 
 use super::measure::{Bandwidth, Opens};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Message of the first process: the objects that it shares, and what to do with them.
+/// Message of the first process: the objects that it shares, and how to use them.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Offer {
     /// Handle of the memory, as text.
     pub(super) memory: String,
     /// Handle of the first process's event, as text.
     pub(super) event: String,
-    /// Rounds of writing and verifying all of the memory.
+    /// Number of rounds in which all of the memory is written and verified.
     pub(super) rounds: u32,
-    /// Time for which one process waits for the other's next step.
+    /// Maximum time to wait for the other process's next step.
     pub(super) timeout: Duration,
     /// Processors on which the first and the second process measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
-    /// Device of the second process, if it is not the memory's.
+    /// Device of the second process, if it differs from the memory's device.
     pub(super) device: Option<String>,
-    /// Process id of the first process.
+    /// Process ID of the first process.
     pub(super) pid: u32,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Answer {
     pub(super) opens: Opens,
 }
 
-/// Message of the second process: it has done its work.
+/// Message of the second process: it has finished.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
-    /// Bytes that the second process has verified.
+    /// Number of bytes that the second process has verified.
     pub(super) verified: u64,
-    /// Signals that the second process has waited for.
+    /// Number of signals that the second process has waited for.
     pub(super) signals: u64,
     pub(super) bandwidth: Bandwidth,
 }

@@ -1,9 +1,8 @@
 //! `crosshandle demo`: two processes share memory and two events, verify everything, and measure.
 //!
-//! The first process is the parent and exports the memory; the second process is its child. Each
-//! process creates the event that it signals itself. If a process dies, a wait for its next signal
-//! fails at once, and so does a message over the pipes. Hence neither process waits long for a
-//! dead one.
+//! The first process is the parent and exports the memory. The second process is its child. Each
+//! process creates the event that it signals. If a process dies, a wait for its next signal fails
+//! at once, and so does a message over the pipes. So neither process waits long for a dead one.
 
 mod first;
 mod measure;
@@ -28,17 +27,18 @@ pub(crate) struct Args {
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
-    /// The second process's device, which can map the first one's memory [default: the same]
+    /// The second process's device, which must be able to map the first one's memory [default: the
+    /// same]
     #[arg(long, value_name = "D")]
     peer_device: Option<String>,
-    /// How much memory to share
+    /// Size of the shared memory
     #[arg(long, default_value = "64MiB", value_name = "S", value_parser = parse_size)]
     size: u64,
-    /// How often both processes write and verify all of it
+    /// Number of times that both processes write and verify all of the memory
     #[arg(long, default_value_t = 10, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// How long one process waits for the other to go on [default: 10s, and more for much memory]
+    /// Maximum time that one process waits for the other [default: 10s, and more for large memory]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Print the results as JSON
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 }
 
 impl Args {
-    /// Returns the time for which one process waits for the other's next step.
+    /// Returns the maximum time that one process waits for the other's next step.
     fn step_timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(|| {
             DEMO_STEP_TIMEOUT + Duration::from_secs(self.size / DEMO_MIN_BYTES_PER_SECOND)
@@ -62,7 +62,7 @@ impl Args {
 fn parse_size(text: &str) -> Result<u64, String> {
     let size = parse_bytes(text)?;
     if size < DEMO_MIN_BYTES {
-        return Err(format!("the demo needs {DEMO_MIN_BYTES} bytes at least"));
+        return Err(format!("the demo needs at least {DEMO_MIN_BYTES} bytes"));
     }
     if usize::try_from(size).map_or(true, |size| size > isize::MAX as usize) {
         return Err("that is more than a process can address".into());

@@ -32,7 +32,7 @@ pub(super) struct Pattern {
 }
 
 impl Pattern {
-    /// Generates the pattern's bytes from `offset` on, a multiple of 8.
+    /// Generates the pattern's bytes from `offset` on, which must be a multiple of 8.
     fn generate(self, offset: usize, into: &mut [u8]) {
         let seed = u64::from(self.round) << 1 | u64::from(self.side == Side::Second);
         let seed = mix(seed.wrapping_add(0x5EED));
@@ -51,7 +51,7 @@ impl Pattern {
         })
     }
 
-    /// Compares a range of the memory with the pattern, byte for byte. Returns the number of bytes.
+    /// Compares a range of the memory with the pattern, byte by byte. Returns the number of bytes.
     pub(super) fn verify(self, memory: &Transfer<'_>, range: Range<usize>) -> Result<u64> {
         let mut expected = vec![0; COPY_CHUNK_BYTES];
         let mut found = vec![0; COPY_CHUNK_BYTES];
@@ -94,8 +94,8 @@ pub(super) fn each_chunk(
     Ok(())
 }
 
-/// Finalises a value as `SplitMix64` does: every bit of the input changes about half of the
-/// output's.
+/// Mixes a value as the finaliser of `SplitMix64` does: every bit of the input changes about half
+/// of the output bits.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

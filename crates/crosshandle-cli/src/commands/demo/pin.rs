@@ -1,17 +1,17 @@
-//! Pinning of two processes to two processors, on which the time of a round trip depends.
+//! Pins the two processes to two processors, because the round-trip time depends on them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Returns two processors that this process may run on, or `None` if there is only one.
+/// Returns two processors that this process may use, or `None` if there is only one.
 pub(super) fn two_cpus() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    // The first and the last, since neighbours may be two hardware threads of one core.
+    // The first and the last one, because neighbours may be two hardware threads of one core.
     let first = cpus.next()?;
     Some([first, cpus.next_back()?])
 }
 
-/// Keeps the calling thread on one processor until dropped.
+/// Keeps the calling thread on one processor until it is dropped.
 pub(super) struct Pinned {
     previous: CpuSet,
 }
@@ -29,7 +29,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // If the system refuses by now, the thread stays on its processor.
+        // If the system refuses, the thread stays on its processor.
         let _ = sched_setaffinity(None, &self.previous);
     }
 }

@@ -13,26 +13,26 @@ pub(super) struct Report {
     pub(super) device_name: String,
     /// Device of the second process.
     pub(super) peer_device: String,
-    /// Ids of the first and the second process.
+    /// Process IDs of the first and the second process.
     pub(super) processes: [u32; 2],
     pub(super) exchange: Exchange,
     /// Processors on which the first and the second process measured round trips, if there are two.
     pub(super) cpus: Option<[usize; 2]>,
     pub(super) nanoseconds: Times,
     pub(super) read_bandwidth: Bandwidth,
-    /// Always true: a demo that cannot verify something ends with an error.
+    /// Always `true`. A demo with a failed verification ends with an error instead.
     pub(super) verified: bool,
 }
 
-/// Amounts of what was shared and verified.
+/// Amounts of shared and verified data.
 #[derive(Serialize)]
 pub(super) struct Exchange {
     /// Size of the shared memory in bytes.
     pub(super) size: u64,
     pub(super) rounds: u32,
-    /// Bytes that one process wrote and the other one compared.
+    /// Number of bytes that one process wrote and the other process compared.
     pub(super) bytes_verified: u64,
-    /// Signals that one process gave and the other one waited for.
+    /// Number of signals that one process gave and the other process waited for.
     pub(super) signals_verified: u64,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Times {
     pub(super) handles: Handles,
 }
 
-/// Times of getting and opening handles, in nanoseconds.
+/// Times to get and to open handles, in nanoseconds.
 #[derive(Serialize)]
 pub(super) struct Handles {
     pub(super) get_first: f64,

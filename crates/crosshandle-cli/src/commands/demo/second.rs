@@ -82,7 +82,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
 struct OpenedOffer {
     memory: Memory,
     event: Event,
-    /// The event opened once more, for waits that sleep at once.
+    /// The same event, opened a second time for waits that sleep at once.
     low_power_event: Event,
     times: Opens,
 }
@@ -112,9 +112,10 @@ impl OpenedOffer {
     }
 }
 
-/// Answers every ping of the first process, until a ping carries 0.
+/// Replies to every ping of the first process, until a ping contains 0.
 ///
-/// A ping is a word in the first process's half. The answer is its inverse in this process's half.
+/// A ping is a word in the first process's half of the memory. The reply is its inverse in this
+/// process's half.
 fn echo(memory: &Transfer<'_>, signals: &mut SignalPair<'_>, halfway: impl Fn()) -> Result<()> {
     let (from, to) = (Side::First, SIDE);
     let mut word = [0; 8];

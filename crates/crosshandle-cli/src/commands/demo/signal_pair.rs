@@ -1,18 +1,19 @@
-//! The two events by which the processes alternate: each signals its own and waits for the other's.
+//! The two events with which the processes take turns. Each process signals its own event and waits
+//! for its partner's.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
 use crosshandle::Event;
 use std::time::Duration;
 
-/// This process's event and the other process's, with the number of signals of each so far.
+/// The events of this process and of its partner, with the number of signals of each so far.
 pub(super) struct SignalPair<'a> {
     own: &'a Event,
     peers: &'a Event,
-    /// Signals that this process has submitted.
+    /// Number of signals that this process has submitted.
     signals: u64,
-    /// Signals of the other process that this process has waited for.
+    /// Number of signals of the other process that this process has waited for.
     waits: u64,
-    /// Time that the other process may take to submit its next signal.
+    /// Maximum time until the other process submits its next signal.
     timeout: Duration,
 }
 
@@ -27,7 +28,8 @@ impl<'a> SignalPair<'a> {
         }
     }
 
-    /// Returns a pair that goes on counting, with another opening of the other process's event.
+    /// Returns a pair that continues to count, with the other process's event opened in another
+    /// way.
     pub(super) fn waiting_on<'b>(&self, peers: &'b Event) -> SignalPair<'b>
     where
         'a: 'b,
@@ -58,7 +60,7 @@ impl<'a> SignalPair<'a> {
             .context("waiting for the other process")
     }
 
-    /// Returns how many signals of the other process this process has waited for.
+    /// Returns the number of the other process's signals that this process has waited for.
     pub(super) fn waits(&self) -> u64 {
         self.waits
     }

@@ -1,6 +1,7 @@
-//! Points at which a test can make one process stand still.
+//! Points at which a test can stop one of the processes.
 //!
-//! The test then kills that process or leaves it alone, and looks at what the other process does.
+//! The test then kills the stopped process, or leaves it stopped, and checks the reaction of the
+//! other process.
 
 use super::pattern::Side;
 use std::io::{self, Write};
@@ -8,26 +9,26 @@ use std::io::{self, Write};
 /// Environment variable that names the process and the point: `first:POINT` or `second:POINT`.
 const VARIABLE: &str = "CROSSHANDLE_DEMO_STOP";
 
-/// Step of the demo that a process has reached.
+/// A step of the demo that a process has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum StopPoint {
     /// The second process has started, and nothing is shared yet.
     Started,
-    /// First process: the handles are sent. Second process: the handles are opened, but the answer
-    /// is not sent yet.
+    /// In the first process: the handles are sent. In the second process: the handles are opened,
+    /// but the reply is not sent yet.
     Shared,
     /// The process has written its half in the second round, and has not signalled yet.
     Exchange,
     /// The process is in the middle of the ping-pong.
     Latency,
-    /// The second process is about to read at full speed; the first process waits for it.
+    /// The second process is about to read at full speed, and the first process waits for it.
     Bandwidth,
-    /// The process has done its work, and has not told the other process.
+    /// The process has finished, and has not told the other process.
     Done,
 }
 
-/// Prints a line and stands still for ever if the environment names this process and point.
-/// `other` is the id of the other process.
+/// Prints a line and stops forever if the environment names this process and point. `other` is the
+/// ID of the other process.
 pub(super) fn stop_at(side: Side, point: StopPoint, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;

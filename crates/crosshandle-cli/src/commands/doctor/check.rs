@@ -1,16 +1,16 @@
-//! The outcome of one check.
+//! The result of a check.
 
 use serde::Serialize;
 
-/// Severity of a check's outcome.
+/// Severity of a check's result.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Level {
-    /// All is as it should be.
+    /// Everything works.
     Ok,
-    /// Sharing works, but could do better, or there is something to know.
+    /// Sharing works, but could work better, or there is something to know.
     Note,
-    /// Sharing does not work, or not fully.
+    /// Sharing does not work, or only partly.
     Problem,
 }
 
@@ -24,7 +24,7 @@ impl Level {
     }
 }
 
-/// The name of a check, its outcome, and advice.
+/// The name of a check, its result, and advice.
 #[derive(Serialize, Debug)]
 pub(super) struct Check {
     pub(super) check: String,

@@ -1,9 +1,9 @@
-//! Checks of the backends' drivers, and of what links use.
+//! Checks of the backends' drivers, and of the libraries that links use.
 
 use super::check::Check;
 use crosshandle::{BackendStatus, Device};
 
-/// Checks what runs kernels on the host, which this loads.
+/// Checks the runtime for kernels on the host, which is loaded for this.
 pub(super) fn host_kernels() -> Check {
     let name = "kernels on the host";
     let found = Device::find("host").and_then(|host| {
@@ -15,12 +15,12 @@ pub(super) fn host_kernels() -> Check {
         Err(missing) => Check::note(
             name,
             missing.to_string(),
-            "only programs with kernels need a runtime: memory and events are shared without",
+            "only programs with kernels need a runtime: memory and events can be shared without one",
         ),
     }
 }
 
-/// Checks what moves memory between hosts, which this loads.
+/// Checks UCX, which moves memory between hosts. It is loaded for this.
 pub(super) fn ucx() -> Check {
     let name = "UCX, for links";
     let found = crosshandle_link::ucx().and_then(|ucx| {

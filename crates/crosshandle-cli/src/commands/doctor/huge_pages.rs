@@ -1,4 +1,5 @@
-//! Check of huge pages: allocates large memory, and asks the kernel which pages it has.
+//! A check of huge pages. It allocates large memory, and reads from the kernel which pages the
+//! memory has.
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
@@ -23,18 +24,18 @@ pub(super) fn check() -> Check {
                 bytes(LEN as u64),
                 policy()
             ),
-            "all works, but first touches of large memory are several times slower; this takes \
+            "everything works, but the first access to large memory is several times slower; huge pages need \
              Linux 6.1 or later and unfragmented free memory",
         ),
         Err(failure) => Check::note(
             CHECK,
             format!("unknown: {}", failure.message()),
-            "all works; memory may be slower to touch first",
+            "everything works, but the first access to memory may be slower",
         ),
     }
 }
 
-/// Allocates memory, and returns how many of its bytes are mapped by huge pages.
+/// Allocates memory, and returns the number of its bytes that are in huge pages.
 fn huge_bytes() -> Result<u64> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.allocate(LEN)?;
@@ -43,13 +44,12 @@ fn huge_bytes() -> Result<u64> {
     let address = memory.as_ptr().addr();
     let smaps = fs::read_to_string("/proc/self/smaps")
         .map_err(|error| Failure::error(format!("reading /proc/self/smaps: {error}")))?;
-    mapped_huge(&smaps, address, LEN).ok_or_else(|| {
-        Failure::error("the kernel does not tell in /proc/self/smaps which pages are huge")
-    })
+    mapped_huge(&smaps, address, LEN)
+        .ok_or_else(|| Failure::error("the kernel does not report huge pages in /proc/self/smaps"))
 }
 
-/// Returns the bytes of huge pages in the mappings between `start` and `start + len`, or `None` if
-/// `smaps` does not tell.
+/// Returns the number of bytes in huge pages in the mappings between `start` and `start + len`.
+/// `None` if `smaps` does not report it.
 fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
     let mut is_inside = false;
     let mut total = None;
@@ -63,14 +63,14 @@ fn mapped_huge(smaps: &str, start: usize, len: usize) -> Option<u64> {
     total
 }
 
-/// Parses the addresses in the first line about a mapping: `7f00-7f80 rw-s …`.
+/// Parses the addresses in the first line of a mapping, such as `7f00-7f80 rw-s …`.
 fn address_range(line: &str) -> Option<(usize, usize)> {
     let (from, to) = line.split(' ').next()?.split_once('-')?;
     let number = |digits| usize::from_str_radix(digits, 16).ok();
     Some((number(from)?, number(to)?))
 }
 
-/// Parses the bytes in a line such as `ShmemPmdMapped:  2048 kB`.
+/// Parses the number of bytes in a line such as `ShmemPmdMapped:  2048 kB`.
 fn huge_page_bytes(line: &str) -> Option<u64> {
     let (name, value) = line.split_once(':')?;
     if !matches!(name, "ShmemPmdMapped" | "FilePmdMapped") {

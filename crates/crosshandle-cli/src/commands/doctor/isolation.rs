@@ -1,12 +1,12 @@
-//! Checks of what separates processes: Yama, namespaces, containers.
+//! Checks of mechanisms that isolate processes: Yama, namespaces and containers.
 
 use super::check::Check;
 use std::fs;
 use std::path::Path;
 
-/// Name of the PID namespace that the kernel starts with; its inode number is fixed.
+/// Name of the initial PID namespace, whose inode number is fixed.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
-/// Name of the user namespace that the kernel starts with; its inode number is fixed.
+/// Name of the initial user namespace, whose inode number is fixed.
 const FIRST_USER_NAMESPACE: &str = "user:[4026531837]";
 
 pub(super) fn yama() -> Check {
@@ -46,7 +46,7 @@ pub(super) fn namespaces() -> Check {
     Check::note(CHECK, format!("{pid}, {user}{container}"), advice)
 }
 
-/// Returns the kind of container that this process runs in, if it runs in one.
+/// Returns the kind of container in which this process runs, if any.
 fn container() -> Option<String> {
     for (path, name) in [
         ("/.dockerenv", "Docker"),

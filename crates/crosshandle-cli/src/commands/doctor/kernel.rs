@@ -1,4 +1,5 @@
-//! Checks of the kernel: its version, its identity, and a system call that older kernels lack.
+//! Checks of the kernel: its version, the host's identity, and a system call that older kernels
+//! lack.
 
 use super::check::Check;
 use crate::tuning::{DOCTOR_SIGNALLED_WAIT, DOCTOR_UNSIGNALLED_WAIT};
@@ -7,7 +8,7 @@ use std::fs;
 
 /// First version with `futex_waitv`, which waits for several words.
 const FUTEX_WAITV_VERSION: (u32, u32) = (5, 16);
-/// First version with `MADV_COLLAPSE`, which gathers pages into huge ones.
+/// First version with `MADV_COLLAPSE`, which collapses pages into huge pages.
 const MADV_COLLAPSE_VERSION: (u32, u32) = (6, 1);
 
 pub(super) fn version() -> Check {
@@ -19,8 +20,8 @@ pub(super) fn version() -> Check {
     let Some(version) = parse_release(&release) else {
         return Check::note(
             CHECK,
-            format!("Linux {release}, a version that says nothing"),
-            "the checks below tell what works",
+            format!("Linux {release}, an unknown version"),
+            "the checks below show what works",
         );
     };
     if version < FUTEX_WAITV_VERSION {
@@ -44,7 +45,7 @@ pub(super) fn version() -> Check {
     )
 }
 
-/// Parses the major and the minor version in a kernel's release.
+/// Parses the major and the minor version in a kernel release.
 fn parse_release(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release
         .split(|c: char| !c.is_ascii_digit())
@@ -65,13 +66,13 @@ pub(super) fn host_identity() -> Check {
         Err(error) => Check::note(
             CHECK,
             format!("unknown, since the boot id cannot be read: {error}"),
-            "mount /proc; until then a handle of another machine is refused less clearly",
+            "mount /proc; without it the error for a handle of another machine is less clear",
         ),
     }
 }
 
-/// Checks a wait for one of two events. The check makes the system call, since a container may
-/// forbid what the kernel offers.
+/// Checks a wait for one of two events by waiting, because a container may forbid the system call
+/// even if the kernel has it.
 pub(super) fn wait_for_several() -> Check {
     const CHECK: &str = "wait for several";
     let wait = || -> crosshandle::Result<usize> {
@@ -86,10 +87,10 @@ pub(super) fn wait_for_several() -> Check {
         Event::wait_any_value(&signals, Some(DOCTOR_SIGNALLED_WAIT))
     };
     match wait() {
-        Ok(1) => Check::ok(CHECK, "an event of two is noticed"),
+        Ok(1) => Check::ok(CHECK, "a signal of one of two events is noticed"),
         Ok(_) => Check::problem(
             CHECK,
-            "an event that was not signalled counts as signalled",
+            "an event that was not signalled is reported as signalled",
             "please report this",
         ),
         Err(error) => {

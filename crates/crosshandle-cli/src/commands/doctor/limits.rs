@@ -6,14 +6,14 @@ use crosshandle::memory_limit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// The kernel's default for the number of mappings of one process.
+/// The kernel's default maximum number of mappings of a process.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
-/// Files up to this size are enough for all that this library makes by itself: shared segments and the
-/// events of a context.
+/// File size in bytes that is enough for all files that this library creates on its own: shared
+/// segments and the events of a context.
 const ENOUGH_FILE_BYTES: u64 = 64 << 20;
-/// Memory that is little to share.
+/// Amount of memory in bytes below which there is little left to share.
 const LITTLE_MEMORY_BYTES: u64 = 256 << 20;
-/// The usual soft limit for the number of descriptors of one process.
+/// The usual soft limit of the number of descriptors of a process.
 const USUAL_MAX_DESCRIPTORS: u64 = 1024;
 
 pub(super) fn descriptors() -> Check {

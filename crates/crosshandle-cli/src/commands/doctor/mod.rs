@@ -1,4 +1,4 @@
-//! `crosshandle doctor`: what works on this machine, and what to do about the rest.
+//! `crosshandle doctor`: reports what works on this machine, and how to fix the rest.
 
 mod check;
 mod drivers;
@@ -19,7 +19,7 @@ use check::{Check, Level};
 use serde::Serialize;
 
 pub(crate) const AFTER_HELP: &str = "\
-A row is ok, a note (it works, but could do better or needs to be known), or a problem.
+Each row is ok, a note (it works, but could work better, or there is something to know), or a problem.
 
 Exit status: 0 if there is no problem, 1 if there is one, 2 for wrong usage.";
 
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// All checks, as JSON shows them.
+/// All checks, in the form of the JSON output.
 #[derive(Serialize)]
 struct Report<'a> {
     healthy: bool,

@@ -1,4 +1,4 @@
-//! Check of sharing: shares with a child process, and kills that process.
+//! A check of sharing, which shares objects with a child process and then kills that process.
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
@@ -12,15 +12,15 @@ use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Handles, as text, of what the parent process shares.
+/// Handles of the parent's shared objects, as text.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     memory: String,
     event: String,
 }
 
-/// Handle, as text, of what the child process shares once it has written to the memory and
-/// signalled.
+/// Handle of the child's shared event, as text. It is sent after the child has written to the
+/// memory and signalled.
 #[derive(Serialize, Deserialize)]
 struct Answer {
     event: String,
@@ -60,8 +60,8 @@ pub(super) fn check(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// Shares with a child process, then kills it. Returns the time until all was shared, and the time
-/// until a waiter noticed the death.
+/// Shares with a child process, then kills it. Returns the time until everything was shared, and
+/// the time until a waiter noticed the death.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
@@ -72,12 +72,14 @@ fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)
     match childs_event.wait_value_timeout(1, TIMEOUT) {
         Err(error) if error.is_peer_dead() => Ok((sharing_time, start.elapsed())),
         Err(error) => Err(error.into()),
-        Ok(()) => Err(Failure::error("a dead process counts as having signalled")),
+        Ok(()) => Err(Failure::error(
+            "an event of a dead process is reported as signalled",
+        )),
     }
 }
 
 /// Shares with the child process. Returns an event of the child process that is never signalled,
-/// and the time that all took.
+/// and the total time.
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
     let context = settings.context_on(&device.to_string(), None)?;
@@ -110,7 +112,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     link.send(&Answer {
         event: own.handle()?.to_string(),
     })?;
-    // The parent process sends nothing: it kills this process during the wait.
+    // The parent process sends nothing. It kills this process during the wait.
     link.receive(TIMEOUT)
 }
 

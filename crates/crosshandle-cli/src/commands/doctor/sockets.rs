@@ -1,4 +1,4 @@
-//! Check of the socket directory: its path, and whether exporters can listen there.
+//! A check of the socket directory: its path, and whether exporters can listen there.
 
 use super::check::Check;
 use crosshandle::SOCKET_DIR_VARIABLE;
@@ -9,9 +9,9 @@ use std::path::Path;
 
 const CHECK: &str = "socket directory";
 
-/// Longest path of a socket, in bytes: the kernel's `sun_path` less the final zero.
+/// Maximum length of a socket's path in bytes: the kernel's `sun_path` without the final zero.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
-/// Bytes of that path that the name of an exporter's socket takes.
+/// Number of bytes in that path that the name of an exporter's socket needs.
 const SOCKET_NAME_BYTES: usize = 24;
 
 pub(super) fn check(chosen: Option<&Path>) -> Check {
@@ -34,11 +34,11 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
     let len = directory.as_os_str().len();
     if len + SOCKET_NAME_BYTES > SOCKET_PATH_MAX_BYTES {
         return problem(format!(
-            "has {len} characters, {} at most leave room for a socket's name",
+            "has {len} characters, but only {} leave room for a socket's name",
             SOCKET_PATH_MAX_BYTES - SOCKET_NAME_BYTES
         ));
     }
-    // Exporters create the directory in this way.
+    // Exporters create the directory in the same way.
     let created = DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -63,7 +63,7 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
     Check::ok(CHECK, format!("{named}, mode {mode:o}, {len} characters"))
 }
 
-/// Returns whether a path ends in a symbolic link that another user may have placed there.
+/// Returns `true` if a path is a symbolic link that another user may have placed there.
 fn is_strange_link(path: &Path) -> bool {
     let around = match path.parent() {
         Some(around) if !around.as_os_str().is_empty() => around,

@@ -1,4 +1,4 @@
-//! `crosshandle event …`: creates, signals and waits on shared events.
+//! `crosshandle event …`: creates shared events, signals them, and waits for them.
 
 mod new;
 mod signal;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Create an event, print its handle, and hold it
+    /// Create an event, print its handle, and hold it until interrupted
     #[command(after_help = EXIT_STATUS_HELP)]
     New(new::Args),
     /// Signal an event, and print the signal's number
@@ -22,7 +22,7 @@ pub(crate) enum Command {
     /// Wait for a signal of an event
     #[command(after_help = EXIT_STATUS_HELP)]
     Wait(wait::Args),
-    /// Tell where an event stands, without waiting
+    /// Show the state of an event, without waiting
     #[command(after_help = EXIT_STATUS_HELP)]
     Status(status::Args),
 }
@@ -36,12 +36,12 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Opens an event. The event keeps alive what it needs of its context.
-/// Opens an event. Its exporter may take `timeout` to answer; without one the library's default holds.
+/// Opens an event, which keeps its context alive as needed. `timeout` limits how long its exporter
+/// may take to reply. `None` uses the library's default.
 fn open_event(handle: &str, timeout: Option<Duration>, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
     let context = settings.context_for(handle.backend(), handle.device(), timeout)?;
-    // A shell command is in no hurry, and other programs may need the processor.
+    // A shell command need not react quickly, and other programs may need the processor.
     let options = EventOptions::new().low_power(true);
     Ok(context.open_event_with(&handle, options)?)
 }

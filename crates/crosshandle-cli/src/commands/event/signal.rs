@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// Handle of the event, or `-` for the first line of standard input
     handle: String,
-    /// Signal until the event's value is N, all at once [default: one signal]
+    /// Signal until the event's value is N, in one step [default: one signal]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     value: Option<u64>,
-    /// How long earlier signals, of other processes, may take to complete [default: for ever]
+    /// Maximum time to wait for earlier signals of other processes [default: forever]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
 }
@@ -28,8 +28,8 @@ pub(super) fn run(args: &Args, settings: &Settings) -> Result<()> {
         }
         None => event.signal()?,
     };
-    // A signal completes after all earlier ones. If this process ended before, the signal would
-    // fail.
+    // A signal completes after all earlier ones. If this process ended before that, the signal
+    // would fail.
     match args.timeout {
         None => event.wait_value(number),
         Some(timeout) => event.wait_value_timeout(number, timeout.saturating_sub(begin.elapsed())),

@@ -15,16 +15,16 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// Status of an event as JSON shows it.
+/// Status of an event, in the form of the JSON output.
 #[derive(Serialize)]
 struct Status {
-    /// Number of the signal submitted last.
+    /// Number of the latest submitted signal.
     submitted: u64,
-    /// Greatest number up to which all signals are finished.
+    /// Largest number up to which all signals are finished.
     completed: u64,
     /// State of the latest signal.
     state: SignalState,
-    /// Reason for which the latest signal failed.
+    /// Reason why the latest signal failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
 }

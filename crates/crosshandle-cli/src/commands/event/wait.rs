@@ -9,13 +9,14 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// Handle of the event, or `-` for the first line of standard input
     handle: String,
-    /// Wait for signal N, which may be yet to come [default: the latest signal; the first one if there is none]
+    /// Wait for signal N, which may be in the future [default: the latest signal, or the first one
+    /// if there is none]
     #[arg(long, value_name = "N", conflicts_with = "next")]
     value: Option<u64>,
     /// Wait for the signal after the latest one
     #[arg(long)]
     next: bool,
-    /// How long to wait, as in 5s or 250ms [default: for ever]
+    /// Maximum time to wait, as in 5s or 250ms [default: forever]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
 }

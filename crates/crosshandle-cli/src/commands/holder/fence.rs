@@ -9,9 +9,9 @@ use crosshandle::holder::ClaimOptions;
 use std::time::Duration;
 
 pub(crate) const AFTER_HELP: &str = "\
-Begins a new epoch of a name's memory, in which nobody writes, once its writer has provably ended: its process \
-and all that were forked from it are gone, and nobody else can write. Then the next program that claims the name \
-may write at once. Handles for writing that were made before open nothing any more. Readers are told.
+Begins a new epoch of a name's memory, in which no process writes, when its writer has provably ended. This means \
+that its process and all processes forked from it are gone, and that no other process can write. The next program \
+that claims the name may then write at once. Earlier handles for writing no longer open anything. Readers are notified.
 
 Exit status:
   0  done
@@ -22,10 +22,10 @@ Exit status:
 pub(crate) struct Args {
     /// The name
     name: String,
-    /// How long to wait for the writer's end, as in 5s or 250ms [default: not at all]
+    /// Maximum time to wait for the end of the writer, as in 5s or 250ms [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
-    /// Begin it although the writer may write still
+    /// Begin the new epoch even if the writer may still write
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -44,8 +44,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let name = &args.name;
     match args.force {
         true => output::line(format_args!(
-            "{name} epoch {epoch}: forced: the writer before may write still"
+            "{name} epoch {epoch}: forced: the previous writer may still write"
         )),
-        false => output::line(format_args!("{name} epoch {epoch}: nobody writes")),
+        false => output::line(format_args!("{name} epoch {epoch}: no process writes")),
     }
 }

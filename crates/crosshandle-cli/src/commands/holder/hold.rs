@@ -27,13 +27,13 @@ use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 pub(crate) const AFTER_HELP: &str = "\
-Runs until SIGINT or SIGTERM, and then lets go of everything; who has something open keeps it. SIGHUP is \
-ignored, so closing the terminal ends nothing. A second process, the successor, has all that is held too. If \
-this one is killed, the successor goes on within milliseconds, under the same names, and starts a successor of \
-its own. Each process says in one line on standard error that it holds, and warns of what is not safe.
+Runs until SIGINT or SIGTERM, and then drops all held objects. Processes that have an object open keep it. SIGHUP \
+is ignored, so closing the terminal does not end the holder. A second process, the successor, also holds every \
+object. If this process is killed, the successor takes its place within milliseconds, under the same names, and \
+starts a successor of its own. Each process reports on standard error when it holds, and warns if objects are not safe.
 
 Programs hand memory over with `crosshandle load`, `crosshandle share --name`, or the libraries. \
-`crosshandle ls` lists what is held.
+`crosshandle ls` lists the held names.
 
 Exit status:
   0  done
@@ -42,32 +42,32 @@ Exit status:
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Let processes of these users ask and open, too
+    /// Also let processes of these users send requests and open objects
     #[arg(long, value_name = "UID", value_delimiter = ',')]
     users: Vec<u32>,
-    /// Hold alone: what is held ends with this process
+    /// Run without a successor. All held objects are lost when this process ends
     #[arg(long, conflicts_with = "stop")]
     no_successor: bool,
-    /// Hold in the background, and return once programs can ask
+    /// Run in the background, and return when the holder accepts requests
     #[arg(long, conflicts_with_all = ["stop", "check"])]
     detach: bool,
-    /// What `--detach` starts
+    /// Set in the process that `--detach` starts
     #[arg(long, hide = true, conflicts_with_all = ["stop", "check", "detach"])]
     detached: bool,
-    /// End the holder that runs, and its successor
+    /// End the running holder and its successor
     #[arg(long)]
     stop: bool,
-    /// Have the program that is installed now take over from the holder that runs
+    /// Replace the running holder by the installed program, without interruption
     #[arg(long, conflicts_with_all = ["stop", "check", "detach", "no_successor"])]
     upgrade: bool,
-    /// Say how the holder that runs is, and fail unless it has a successor which has everything
+    /// Show the state of the running holder, and fail unless it has a complete successor
     #[arg(long, conflicts_with_all = ["stop", "no_successor"])]
     check: bool,
     /// With `--check`: print the state as JSON
     #[arg(long, requires = "check")]
     json: bool,
-    /// Answer at this address of this host with metrics for Prometheus (/metrics), health (/healthz, /livez) and a page
-    /// for people (/). Whoever can reach the address can read the names
+    /// Serve metrics for Prometheus (/metrics), health (/healthz, /livez) and a page for people (/)
+    /// at this address of this host. Everyone who can reach the address can read the names
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["stop", "check", "upgrade"])]
     metrics: Option<std::net::SocketAddr>,
     /// With `--stop`: the token of names that need one
@@ -81,7 +81,8 @@ pub(crate) struct SuccessorArgs {
     users: Vec<u32>,
     #[arg(long)]
     metrics: Option<std::net::SocketAddr>,
-    /// Where the program is installed: another one that is there by now runs in place of this one
+    /// Path of the installed program. If another program has been installed there, it runs instead
+    /// of this one
     #[arg(long)]
     program: Option<PathBuf>,
 }
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         return detach(args, settings);
     }
     if args.detached {
-        // It fails for a leader of a group, which this process was not started as.
+        // The call fails only for the leader of a process group, which this process is not.
         let _ = rustix::process::setsid();
     }
     raise_limit_of_files();
@@ -121,22 +122,23 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         settings.log("ready");
         notify_service_manager("READY=1");
         if args.detached {
-            // Whoever started it may be gone.
+            // The process that started this one may be gone.
             let _ = output::line("ready");
         }
     })?;
     Ok(())
 }
 
-/// Starts a holder in a session of its own. Returns once programs can ask it.
+/// Starts a holder in a new session. Returns when the holder accepts requests.
 fn detach(args: &Args, settings: &Settings) -> Result<()> {
     let mut command = Command::new("/proc/self/exe");
     command.args(["hold", "--detached"]);
     if args.no_successor {
         command.arg("--no-successor");
     }
-    // A file gets all that the holder says. A terminal or a pipe gets only what it says until it holds: whoever reads
-    // the pipe to its end would wait for the holder's.
+    // If standard error is a file, it gets all messages of the holder. A terminal or a pipe gets
+    // only the messages before the holder is ready. A process that reads the pipe to its end would
+    // otherwise wait for the end of the holder.
     let stderr = rustix::fs::fstat(io::stderr()).context("looking at standard error")?;
     let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
     command
@@ -164,37 +166,39 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     }
     if line.is_empty() {
         holder.wait().context("waiting for the holder")?;
-        // All that it said comes before the next line.
+        // All messages of the holder come before the next line.
         let _ = says.map(std::thread::JoinHandle::join);
-        return Err(Failure::error("the holder has ended; it said why"));
+        return Err(Failure::error(
+            "the holder has ended; its messages are above",
+        ));
     }
     let pid = holder.id();
     output::line(format_args!("process {pid} holds"))
 }
 
-/// Lets this process and its successors have as many descriptors as the system permits: each object that is
-/// held takes some.
+/// Raises the limit of descriptors of this process and its successors to the system's maximum,
+/// because each held object uses some.
 fn raise_limit_of_files() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // If it is refused, fewer objects can be held.
+    // If the system refuses, fewer objects can be held.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Runs the successor's part.
+/// Runs the successor.
 pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     let program = args.program.clone();
     let arguments = successor_arguments(&args.users, program.clone(), args.metrics, settings);
     if let Some(program) = program.filter(|program| is_another(program)) {
-        // Only if it cannot be run, this one goes on.
+        // If the new program cannot be run, this one continues.
         let error = Command::new(&program).args(&arguments).exec();
         settings.log(format_args!("{} cannot be run: {error}", program.display()));
     }
     let options = serve_options(&args.users, settings)?.successor(OWN_PROGRAM, arguments);
-    // The service manager knows its predecessor.
+    // Tells the service manager the new main process. The manager knows only the predecessor.
     let state = format!("MAINPID={}\nREADY=1", std::process::id());
     Ok(holder::serve_as_successor(options, || {
         if let Some(address) = args.metrics {
@@ -204,16 +208,17 @@ pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     })?)
 }
 
-/// The program that this process runs, whatever is installed by now.
+/// The program of this process, even if another one has been installed by now.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Returns where the program of this process is installed, unless something else is there already.
+/// Returns the path at which the program of this process is installed, unless another program is
+/// there by now.
 fn installed() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     (path.exists() && !is_another(&path)).then_some(path)
 }
 
-/// Returns whether a path is of another program than this process runs.
+/// Returns `true` if the program at a path differs from the program of this process.
 fn is_another(path: &Path) -> bool {
     let id = |path: &Path| {
         let status = std::fs::metadata(path).ok()?;
@@ -222,7 +227,7 @@ fn is_another(path: &Path) -> bool {
     id(path).is_some_and(|installed| id(Path::new(OWN_PROGRAM)) != Some(installed))
 }
 
-/// Has a successor started from the program that is installed now, and the holder give way to it.
+/// Makes the holder start a successor from the installed program, and then give way to it.
 fn upgrade(holder: &Holder) -> Result<()> {
     let before = holder.status()?;
     let end = |pid: u32| {
@@ -244,7 +249,7 @@ fn upgrade(holder: &Holder) -> Result<()> {
     ))
 }
 
-/// Waits until all is safe, and something else is the case.
+/// Waits until everything is safe and `is_it` returns `true`.
 fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status> {
     let begin = Instant::now();
     loop {
@@ -256,9 +261,9 @@ fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status
             let why = status
                 .why_unsafe
                 .as_deref()
-                .unwrap_or("it is the same successor");
+                .unwrap_or("the successor is the same");
             return Err(Failure::error(format!(
-                "the program that is installed now does not take over, and process {} goes on: {why}",
+                "the installed program cannot replace the holder, so process {} continues: {why}",
                 status.pid
             )));
         }
@@ -266,7 +271,7 @@ fn await_safe(holder: &Holder, is_it: impl Fn(&Status) -> bool) -> Result<Status
     }
 }
 
-/// What `hold --check --json` and `/healthz` say.
+/// The JSON of `hold --check --json` and `/healthz`.
 #[derive(Serialize)]
 pub(super) struct Health<'a> {
     is_safe: bool,
@@ -294,10 +299,10 @@ impl<'a> Health<'a> {
     }
 }
 
-/// Returns why something could be lost.
+/// Returns the reason why held objects could be lost.
 pub(super) fn why_unsafe(status: &Status) -> String {
     let why = status.why_unsafe.as_deref();
-    let why = why.unwrap_or("the holder does not say why");
+    let why = why.unwrap_or("the holder gives no reason");
     format!("what is held is not safe: {why}")
 }
 
@@ -308,7 +313,7 @@ fn check(holder: &Holder, is_json: bool) -> Result<()> {
         return checked(&status);
     }
     let successor = match (status.successor, status.is_safe) {
-        (Some(pid), true) => format!("process {pid} is the successor and has everything"),
+        (Some(pid), true) => format!("process {pid} is the successor and is complete"),
         (Some(pid), false) => format!("process {pid} is the successor"),
         (None, _) => "there is no successor".into(),
     };
@@ -321,7 +326,7 @@ fn check(holder: &Holder, is_json: bool) -> Result<()> {
         match status.lost {
             0 => String::new(),
             lost => format!(
-                "; {lost} name(s) of a holder that died with its successor have not come back"
+                "; {lost} name(s) of a holder that died with its successor were not restored"
             ),
         }
     ))?;
@@ -363,7 +368,7 @@ fn successor_arguments(
 
 fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     let (stop, on_signal) = UnixStream::pair().context("catching signals")?;
-    // The terminal is closed: what is held stays.
+    // When the terminal is closed, held objects must stay.
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, ignored).context("ignoring SIGHUP")?;
     for signal in [SIGINT, SIGTERM] {
@@ -391,7 +396,7 @@ fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     Ok(options)
 }
 
-/// Tells the service manager that `NOTIFY_SOCKET` names, if there is one.
+/// Sends a state to the service manager in `NOTIFY_SOCKET`, if there is one.
 fn notify_service_manager(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -405,7 +410,7 @@ fn notify_service_manager(state: &str) {
     if let Err(error) = sent {
         log::say(
             Level::Warn,
-            format_args!("telling the service manager: {error}"),
+            format_args!("notifying the service manager: {error}"),
         );
     }
 }

@@ -15,7 +15,8 @@ use std::time::Instant;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Files of safetensors, the index of a checkpoint of several (`….index.json`), or a directory with either
+    /// Safetensors files, the index of a checkpoint of several files (`….index.json`), or a
+    /// directory with either
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The name under which programs open the model
@@ -24,54 +25,59 @@ pub(crate) struct Args {
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
-    /// Publish the name's next version, if something has it already; readers keep the one they have
+    /// Publish the next version of the name if it is already in use. Readers keep the version that
+    /// they have open
     #[arg(long)]
     replace: bool,
-    /// Load nothing else than the model with this hash
+    /// Load only the model with this hash
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     expect: Option<Hash>,
-    /// How many threads read [default: the processors, at most 16]
+    /// Number of threads that read [default: the number of processors, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Read past the page cache, for storage that is faster than that
+    /// Read without the page cache, for storage that is faster than the page cache
     #[arg(long)]
     direct: bool,
-    /// Go on where a load of the same files under the name was when it was killed
+    /// Resume a killed load of the same files under the same name
     #[arg(long)]
     resume: bool,
     #[command(flatten)]
     token: ShownToken,
-    /// The token that readers must show
+    /// The token that readers must present
     #[arg(long, value_name = "TOKEN", conflicts_with = "read_token_file")]
     read_token: Option<String>,
-    /// A file whose first line is the token that readers must show, or `-` for the next line of standard input
+    /// A file whose first line is the token that readers must present, or `-` for the next line of
+    /// standard input
     #[arg(long, value_name = "FILE")]
     read_token_file: Option<PathBuf>,
-    /// The token that writers must show
+    /// The token that writers must present
     #[arg(long, value_name = "TOKEN", conflicts_with = "write_token_file")]
     write_token: Option<String>,
-    /// A file whose first line is the token that writers must show, or `-` for the next line of standard input
+    /// A file whose first line is the token that writers must present, or `-` for the next line of
+    /// standard input
     #[arg(long, value_name = "FILE")]
     write_token_file: Option<PathBuf>,
-    /// The token that `rm` and `pin` must show
+    /// The token that `rm` and `pin` must present
     #[arg(long, value_name = "TOKEN", conflicts_with = "admin_token_file")]
     admin_token: Option<String>,
-    /// A file whose first line is the token that `rm` and `pin` must show, or `-` for the next line of standard input
+    /// A file whose first line is the token that `rm` and `pin` must present, or `-` for the next
+    /// line of standard input
     #[arg(long, value_name = "FILE")]
     admin_token_file: Option<PathBuf>,
 }
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct VerifyArgs {
-    /// The model's name
+    /// The name of the model
     name: String,
-    /// Fail unless it is the model with this hash
+    /// Fail unless the model has this hash
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     expect: Option<Hash>,
     /// Keep the model open, and verify it again for each line of standard input
     #[arg(long)]
     stay: bool,
-    /// Keep it also for a later holder, should the one that runs and its successor die at the same moment
+    /// Restore the model in a later holder if the running holder and its successor die at the same
+    /// moment
     #[arg(long, requires = "stay")]
     keep: bool,
     #[command(flatten)]
@@ -79,7 +85,7 @@ pub(crate) struct VerifyArgs {
 }
 
 impl Args {
-    /// Returns what the name is to be, with its tokens.
+    /// Returns the options of the name, with its tokens.
     fn hold_options(&self) -> Result<HoldOptions> {
         let mut hold = HoldOptions::new().replaces(self.replace);
         let (token, file) = (&self.read_token, &self.read_token_file);
@@ -122,7 +128,7 @@ fn store(settings: &Settings, token: Option<&str>) -> Store {
     }
 }
 
-/// Returns options that show the progress of what is done.
+/// Returns load options that show a progress bar.
 fn with_progress(doing: &'static str) -> LoadOptions {
     let bar: Arc<OnceLock<Progress>> = Arc::default();
     LoadOptions::new().progress(move |bytes, all| {
@@ -134,7 +140,7 @@ fn with_progress(doing: &'static str) -> LoadOptions {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.get()?.as_deref());
     let hold = args.hold_options()?;
-    // Rather than after minutes of loading.
+    // Fail now rather than after minutes of loading.
     store.holder().status()?;
     let is_taken = || match store.holder().open(&args.name) {
         Err(crosshandle::Error::Holder { fault, .. }) => fault != HolderFault::NoSuchName,
@@ -168,7 +174,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let len = manifest.bytes;
     let resumed = match resumed {
         0 => String::new(),
-        resumed => format!(", of which {} were there", bytes(resumed)),
+        resumed => format!(", of which {} were already loaded", bytes(resumed)),
     };
     output::line(format_args!(
         "{} version {}: {} tensors, {}{resumed} in {:.2} s ({:.1} GB/s), hash {hash}",
@@ -180,7 +186,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         len as f64 / took.as_secs_f64() / 1e9,
     ))?;
     if !handed_over.is_safe {
-        settings.log("the holder has no successor: what it holds ends with it");
+        settings.log("the holder has no successor: its objects are lost when it ends");
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The holder, and the commands that ask it.
+//! The holder, and the commands that send it requests.
 
 mod fence;
 mod hold;

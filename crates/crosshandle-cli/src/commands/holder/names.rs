@@ -28,14 +28,14 @@ pub(crate) struct RemoveArgs {
 pub(crate) struct PinArgs {
     /// The name to protect
     name: String,
-    /// Protect it no more
+    /// Remove the protection
     #[arg(long)]
     undo: bool,
     #[command(flatten)]
     token: ShownToken,
 }
 
-/// A name, as the JSON shows it.
+/// A name, in the form of the JSON output.
 #[derive(Serialize)]
 struct Listed<'a> {
     name: &'a str,
@@ -46,7 +46,7 @@ struct Listed<'a> {
     created_unix_s: u64,
     epoch: u64,
     writer: Option<u32>,
-    /// How it was found to be the same, if it has come back from a reader.
+    /// How the contents were checked, if a reader has restored the name.
     recovered: Option<&'static str>,
     label: &'a str,
     parts: Vec<ListedPart<'a>>,
@@ -114,7 +114,7 @@ pub(crate) fn pin(args: &PinArgs, settings: &Settings) -> Result<()> {
     Ok(holder.pin(&args.name, !args.undo)?)
 }
 
-/// Says what is known of a name that has come back from a process which had it open.
+/// Returns how the contents of a name were checked, if a reader has restored it.
 fn recovered(name: &HeldName) -> Option<&'static str> {
     name.recovered.map(|how| match how {
         Recovered::SameFiles => "same files",

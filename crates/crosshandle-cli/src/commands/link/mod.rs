@@ -26,26 +26,27 @@ use way::Way;
 /// A subcommand of `crosshandle link`.
 #[derive(clap::Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Make a token, which both sides of a link need, in a new file
+    /// Create a token in a new file. Both sides of a link need it
     Token {
-        /// The file, which nobody else can read
+        /// The file, which only this user will be able to read
         file: PathBuf,
     },
-    /// Give other hosts what the processes of this host and user share, to whoever has the handles
+    /// Let other hosts open the handles of this user's processes on this host
     Listen {
         /// The address to listen at, as in 192.0.2.1:7417
         address: String,
-        /// Let other hosts read whatever this host's holder has names for, without their handles
+        /// Let other hosts read all named objects of this host's holder, without their handles
         #[arg(long)]
         names: bool,
         #[command(flatten)]
         options: Options,
     },
-    /// Link with another host, and share the link with the other processes of this host and user until it ends
+    /// Link with another host, and share the link with all processes of this host and user
+    /// until it ends
     Share {
-        /// The address at which the other host listens, or its name in the file of --hosts
+        /// The address at which the remote host listens, or its name in the file of --hosts
         address: String,
-        /// The name of the link: others say @NAME instead of an address, and need no token
+        /// The name of the link. Other commands use @NAME instead of an address, and need no token
         #[arg(long = "as", value_name = "NAME")]
         name: String,
         #[command(flatten)]
@@ -53,7 +54,8 @@ pub(crate) enum Command {
     },
     /// Write the bytes of another host's memory to standard output
     Read {
-        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
+        /// The address at which the remote host listens, its name in the file of --hosts, or @NAME
+        /// of a shared link
         address: String,
         /// Handle of the memory, or `-` for the first line of standard input
         handle: String,
@@ -62,7 +64,8 @@ pub(crate) enum Command {
     },
     /// Signal another host's event, and print the signal's number
     Signal {
-        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
+        /// The address at which the remote host listens, its name in the file of --hosts, or @NAME
+        /// of a shared link
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
@@ -71,13 +74,14 @@ pub(crate) enum Command {
     },
     /// Wait for a signal of another host's event
     Wait {
-        /// The address at which the other host listens, its name in the file of --hosts, or @NAME of a shared link
+        /// The address at which the remote host listens, its name in the file of --hosts, or @NAME
+        /// of a shared link
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
-        /// The signal's number, which may be yet to come
+        /// The number of the signal, which may be in the future
         value: u64,
-        /// How long to wait, as in 5s or 250ms [default: for ever]
+        /// Maximum time to wait, as in 5s or 250ms [default: forever]
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]
         timeout: Option<Duration>,
         #[command(flatten)]
@@ -90,7 +94,8 @@ pub(crate) struct Options {
     /// The file with the token
     #[arg(long, value_name = "FILE", conflicts_with = "authority")]
     token: Option<PathBuf>,
-    /// Instead of a token: the certificates of the authority that has signed both sides' (PEM)
+    /// Instead of a token: the certificates of the authority that signed both sides' certificates
+    /// (PEM)
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "server_name"])]
     authority: Option<PathBuf>,
     /// This side's certificate (PEM)
@@ -99,16 +104,16 @@ pub(crate) struct Options {
     /// The private key of this side's certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "authority")]
     key: Option<PathBuf>,
-    /// The name that the listening side's certificate is for
+    /// The name in the listening side's certificate
     #[arg(long, value_name = "NAME", requires = "authority")]
     server_name: Option<String>,
-    /// Move memory by UCX, over this network interface alone, instead of over TLS
+    /// Move memory over UCX and only this network interface, instead of over TLS
     #[arg(long, value_name = "INTERFACE")]
     ucx: Option<String>,
-    /// A file whose lines have the names of hosts and the addresses at which they listen
+    /// A file that lists host names and the addresses at which they listen
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
-    /// How long nothing may be heard from the other side before the link ends
+    /// Maximum silence of the remote host before the link ends
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     keep_alive: Duration,
 }
@@ -148,7 +153,7 @@ impl Options {
         }
     }
 
-    /// Links with a host, which is given by its name in the file of hosts or by its address.
+    /// Links with a host, given by its name in the file of hosts or by its address.
     fn connect(&self, host: &str, context: &Context) -> Result<Link> {
         let options = self.to_link()?;
         let Some(hosts) = self.hosts.as_ref().map(HostDirectory::new) else {

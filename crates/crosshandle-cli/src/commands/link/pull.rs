@@ -18,27 +18,29 @@ use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::time::Instant;
 
-/// What the parts of a model are for.
+/// Roles of the parts of a model.
 const DATA: &str = "data";
 const MANIFEST: &str = "manifest";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The model's name at the other host
+    /// The name of the model on the remote host
     name: String,
-    /// The address at which the other host listens, with `link listen --names`, or its name in the file of --hosts
+    /// The address at which the remote host listens, with `link listen --names`, or its name in the
+    /// file of --hosts
     #[arg(long, value_name = "ADDRESS")]
     from: String,
-    /// The name that it gets here [default: the same]
+    /// The name of the copy on this host [default: the same]
     #[arg(long = "as", value_name = "NAME")]
     as_name: Option<String>,
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
-    /// Publish the name's next version, if something has it already; readers keep the one they have
+    /// Publish the next version of the name if it is already in use. Readers keep the version that
+    /// they have open
     #[arg(long)]
     replace: bool,
-    /// Take nothing else than the model with this hash
+    /// Accept only the model with this hash
     #[arg(long, value_name = "HASH", value_parser = parse_hash)]
     expect: Option<Hash>,
     #[command(flatten)]
@@ -51,7 +53,7 @@ fn parse_hash(text: &str) -> Result<Hash, String> {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let holder = settings.holder(None);
-    // Rather than after minutes.
+    // Fail now rather than after minutes.
     holder.status()?;
     let name = args.as_name.as_ref().unwrap_or(&args.name);
     let is_taken = match holder.open(name) {
@@ -70,7 +72,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let part = |role: &str| {
         remote.part(role).map(|part| &part.memory).ok_or_else(|| {
             Failure::error(format!(
-                "{} is no model at {}: it has no part '{role}'",
+                "{} is not a model at {}: it has no part '{role}'",
                 args.name, args.from
             ))
         })
@@ -78,7 +80,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let (data, listing) = (part(DATA)?, part(MANIFEST)?);
     let wrong = |why: String| {
         Failure::error(format!(
-            "what came from {} is not {}: {why}; nothing was published",
+            "the data from {} is not {}: {why}; nothing was published",
             args.from, args.name
         ))
     };
@@ -96,7 +98,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         store = store.socket_dir(directory);
     }
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    // The store takes the hashes of what has come, and they must be those of the other host's manifest.
+    // The store hashes the received bytes, which must match the remote host's manifest.
     let options = LoadOptions::new().expecting(hash);
     let loaded = store
         .load(&args.device, &[path.into()], &options)
@@ -116,16 +118,17 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         len as f64 / took / 1e9,
     ))?;
     if !handed_over.is_safe {
-        settings.log("the holder has no successor: what it holds ends with it");
+        settings.log("the holder has no successor: its objects are lost when it ends");
     }
     Ok(())
 }
 
-/// Reads the manifest. Takes memory as the bytes come, whatever length the other host claims.
+/// Reads the manifest. Allocates memory only as bytes arrive, whatever length the remote host
+/// claims.
 fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     if listing.len() > Manifest::MAX_BYTES {
         return Err(Failure::error(format!(
-            "its manifest claims {}; none is longer than {}",
+            "its manifest claims to have {}, but the maximum is {}",
             bytes(listing.len() as u64),
             bytes(Manifest::MAX_BYTES as u64)
         )));
@@ -140,8 +143,8 @@ fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Checks that this host has memory for a model: for the copy that comes, and with `is_on_host` for the one that
-/// the holder keeps.
+/// Checks that this host has enough memory for a model: for the received copy, and with
+/// `is_on_host` also for the copy that the holder keeps.
 fn check_memory(manifest: &Manifest, is_on_host: bool) -> std::result::Result<(), String> {
     let sizes = manifest.tensors.values().map(|tensor| tensor.bytes);
     let total = sizes.fold(0, u64::saturating_add);
@@ -154,7 +157,7 @@ fn check_memory(manifest: &Manifest, is_on_host: bool) -> std::result::Result<()
     }
 }
 
-/// Copies a model's tensors into a file of safetensors in memory.
+/// Copies a model's tensors into a safetensors file in memory.
 fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
     let mut tensors: Vec<_> = manifest.tensors.iter().collect();
     tensors.sort_by_key(|(name, tensor)| (tensor.offset, tensor.bytes, *name));
@@ -173,7 +176,7 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
     }
     if end > from.len() as u64 {
         return Err(Failure::error(
-            "its manifest has more bytes of tensors than the model has",
+            "its manifest describes more bytes of tensors than the model has",
         ));
     }
     let header = Value::Object(header).to_string();
@@ -189,7 +192,8 @@ fn fetch(from: &RemoteMemory, manifest: &Manifest) -> Result<File> {
         let last = at.saturating_add(tensor.bytes);
         while at < last {
             let len = (last - at).min(chunk.len() as u64) as usize;
-            let offset = usize::try_from(at).map_err(|_| Failure::error("no memory is so long"))?;
+            let offset =
+                usize::try_from(at).map_err(|_| Failure::error("the offset is too large"))?;
             from.read(offset, &mut chunk[..len]).map_err(failed)?;
             file.write_all(&chunk[..len]).context(doing)?;
             progress.advance(len as u64);

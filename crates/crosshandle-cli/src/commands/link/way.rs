@@ -1,4 +1,4 @@
-//! The way to another host: a link of this process, or one that another process shares.
+//! The connection to another host: a link of this process, or a link that another process shares.
 
 use super::{Options, failed, host};
 use crate::failure::Result;
@@ -8,7 +8,7 @@ use crosshandle_link::{
     Link, NeighbourEvent, NeighbourLink, NeighbourMemory, RemoteEvent, RemoteMemory,
 };
 
-/// What the names of shared links begin with, where an address is asked for.
+/// Prefix of names of shared links, where an address is expected.
 const SHARED: char = '@';
 
 pub(super) enum Way {

@@ -1,9 +1,9 @@
-//! Choice of what `ps` lists.
+//! Selects what `ps` lists.
 
 use super::silent::SilentExporter;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 
-/// What the user asked to see. Without any wish, everything.
+/// The user's selection. Without any criterion everything is listed.
 pub(super) struct Filter<'a> {
     pids: &'a [u32],
     /// In lower case.
@@ -22,7 +22,7 @@ impl<'a> Filter<'a> {
         !self.pids.is_empty() || self.name.is_some()
     }
 
-    /// Returns the part of a report that is to be shown, if there is any.
+    /// Returns the selected part of a report, or `None` if nothing is selected.
     pub(super) fn apply(&self, report: &ProcessReport) -> Option<ProcessReport> {
         let mut report = report.clone();
         if !self.pids.is_empty() && !self.pids.contains(&report.pid) {
@@ -42,7 +42,7 @@ impl<'a> Filter<'a> {
         Some(report)
     }
 
-    /// Returns whether a process without a report is to be shown.
+    /// Returns `true` if a process without a report is selected.
     pub(super) fn admits_silent(&self, silent: &SilentExporter) -> bool {
         let by_pid = self.pids.is_empty() || silent.pid.is_some_and(|pid| self.pids.contains(&pid));
         by_pid && (self.name.is_none() || self.has_name(&silent.program))
@@ -69,7 +69,7 @@ impl<'a> Filter<'a> {
             .is_some_and(|wanted| name.to_lowercase().contains(wanted))
     }
 
-    /// Leaves only what has the name in a context, and returns whether that is anything.
+    /// Removes objects without the name from a context. Returns `true` if anything is left.
     fn keep_named(&self, context: &mut ContextReport) -> bool {
         let has = |name: &Option<String>| name.as_ref().is_some_and(|name| self.has_name(name));
         if has(&context.name) {

@@ -17,35 +17,35 @@ use silent::SilentExporter;
 use std::time::Duration;
 
 pub(super) const AFTER_HELP: &str = "\
-A wait is shown with the process that has submitted the awaited signal and not finished it. If that
-process waits itself, the line goes on to the process at the end.
+Each wait is shown with the process that has submitted the awaited signal and has not finished it. If
+that process is waiting too, the line continues up to the process at the end of the chain.
 
 Exit status:
   0  done
   1  an error, or no process matches
   2  wrong usage
-  3  a process did not answer in time: it is listed, without what it shares";
+  3  a process did not reply in time: it is listed, without its objects";
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
     /// Print an array of reports as JSON
     #[arg(long)]
     json: bool,
-    /// Only what this process shares or has to do with; may be repeated
+    /// Show only objects that this process shares or uses. May be repeated
     #[arg(long, value_name = "PID")]
     pid: Vec<u32>,
-    /// Only programs, contexts, memory and events with TEXT in their name
+    /// Show only programs, contexts, memory and events with TEXT in their name
     #[arg(long, value_name = "TEXT")]
     name: Option<String>,
-    /// List all objects, not only the first of each context
+    /// List all objects, not only the first ones of each context
     #[arg(short, long)]
     all: bool,
-    /// How long a process may take to answer
+    /// Maximum time for a process to reply
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     timeout: Duration,
 }
 
-/// What all exporters answered.
+/// The replies of all exporters.
 #[derive(Default)]
 pub(super) struct Answers {
     pub(super) reports: Vec<ProcessReport>,
@@ -53,7 +53,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Asks all exporters of this user.
+    /// Queries all exporters of this user.
     pub(super) fn ask(settings: &Settings, timeout: Duration) -> Self {
         let mut answers = Self::default();
         for answer in report::exporters(&settings.socket_directories(), timeout) {
@@ -93,7 +93,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         let silent = silent.iter().map(|silent| Element::Silent(silent));
         output::json(&reports.chain(silent).collect::<Vec<_>>())?;
     } else {
-        // Who waits for whom is looked up among all, also if only some are shown.
+        // The causes of waits are looked up in all reports, even if only some are shown.
         tree::print(&reports, &all.reports, &silent, args.all)?;
     }
     if filter.is_any() && reports.is_empty() && silent.is_empty() {
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     match late[..] {
         [] => Ok(()),
         [late] => Err(Failure::timed_out(format!(
-            "{late}; what it shares is not listed"
+            "{late}; its objects are not listed"
         ))),
         _ => Err(Failure::timed_out(format!(
             "{} processes do not answer; what they share is not listed",

@@ -1,4 +1,4 @@
-//! Exporters that did not answer.
+//! Exporters that did not reply.
 
 use super::text;
 use crosshandle::report::{Silent, SilentReason};
@@ -6,14 +6,14 @@ use serde::Serialize;
 use std::fmt;
 use std::fs;
 
-/// An exporter that did not answer, as JSON shows it.
+/// An exporter that did not reply, in the form of the JSON output.
 #[derive(Serialize, Clone, Debug)]
 pub(crate) struct SilentExporter {
-    /// Path of the socket, or of a directory that could not be read.
+    /// Path of its socket, or of a directory that could not be read.
     pub(crate) socket: String,
     /// Number of the exporter, as in its handles.
     exporter: String,
-    /// The process that listens, if it can be known.
+    /// The process that listens, if known.
     pub(crate) pid: Option<u32>,
     pub(crate) program: String,
     state: State,
@@ -28,14 +28,14 @@ enum State {
     Dead,
     /// The process was stopped by a signal or a debugger.
     Stopped,
-    /// The process has not answered, for a reason that is not known.
+    /// The process has not replied, for an unknown reason.
     Late,
-    /// Asking has failed.
+    /// The query has failed.
     Failed,
 }
 
 impl SilentExporter {
-    /// Returns nothing for another user's process, which `ps` does not list.
+    /// Returns `None` for a process of another user, which `ps` does not list.
     pub(crate) fn new(silent: Silent) -> Option<Self> {
         let error = silent.to_string();
         let (state, program) = match (silent.reason, silent.pid) {
@@ -78,10 +78,10 @@ impl fmt::Display for SilentExporter {
     }
 }
 
-/// Returns whether a process was stopped by a signal or a debugger.
+/// Returns `true` if a process was stopped by a signal or a debugger.
 fn is_stopped(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The state follows the program's name, which may have anything in it.
+    // The state follows the program's name, which may contain any characters.
     let state = status.rsplit(')').next().unwrap_or_default().trim_start();
     state.starts_with(['T', 't'])
 }

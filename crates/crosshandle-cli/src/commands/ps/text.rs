@@ -1,15 +1,14 @@
-//! Text of other processes, made fit for a terminal.
+//! Makes the text of other processes safe for a terminal.
 
 use crate::output::clean;
 use crosshandle::report::ContextReport;
 use std::collections::BTreeSet;
 
-/// Most characters of a name that are shown. Longer ones would break the lines; half would cut real
-/// names.
+/// Maximum number of characters of a name that are shown.
 const MAX_NAME_CHARS: usize = 48;
 
-/// Returns a name as it can be shown: without control characters, which a terminal would obey, and
-/// not too long.
+/// Returns a name without characters that a terminal would interpret, and cut to the maximum
+/// length.
 pub(crate) fn clean(name: &str) -> String {
     let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
     let mut clean = clean::line(&shown).into_owned();
@@ -19,7 +18,7 @@ pub(crate) fn clean(name: &str) -> String {
     clean
 }
 
-/// Returns a process in words: `4711 trainer`.
+/// Describes a process, such as `4711 trainer`.
 pub(crate) fn process(pid: u32, program: &str) -> String {
     match clean(program) {
         program if program.is_empty() => pid.to_string(),
@@ -27,7 +26,7 @@ pub(crate) fn process(pid: u32, program: &str) -> String {
     }
 }
 
-/// Returns an object in words: `event 3 "step"`.
+/// Describes an object, such as `event 3 "step"`.
 pub(crate) fn object(kind: &str, number: u32, name: Option<&str>) -> String {
     match name {
         Some(name) => format!("{kind} {number} \"{}\"", clean(name)),
@@ -35,13 +34,14 @@ pub(crate) fn object(kind: &str, number: u32, name: Option<&str>) -> String {
     }
 }
 
-/// What the names of a holder's contexts begin with; the number of an exporter follows.
+/// Prefix of the names of a holder's contexts. The number of an exporter follows.
 const HELD: &str = "held for ";
 
-/// Names that are shown of a context that holds several.
+/// Number of names that are shown for a context with several.
 const SHOWN_NAMES: usize = 3;
 
-/// Returns a context's name as people know it: a holder's has the names of what it holds in place of a number.
+/// Returns a context's name for users. For a holder's context these are the names that it holds,
+/// instead of a number.
 pub(crate) fn context_name(context: &ContextReport) -> Option<String> {
     let name = context.name.as_deref()?;
     let memory = context.memory.iter();
@@ -58,7 +58,7 @@ pub(crate) fn context_name(context: &ContextReport) -> Option<String> {
     Some(format!("held: {}{rest}", shown.join(", ")))
 }
 
-/// Returns a number and its noun: `1 event`, `2 events`.
+/// Returns a number with its noun, such as `1 event` or `2 events`.
 pub(crate) fn count(number: u64, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),

@@ -1,4 +1,4 @@
-//! The list that people read: processes, their contexts, and what is in them.
+//! The list for people: processes, their contexts, and the objects in them.
 
 use super::silent::SilentExporter;
 use super::text::{clean, context_name, count, object, process};
@@ -11,11 +11,11 @@ use crosshandle::report::{
 };
 use std::time::{Duration, SystemTime};
 
-/// Most objects of each kind in a context that are listed unless the user asks for all. Half would
-/// hide those of ordinary programs; double fills the screen with one context.
+/// Maximum number of objects of each kind that are listed for a context, unless the user asks for
+/// all.
 const MAX_LISTED: usize = 20;
 
-/// Prints the tree. `all` are the reports in which culprits are looked up.
+/// Prints the tree. The causes of waits are looked up in `all`.
 pub(super) fn print(
     shown: &[ProcessReport],
     all: &[ProcessReport],
@@ -190,7 +190,7 @@ impl Tree<'_> {
             "unfinished signal",
             lines,
         );
-        // One event's numbers are unique in its exporter's report.
+        // The record numbers of events are unique within a context of an exporter's report.
         let waits = self.waits.iter().filter(|wait| {
             wait.process.exporter == report.exporter
                 && wait.context.number == context.number
@@ -242,7 +242,8 @@ fn memory_cells(memory: &MemoryReport, context: &ContextReport) -> Vec<String> {
     ]
 }
 
-/// Returns who has an object open, led by two blanks: `  open in 200 worker, 300 viewer (twice)`.
+/// Returns the processes that have an object open, after two blanks, such as
+/// `  open in 200 worker, 300 viewer (twice)`.
 fn opened_by(openers: &[OpenedBy], context: &ContextReport) -> String {
     if openers.is_empty() {
         return String::new();
@@ -265,7 +266,7 @@ fn opened_by(openers: &[OpenedBy], context: &ContextReport) -> String {
     format!("  open in {}", names.join(", "))
 }
 
-/// Adds rows of cells below a context, in columns.
+/// Adds rows of cells below a context, aligned in columns.
 fn add_columns(rows: Vec<Vec<String>>, lines: &mut Vec<String>) {
     let mut table = output::table();
     for row in rows {
@@ -278,7 +279,7 @@ fn add_columns(rows: Vec<Vec<String>>, lines: &mut Vec<String>) {
     lines.extend(rows.filter(|row| !row.trim().is_empty()));
 }
 
-/// Says how many objects are not listed, if any.
+/// Adds the number of objects that are not listed, if any.
 fn add_rest(total: u64, listed: usize, noun: &str, lines: &mut Vec<String>) {
     let rest = total.saturating_sub(listed as u64);
     if rest > 0 {
@@ -305,7 +306,7 @@ mod tests {
     event 2 \"step\"  12 signals, complete up to 11  open in 200 train-worker, 300 viewer
       signal 12 not finished by 200 train-worker
       300 viewer (thread 301) has waited 35s for signal 12: 200 train-worker has not finished it; \
-200 train-worker waits for signal 1 of event 7 \"ready\" of 300 viewer: nobody has submitted it yet
+200 train-worker waits for signal 1 of event 7 \"ready\" of 300 viewer: no process has submitted it yet
     importer  200 train-worker  user 1000  2 objects open  4 GiB  since 1m 10s
     importer  300 viewer        user 1000  2 objects open  4 GiB  since 1m
 200 train-worker, exports since 1m 15s
@@ -315,7 +316,7 @@ mod tests {
 300 viewer, exports since 1m 5s
   context 1 \"frames\" on host:0: 0 allocations (0 B), 9 events, 1 importer
     event 7 \"ready\"  no signal yet  open in 200 train-worker
-      200 train-worker has waited 40s for signal 1: nobody has submitted it yet
+      200 train-worker has waited 40s for signal 1: no process has submitted it yet
     … and 8 more events
     importer  200 train-worker  user 1000  1 object open  0 B  since 50s
 400 lonely, exports since 1m 20s: shares nothing";

@@ -1,11 +1,11 @@
-//! Who waits for whom.
+//! Waits, and their causes.
 
 use super::text;
 use crate::units::age;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport, Waiter};
 use std::time::Duration;
 
-/// A thread that waits for a signal, and why the signal is not complete.
+/// A thread that waits for a signal, and the reason why the signal is not complete.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait<'a> {
     /// The process that shares the event.
@@ -19,16 +19,16 @@ pub(crate) struct Wait<'a> {
 /// The reason why a signal is not complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Culprit<'a> {
-    /// This process has submitted the signal, and has not finished it; or an earlier one that must be
-    /// complete before, if there is a number.
+    /// This process has submitted the signal and has not finished it. If `earlier` is set, the
+    /// unfinished signal is that earlier one, which must complete first.
     Unfinished {
         pid: u32,
         program: &'a str,
         earlier: Option<u64>,
     },
-    /// No process has submitted it yet.
+    /// No process has submitted the signal yet.
     NotSubmitted,
-    /// It is complete, and the thread is about to wake up.
+    /// The signal is complete, and the thread is about to wake.
     Complete,
 }
 
@@ -69,15 +69,16 @@ impl<'a> Wait<'a> {
         Duration::from_nanos(self.waiter.waiting_ns)
     }
 
-    /// Returns the waits that this one is stuck behind: the culprit's own longest wait, that one's
-    /// culprit's, and so on. Ends where a process comes again.
+    /// Returns the chain of waits that block this one: the culprit's longest wait, that wait's
+    /// culprit's longest wait, and so on. The chain ends when a process repeats.
     pub(crate) fn behind(&self, all: &[Wait<'a>]) -> Vec<Wait<'a>> {
         let mut chain: Vec<Wait<'a>> = Vec::new();
         let mut last = *self;
         while let Culprit::Unfinished { pid, .. } = last.culprit {
             let is_known =
                 pid == self.waiter.pid || chain.iter().any(|earlier| earlier.waiter.pid == pid);
-            // They are sorted, so the first one is the longest. Who has no number here is not known.
+            // The waits are sorted, so the first match is the longest. A process without an ID in
+            // this namespace is unknown.
             let next = all.iter().find(|wait| pid != 0 && wait.waiter.pid == pid);
             match next {
                 Some(next) if !is_known => chain.push(*next),
@@ -88,7 +89,8 @@ impl<'a> Wait<'a> {
         chain
     }
 
-    /// Returns who waits and for how long: `300 viewer (thread 301) has waited 35s`.
+    /// Describes the waiting thread and the duration, such as
+    /// `300 viewer (thread 301) has waited 35s`.
     pub(crate) fn who(&self) -> String {
         let Waiter { pid, thread, .. } = *self.waiter;
         let process = text::process(pid, &self.waiter.program);
@@ -100,7 +102,7 @@ impl<'a> Wait<'a> {
         format!("{process}{thread} has waited {}", age(self.time()))
     }
 
-    /// Returns the event that is waited for: `event 2 "step" of 100 trainer`.
+    /// Describes the awaited event, such as `event 2 "step" of 100 trainer`.
     pub(crate) fn of_what(&self) -> String {
         format!(
             "{} of {}",
@@ -109,7 +111,7 @@ impl<'a> Wait<'a> {
         )
     }
 
-    /// Returns why the wait is not over, to the end of the chain.
+    /// Returns the reason why the wait is not over, up to the end of the chain.
     pub(crate) fn why(&self, all: &[Wait<'a>]) -> String {
         let mut why = self.culprit.to_string();
         let chain = self.behind(all);
@@ -153,7 +155,7 @@ impl std::fmt::Display for Culprit<'_> {
                     }
                 }
             }
-            Self::NotSubmitted => f.write_str("nobody has submitted it yet"),
+            Self::NotSubmitted => f.write_str("no process has submitted it yet"),
             Self::Complete => f.write_str("it is complete"),
         }
     }
@@ -163,7 +165,8 @@ impl std::fmt::Display for Culprit<'_> {
 pub(in crate::commands) mod tests {
     use super::*;
 
-    /// Returns reports of four processes: a stuck wait across three, and one apart.
+    /// Returns reports of four processes: a stuck wait that involves three, and one unrelated
+    /// process.
     pub(in crate::commands) fn fixture() -> Vec<ProcessReport> {
         serde_json::from_str(include_str!("fixture.json")).expect("reports")
     }
@@ -177,12 +180,12 @@ pub(in crate::commands) mod tests {
         };
         assert_eq!(first.who(), "200 train-worker has waited 40s");
         assert_eq!(first.of_what(), "event 7 \"ready\" of 300 viewer");
-        assert_eq!(first.why(&all), "nobody has submitted it yet");
+        assert_eq!(first.why(&all), "no process has submitted it yet");
         assert_eq!(second.who(), "300 viewer (thread 301) has waited 35s");
         assert_eq!(
             second.why(&all),
             "200 train-worker has not finished it; 200 train-worker waits for signal 1 of event 7 \
-             \"ready\" of 300 viewer: nobody has submitted it yet"
+             \"ready\" of 300 viewer: no process has submitted it yet"
         );
     }
 

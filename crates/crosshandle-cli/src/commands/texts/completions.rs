@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The shell that shall complete
+    /// The shell
     shell: Shell,
 }
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Handle of anything, or `-` for the first line of standard input
+    /// Handle of any object, or `-` for the first line of standard input
     handle: String,
     /// Print the explanation as JSON
     #[arg(long)]

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Directory for the pages of all commands; without it the main page goes to standard output
+    /// Directory for the pages of all commands. Without it, the main page goes to standard output
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
 }

@@ -1,10 +1,10 @@
-//! What the user has chosen, and how keys change it.
+//! The state of the user's choices, and how keys change it.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
 use std::time::Duration;
 
-/// Lines that a page key moves by.
+/// Number of lines that a page key moves.
 const PAGE_LINES: u16 = 10;
 
 /// The lists that can be shown.
@@ -73,22 +73,22 @@ impl List {
     }
 }
 
-/// A list's order.
+/// The sort order of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Order {
-    /// Number of the column.
+    /// Index of the column.
     pub(super) column: usize,
     pub(super) is_descending: bool,
 }
 
-/// What the user has chosen.
+/// The user's choices.
 #[derive(Debug)]
 pub(super) struct State {
     list: List,
-    /// The order of each list.
+    /// The sort order of each list.
     orders: [Order; 3],
     filter: String,
-    /// The filter before the user began to change it.
+    /// The filter before the user started to change it.
     filter_before: Option<String>,
     pub(super) table: TableState,
     pub(super) stuck_after: Duration,
@@ -98,7 +98,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(list: List, filter: &str, stuck_after: Duration) -> Self {
-        // What has waited longest is first.
+        // The longest wait is first.
         let orders = List::ALL.map(|list| Order {
             column: list
                 .columns()
@@ -131,22 +131,22 @@ impl State {
         &self.filter
     }
 
-    /// Returns whether the user is typing a filter.
+    /// Returns `true` if the user is typing a filter.
     pub(super) fn is_typing(&self) -> bool {
         self.filter_before.is_some()
     }
 
-    /// Returns whether the picture stands still.
+    /// Returns `true` if updates are paused.
     pub(super) fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Returns whether the user wants to end the program.
+    /// Returns `true` if the user wants to quit.
     pub(super) fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Obeys a key.
+    /// Handles a key.
     pub(super) fn press(&mut self, key: KeyEvent) {
         if key.kind == KeyEventKind::Release {
             return;
@@ -178,7 +178,7 @@ impl State {
         let order = &mut self.orders[self.list as usize];
         match key {
             KeyCode::Char('q') => self.is_over = true,
-            // First what is on the screen, then the program.
+            // Escape first resets the selection and the filter, and then quits.
             KeyCode::Esc if self.table.selected().is_some() => self.table.select(None),
             KeyCode::Esc if !self.filter.is_empty() => self.filter.clear(),
             KeyCode::Esc => self.is_over = true,

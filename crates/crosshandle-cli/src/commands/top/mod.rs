@@ -29,11 +29,11 @@ pub(super) const AFTER_HELP: &str = "\
 Keys:
   Tab, 1 2 3     processes, contexts, events
   ← →            sort by another column
-  r              turn the order around
-  /              show only lines with a text; Enter keeps it, Esc drops it
+  r              reverse the order
+  /              filter lines by a text: Enter keeps the filter, Esc drops it
   ↑ ↓ PgUp PgDn  move
-  Space          hold the picture, or let it go on
-  q, Esc, Ctrl-C end
+  Space          pause or resume updates
+  q, Esc, Ctrl-C quit
 
 Exit status:
   0  done
@@ -42,19 +42,19 @@ Exit status:
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// Time between two looks at all processes
+    /// Time between two updates
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     interval: Duration,
-    /// A wait that has lasted as long as this counts as stuck
+    /// A wait of at least this length is shown as stuck
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     stuck: Duration,
     /// Show only lines with this text
     #[arg(long, value_name = "TEXT", default_value = "")]
     filter: String,
-    /// The list to begin with
+    /// The list to start with
     #[arg(long, value_enum, default_value_t)]
     view: keys::List,
-    /// Print one picture as text, as always if standard output is no terminal
+    /// Print one snapshot as text. This is the default if standard output is not a terminal
     #[arg(long)]
     once: bool,
 }
@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if args.once || !io::stdout().is_terminal() {
         return print_once(&mut state, settings, interval);
     }
-    // Caught before the terminal changes, so that none of them ends the program in between.
+    // Signals are caught before the terminal changes, so that none ends the program in between.
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&ended)).context("catching signals")?;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     watch(&mut screen, &mut state, &looks, &ended)
 }
 
-/// Prints what one look shows. Rates need a second one.
+/// Prints one snapshot. Rates need two samples.
 fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Result<()> {
     let mut samples = Samples::default();
     samples.add(Answers::ask(settings, TOP_ANSWER_TIMEOUT));
@@ -87,13 +87,13 @@ fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Res
     Ok(())
 }
 
-/// Starts a thread that asks all exporters again and again, so that one that does not answer holds up no
-/// key.
+/// Starts a thread that queries all exporters repeatedly. An exporter that does not reply then
+/// never delays keys.
 fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
-    // Not more than the screen can show.
+    // The queue holds no more than the screen can show.
     let (sender, looks) = mpsc::sync_channel(1);
     thread::spawn(move || {
-        // Two looks early on, so that rates are there soon.
+        // The first two samples come quickly, so that rates are shown soon.
         let mut pause = TOP_MIN_INTERVAL;
         while sender
             .send(Answers::ask(&settings, TOP_ANSWER_TIMEOUT))
@@ -106,7 +106,7 @@ fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
     looks
 }
 
-/// Shows every look and obeys every key until the user or a signal ends it.
+/// Shows each sample and handles each key, until the user or a signal ends the program.
 fn watch(
     screen: &mut Screen,
     state: &mut State,
@@ -118,7 +118,7 @@ fn watch(
         screen
             .draw(|area, buffer| view::draw(state, &samples, area, buffer))
             .context("drawing")?;
-        // Until something is new.
+        // Wait until something changes.
         while !ended.load(Ordering::Relaxed) {
             match looks.try_recv() {
                 Ok(answers) => {
@@ -130,7 +130,7 @@ fn watch(
                 Err(TryRecvError::Empty) => {}
                 Err(TryRecvError::Disconnected) => {
                     return Err(Failure::error(
-                        "the thread that asks the processes has ended",
+                        "the thread that queries the processes has ended",
                     ));
                 }
             }

@@ -1,4 +1,4 @@
-//! The lines of the lists, before they are drawn.
+//! The rows of the lists, before they are drawn.
 
 use super::keys::{List, State};
 use super::sample::Samples;
@@ -10,7 +10,7 @@ use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 use std::cmp::Ordering;
 use std::time::Duration;
 
-/// A cell: what is shown, and what lines are sorted by.
+/// A cell with its text and its sort key.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
     pub(super) text: String,
@@ -23,11 +23,11 @@ enum Key {
     Text(String),
 }
 
-/// A line of a list.
+/// A row of a list.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
-    /// A wait in it is stuck.
+    /// A wait in the row is stuck.
     pub(super) is_stuck: bool,
 }
 
@@ -52,7 +52,7 @@ impl Cell {
         Self::number(number as f64, bytes(number))
     }
 
-    /// Makes a cell of a rate; one that is not known yet is less than none.
+    /// Makes a cell for a rate. An unknown rate sorts below zero.
     fn rate(rate: Option<f64>, format: impl FnOnce(f64) -> String) -> Self {
         match rate {
             Some(rate) => Self::number(rate, format(rate)),
@@ -67,7 +67,7 @@ impl Cell {
         }
     }
 
-    /// Returns whether the cell is a number, which stands at the right.
+    /// Returns `true` if the cell is a number, which is aligned to the right.
     pub(super) fn is_number(&self) -> bool {
         matches!(self.key, Key::Number(_))
     }
@@ -82,7 +82,7 @@ impl Cell {
     }
 }
 
-/// Returns the lines that the user wants to see, in the order that the user wants.
+/// Returns the rows that match the user's filter, in the user's order.
 pub(super) fn rows(state: &State, samples: &Samples) -> Vec<Row> {
     let waits = waits(samples.reports());
     let table = Table {
@@ -116,7 +116,7 @@ pub(super) fn rows(state: &State, samples: &Samples) -> Vec<Row> {
         wanted.is_empty() || row.cells.iter().any(has)
     });
     let order = state.order();
-    // Stable, so that equal lines don't change their places.
+    // The sort is stable, so that equal rows keep their order.
     rows.sort_by(|one, other| {
         let by_column = one.cells[order.column].compare(&other.cells[order.column]);
         if order.is_descending {
@@ -128,7 +128,7 @@ pub(super) fn rows(state: &State, samples: &Samples) -> Vec<Row> {
     rows
 }
 
-/// Returns a sentence for each wait that is stuck, the longest first.
+/// Returns a sentence for each stuck wait, the longest first.
 pub(super) fn stuck_waits(state: &State, samples: &Samples) -> Vec<String> {
     let all = waits(samples.reports());
     all.iter()
@@ -212,7 +212,7 @@ impl Table<'_> {
         let mut row = self.with_waits(cells, is_of);
         let longest = self.waits.iter().find(|wait| is_of(wait));
         let why = longest.map_or(String::new(), |wait| wait.why(self.waits));
-        // Also without a wait it is good to know who is at work.
+        // Without a wait, show which process is working on the event.
         let working = event.unfinished.first();
         row.cells.push(Cell::text(match working {
             Some(signal) if why.is_empty() => process(signal.pid, &signal.program),
@@ -331,7 +331,7 @@ mod tests {
             stuck_waits(&state, &samples),
             [
                 "200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: \
-                 nobody has submitted it yet"
+                 no process has submitted it yet"
             ]
         );
         let rows = rows(&state, &samples);

@@ -1,10 +1,10 @@
-//! Successive looks at all processes, and the rates between them.
+//! Successive samples of all processes, and the rates between them.
 
 use crate::commands::ps::Answers;
 use crate::commands::ps::silent::SilentExporter;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 
-/// The last two looks.
+/// The last two samples.
 #[derive(Default)]
 pub(super) struct Samples {
     earlier: Vec<ProcessReport>,
@@ -12,7 +12,7 @@ pub(super) struct Samples {
     silent: Vec<SilentExporter>,
 }
 
-/// What happened in a second.
+/// Rates per second.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(super) struct Rates {
     pub(super) copied_bytes: f64,
@@ -29,12 +29,12 @@ impl Samples {
         &self.now
     }
 
-    /// Returns the exporters that did not answer the last time.
+    /// Returns the exporters that did not reply to the last query.
     pub(super) fn silent(&self) -> &[SilentExporter] {
         &self.silent
     }
 
-    /// Returns the rates of a context. Without an earlier look at it there are none.
+    /// Returns the rates of a context, or `None` without an earlier sample of it.
     pub(super) fn of_context(
         &self,
         process: &ProcessReport,
@@ -49,7 +49,7 @@ impl Samples {
         })
     }
 
-    /// Returns the rates of all contexts of a process together.
+    /// Returns the summed rates of all contexts of a process.
     pub(super) fn of_process(&self, process: &ProcessReport) -> Option<Rates> {
         self.earlier(process)?;
         let contexts = process.contexts.iter();
@@ -61,7 +61,7 @@ impl Samples {
         Some(sum)
     }
 
-    /// Returns an event's signals in a second.
+    /// Returns an event's signals per second.
     pub(super) fn of_event(
         &self,
         process: &ProcessReport,
@@ -71,12 +71,13 @@ impl Samples {
         let (earlier, seconds) = self.earlier(process)?;
         let events = &context_of(earlier, context.number)?.events;
         let before = events.iter().find(|before| before.record == event.record)?;
-        // A smaller number: the record is another event's by now.
+        // If the number has decreased, the record now belongs to another event.
         let signals = event.submitted.checked_sub(before.submitted)?;
         Some(signals as f64 / seconds)
     }
 
-    /// Returns the earlier report of the same process, and the time between both in seconds.
+    /// Returns the earlier report of the same process, and the time between the two reports in
+    /// seconds.
     fn earlier(&self, process: &ProcessReport) -> Option<(&ProcessReport, f64)> {
         let same = |earlier: &&ProcessReport| earlier.exporter == process.exporter;
         let earlier = self.earlier.iter().find(same)?;
@@ -97,8 +98,8 @@ pub(super) mod tests {
     use super::*;
     use crate::commands::ps::waits::tests::fixture;
 
-    /// Returns two looks, two seconds apart, between which the trainer copied a gigabyte and
-    /// signalled 100 times.
+    /// Returns two samples, two seconds apart. In between the trainer copied 1 GiB and signalled
+    /// 100 times.
     pub(in super::super) fn samples() -> Samples {
         let mut samples = Samples::default();
         samples.add(Answers {
@@ -146,11 +147,11 @@ pub(super) mod tests {
             });
             assert_eq!(samples.of_process(&samples.reports()[0]), None);
         }
-        // Another process took the place.
+        // Another process has taken its place.
         let mut samples = self::samples();
         samples.earlier[0].exporter = "f".into();
         assert_eq!(samples.of_process(&samples.reports()[0]), None);
-        // A new event took the record.
+        // A new event has the record.
         samples.earlier[0].exporter = samples.now[0].exporter.clone();
         samples.earlier[0].contexts[0].events[0].submitted = 1000;
         let process = &samples.reports()[0];

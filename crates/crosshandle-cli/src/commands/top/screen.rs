@@ -1,19 +1,20 @@
-//! The terminal while `top` has it.
+//! The terminal while `top` uses it.
 
 use ratatui::DefaultTerminal;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use std::io;
 
-/// The terminal in raw mode, with a screen of its own. It is as before when this is dropped, and when
-/// any thread panics.
+/// The terminal in raw mode, on the alternate screen. It is restored when this value is dropped,
+/// and when any thread panics.
 pub(super) struct Screen {
     terminal: DefaultTerminal,
 }
 
 impl Screen {
     pub(super) fn open() -> io::Result<Self> {
-        // It also installs a panic hook, which restores the terminal before the message is printed.
+        // This also installs a panic hook, which restores the terminal before the message is
+        // printed.
         let terminal = ratatui::try_init().inspect_err(|_| ratatui::restore())?;
         Ok(Self { terminal })
     }

@@ -1,4 +1,4 @@
-//! The picture.
+//! Drawing of the screen.
 
 use super::keys::{List, State};
 use super::rows::{Row, rows, stuck_waits};
@@ -11,17 +11,16 @@ use ratatui::style::{Color, Modifier, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Cell, Row as TableRow, StatefulWidget, Table, Widget};
 
-/// Most stuck waits that are told below the list. Half would hide a chain's other waits; double would
-/// leave small terminals no list.
+/// Maximum number of stuck waits that are shown below the list.
 const MAX_STUCK_LINES: usize = 6;
 
-/// Columns of the picture that is printed as text.
+/// Number of columns of the snapshot that is printed as text.
 const TEXT_COLUMNS: u16 = 200;
 
-/// Columns that the text column at the end of a list needs to be readable.
+/// Minimum width of the text column at the end of a list.
 const LAST_COLUMN: u16 = 24;
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(state: &mut State, samples: &Samples, area: Rect, buffer: &mut Buffer) {
     let mut rows = rows(state, samples);
     let stuck = stuck_lines(state, samples);
@@ -33,7 +32,7 @@ pub(super) fn draw(state: &mut State, samples: &Samples, area: Rect, buffer: &mu
     ])
     .areas(area);
     Text::from(vec![summary(samples), choice(state)]).render(top, buffer);
-    // Only so many as may be seen, from the first one that is.
+    // Only as many rows as can be visible, starting with the first visible one.
     let last = state
         .table
         .offset()
@@ -50,7 +49,7 @@ pub(super) fn draw(state: &mut State, samples: &Samples, area: Rect, buffer: &mu
     keys(state, total).render(foot, buffer);
 }
 
-/// Returns the picture as lines of text, high enough for everything in it.
+/// Returns the snapshot as lines of text, high enough for all rows.
 pub(super) fn text(state: &mut State, samples: &Samples) -> Vec<String> {
     let height = rows(state, samples).len() + stuck_lines(state, samples).len() + 4;
     let area = Rect::new(
@@ -65,11 +64,11 @@ pub(super) fn text(state: &mut State, samples: &Samples) -> Vec<String> {
         let cells = (0..area.width).map(|x| buffer[(x, y)].symbol());
         cells.collect::<String>().trim_end().to_owned()
     };
-    // The last line has the keys, which text does not obey.
+    // The last line explains the keys, which have no meaning in text.
     (0..area.height - 1).map(line).collect()
 }
 
-/// Returns the line about all processes.
+/// Returns the line that summarises all processes.
 fn summary(samples: &Samples) -> Line<'static> {
     let reports = samples.reports();
     let contexts = reports.iter().flat_map(|report| &report.contexts);
@@ -100,7 +99,7 @@ fn summary(samples: &Samples) -> Line<'static> {
     Line::from(line).bold()
 }
 
-/// Returns the line with the lists, the order and the filter.
+/// Returns the line with the lists, the sort order and the filter.
 fn choice(state: &State) -> Line<'static> {
     let mut parts = Vec::new();
     for list in List::ALL {
@@ -150,7 +149,7 @@ fn table<'a>(list: List, state: &State, rows: &'a [Row]) -> Table<'a> {
             .map(|row| Line::from(row.cells[column].text.as_str()).width());
         let name = Line::from(names[column].as_str()).width();
         let width = cells.chain([name]).max().unwrap_or_default() as u16;
-        // What is long is at the end, and may be cut.
+        // The last column may be cut, because its text can be long.
         match column + 1 == columns.len() && !is_number(column) {
             true => Constraint::Min(width.min(LAST_COLUMN)),
             false => Constraint::Length(width),
@@ -202,7 +201,7 @@ fn keys(state: &State, total: usize) -> Line<'static> {
         "Enter keep  Esc drop".to_owned()
     } else {
         format!(
-            "{}  Tab list  ←→ sort  r reverse  / filter  Space hold  q end",
+            "{}  Tab list  ←→ sort  r reverse  / filter  Space pause  q quit",
             count(total as u64, "line")
         )
     };
@@ -257,8 +256,8 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
 
 
 1 wait longer than 38s:
-200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: nobody has submitted it yet
-4 lines  Tab list  ←→ sort  r reverse  / filter  Space hold  q end";
+200 train-worker has waited 40s for signal 1 of event 7 \"ready\" of 300 viewer: no process has submitted it yet
+4 lines  Tab list  ←→ sort  r reverse  / filter  Space pause  q quit";
         assert_eq!(picture, expected);
     }
 
@@ -324,7 +323,7 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
             lines
                 .last()
                 .expect("lines")
-                .contains("nobody has submitted")
+                .contains("no process has submitted")
         );
     }
 }

@@ -3,42 +3,42 @@
 use super::wire::Fields;
 use std::fmt;
 
-/// The first bytes of a greeting: the protocol. Its version follows.
+/// The first bytes of a greeting, which identify the protocol. The version follows.
 const MAGIC: [u8; 7] = *b"xhlink\0";
-/// The version of the protocol. It changes whenever a message does.
+/// Version of the protocol. It changes whenever a message changes.
 pub const VERSION: u8 = 3;
-/// Bytes of a greeting.
+/// Size of a greeting in bytes.
 pub const HELLO_SIZE: usize = 64;
 
-/// The number of a session, by which a broken connection is replaced; all zero asks for a new one.
+/// The identifier of a session, used to replace a broken connection. Zeros ask for a new session.
 pub type SessionId = [u8; 16];
 
-/// What each side says first, when TLS has shown who it is.
+/// The first message of each side after the TLS handshake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// The session to go on with, or zeros.
+    /// The session to resume, or zeros.
     pub session: SessionId,
-    /// How many sequenced messages of the session have come in.
+    /// Number of the session's sequenced messages that the sender has received.
     pub received: u64,
     /// The identity of the sender's running kernel.
     pub host: u64,
-    /// After how many milliseconds of silence the sender gives the link up.
+    /// The sender's keep-alive: milliseconds of silence after which it ends the link.
     pub keep_alive_ms: u32,
-    /// How memory is to be moved: 0 over TLS, 1 by UCX.
+    /// How memory moves: 0 over TLS, 1 over UCX.
     pub data: u8,
-    /// 0, or the reason why there is no link.
+    /// 0, or the reason for the refusal.
     pub refusal: u8,
-    /// Which attempt this is of the side that dialled to replace a connection of the session: greetings of
-    /// earlier ones may come later.
+    /// Number of the attempt to replace a connection of the session, counted by the side that
+    /// dialled. The greetings of earlier attempts may arrive later.
     pub attempt: u32,
 }
 
-/// Why bytes are no greeting that this side can answer.
+/// Why bytes are not a greeting that this side can answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoHello {
-    /// It is one of another version of the protocol.
+    /// The greeting has another version of the protocol.
     Version(u8),
-    /// What is wrong with it.
+    /// The greeting is invalid for this reason.
     Broken(&'static str),
 }
 
@@ -48,7 +48,7 @@ impl fmt::Display for NoHello {
             Self::Version(theirs) => write!(
                 f,
                 "it speaks version {theirs} of the protocol of links, and this side version {VERSION}: \
-                 install one release of crosshandle on both hosts"
+                 install the same release of crosshandle on both hosts"
             ),
             Self::Broken(why) => f.write_str(why),
         }
@@ -61,9 +61,10 @@ pub mod refusal {
     pub const NO_SESSION: u8 = 1;
     /// The two sides move memory in different ways.
     pub const OTHER_DATA: u8 = 2;
-    /// No further links are accepted.
+    /// No more links are accepted at the moment.
     pub const BUSY: u8 = 3;
-    /// The two sides speak different versions of the protocol, which the greeting says before all else.
+    /// The two sides speak different versions of the protocol. This is checked before everything
+    /// else.
     pub const VERSION: u8 = 4;
 }
 
@@ -83,10 +84,10 @@ impl Hello {
         bytes
     }
 
-    /// Reads a greeting.
+    /// Decodes a greeting.
     ///
     /// # Errors
-    /// Why they are none.
+    /// The reason why the bytes are not a valid greeting.
     pub fn decode(bytes: &[u8; HELLO_SIZE]) -> Result<Self, NoHello> {
         if bytes[..7] != MAGIC {
             return Err(NoHello::Broken("its greeting is not of this protocol"));

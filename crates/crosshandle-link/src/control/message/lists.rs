@@ -1,21 +1,21 @@
-//! Lists at the ends of messages: the failed signals of an event, and the parts of a name.
+//! Lists at the end of messages: the failed signals of an event, and the parts of a named object.
 
 use super::wire::Fields;
 use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES};
 use crosshandle::handle::HANDLE_SIZE;
 
-/// Signals of an event that have failed, one after the other.
+/// A row of successive failed signals of an event.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure<'a> {
-    /// The first one's number.
+    /// Number of the first signal.
     pub first: u64,
-    /// How many they are; never 0.
+    /// Number of signals in the row, at least 1.
     pub count: u32,
     /// The owner's error.
     pub why: &'a str,
 }
 
-/// Writes failures, which must be in the order of their numbers, as far as there is room.
+/// Encodes failures, in the order of their numbers, up to [`MAX_FAILURES`].
 pub fn write_failures<'a>(failures: impl IntoIterator<Item = Failure<'a>>) -> Vec<u8> {
     let mut to = Vec::new();
     for Failure { first, count, why } in failures.into_iter().take(MAX_FAILURES) {
@@ -26,10 +26,10 @@ pub fn write_failures<'a>(failures: impl IntoIterator<Item = Failure<'a>>) -> Ve
     to
 }
 
-/// Reads failures of signals up to `last`.
+/// Decodes failures of signals up to number `last`.
 ///
 /// # Errors
-/// They are not as [`write_failures`] writes them.
+/// The bytes are not in the format of [`write_failures`].
 pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'static str> {
     let mut fields = Fields(bytes);
     let mut failures = Vec::new();
@@ -39,7 +39,7 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
         let end = first.checked_add(u64::from(count));
         let is_behind = first > before && end.is_some_and(|end| end - 1 <= last);
         if failures.len() == MAX_FAILURES || count == 0 || !is_behind {
-            return Err("the failures of an event are not in their order");
+            return Err("the failures of an event are not in order");
         }
         before = first + u64::from(count) - 1;
         let why = fields.short_text(MAX_FAILURE_TEXT)?;
@@ -48,18 +48,18 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
     Ok(failures)
 }
 
-/// A part of what has a name.
+/// A part of a named object.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamedPart<'a> {
-    /// What it is for.
+    /// The purpose of the part.
     pub role: &'a str,
-    /// The device that it is on, at its owner.
+    /// The owner's device that has the part.
     pub device: &'a str,
-    /// Its handle.
+    /// The handle of the part.
     pub handle: &'a [u8],
 }
 
-/// Writes the parts of a name; `None` if they are more than one message carries.
+/// Encodes the parts of a named object, or returns `None` if one message cannot carry them all.
 pub fn write_parts<'a>(parts: impl IntoIterator<Item = NamedPart<'a>>) -> Option<Vec<u8>> {
     let mut to = Vec::new();
     for NamedPart {
@@ -77,10 +77,10 @@ pub fn write_parts<'a>(parts: impl IntoIterator<Item = NamedPart<'a>>) -> Option
     (to.len() <= MAX_BLOB).then_some(to)
 }
 
-/// Reads the parts of a name.
+/// Decodes the parts of a named object.
 ///
 /// # Errors
-/// They are not as [`write_parts`] writes them.
+/// The bytes are not in the format of [`write_parts`].
 pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     let mut fields = Fields(bytes);
     let mut parts = Vec::new();
@@ -94,7 +94,7 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     Ok(parts)
 }
 
-/// Writes a text behind its length, which 16 bits hold.
+/// Appends a text with its length in front, in 16 bits.
 fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(&(text.len() as u16).to_le_bytes());
     to.extend_from_slice(text.as_bytes());

@@ -1,8 +1,9 @@
-//! The messages of a link: pure bytes, checked as they are read. Numbers are little-endian.
+//! The messages of a link as bytes. Every field is checked when it is read. Numbers are
+//! little-endian.
 //!
-//! A frame is the length of what follows (4 bytes), the kind of message (1 byte) and its fields. All but
-//! [`Message::Ack`] are *sequenced*: both sides count them, so that a new connection goes on where the
-//! last one broke off.
+//! A frame consists of the length of the rest (4 bytes), the kind of message (1 byte) and the
+//! fields. All messages except [`Message::Ack`] are *sequenced*: both sides count them, so that a
+//! new connection continues where the last one broke off.
 
 mod hello;
 mod lists;
@@ -13,91 +14,93 @@ mod wire;
 pub use hello::{HELLO_SIZE, Hello, NoHello, SessionId, VERSION, refusal};
 pub use lists::{Failure, NamedPart, read_failures, read_parts, write_failures, write_parts};
 
-/// Bytes of memory that one message carries at most.
+/// Maximum number of memory bytes that one message carries.
 pub const MAX_DATA: usize = 256 << 10;
-/// Bytes of the longest text.
+/// Maximum length of a text, in bytes.
 pub const MAX_TEXT: usize = 1024;
-/// Bytes of the longest address of a data endpoint, and of the longest key of memory.
+/// Maximum size of a data endpoint's address and of a memory key, in bytes.
 pub const MAX_BLOB: usize = 64 << 10;
-/// Bytes of the longest frame, without its length.
+/// Maximum size of a frame without its length field, in bytes.
 pub const MAX_FRAME: usize = MAX_DATA + 64;
-/// Ranges of failed signals that the answer to an open tells at most: the latest ones.
+/// Maximum number of rows of failed signals that the reply to an open reports. These are the latest
+/// ones.
 pub const MAX_FAILURES: usize = 64;
-/// Bytes of the text of each of those.
+/// Maximum length of the text of each such failure, in bytes.
 pub const MAX_FAILURE_TEXT: usize = 256;
-/// The number of the furthest signal that a message tells of. Mirrors go on in steps that events allow, and so
-/// many are done in a second.
+/// Maximum signal number in a message. A mirror reaches it within about a second, in steps of the
+/// size that events allow.
 pub const MAX_SIGNAL: u64 = 1 << 48;
-/// Bytes in front of each frame.
+/// Size in bytes of the length field in front of each frame.
 pub const PREFIX: usize = 4;
 
-/// A message. `id`s are the owner's numbers of what it has opened for the other side; `request`s are the
-/// asker's numbers of its questions.
+/// A message. An `id` is the owner's number of an object that it has opened for the peer. A
+/// `request` is the number that the requesting side gave to its request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Message<'a> {
-    /// How many sequenced messages have come in. Also says that the sender lives.
+    /// Reports how many sequenced messages were received. It also shows that the sender is alive.
     Ack {
-        /// Their number since the session began.
+        /// Number of messages since the session began.
         received: u64,
     },
     /// Asks the owner to open a handle.
     Open {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
-        /// Memory is to be read only.
+        /// Memory is opened for reading only.
         read_only: bool,
         /// The handle.
         handle: &'a [u8],
     },
-    /// The answer to an `Open` of memory.
+    /// The reply to an `Open` of memory.
     Memory {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the memory.
         id: u32,
-        /// Bytes of the memory.
+        /// Length of the memory in bytes.
         len: u64,
-        /// The memory's address at the owner, for UCX; of memory that the owner's host cannot access, the
-        /// address of the owner's staging buffer.
+        /// The memory's address in the owner, for UCX. If the owner's host cannot access the
+        /// memory, it is the address of the owner's staging buffer.
         address: u64,
-        /// 0, or the bytes of the staging buffer through which the memory moves.
+        /// Size of the staging buffer through which the memory moves, or 0 if it is not staged.
         staging: u32,
-        /// UCX's key of the memory; empty without UCX.
+        /// UCX's key of the memory. Empty without UCX.
         key: &'a [u8],
     },
-    /// The answer to an `Open` of an event.
+    /// The reply to an `Open` of an event.
     Event {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the event.
         id: u32,
-        /// The number up to which its signals had finished.
+        /// All signals up to this number had finished.
         completed: u64,
-        /// Those of them that had failed: [`read_failures`].
+        /// The failed signals among them, for [`read_failures`].
         failures: &'a [u8],
     },
-    /// The other side needs something no more.
+    /// The peer no longer needs an object.
     Close {
-        /// The owner's number of it.
+        /// The owner's number of the object.
         id: u32,
     },
     /// Asks the owner to signal an event.
     Signal {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the event.
         id: u32,
     },
-    /// The answer to a `Signal` or a `WriteAndSignal` (its number) or a `Write` (nothing).
+    /// The reply to a `Signal` or a `WriteAndSignal`, with the signal's number, or to a `Write`,
+    /// with no meaning.
     Done {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
-        /// The answer.
+        /// The signal's number.
         value: u64,
     },
-    /// The owner does not do what it was asked for.
+    /// The owner refuses a request.
     Refused {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's error.
         why: &'a str,
@@ -109,51 +112,52 @@ pub enum Message<'a> {
         /// The signal's number.
         number: u64,
     },
-    /// Signals of an event have failed, one after the other.
+    /// A row of successive signals of an event has failed.
     Failed {
         /// The owner's number of the event.
         id: u32,
-        /// The first one's number.
+        /// Number of the first signal.
         first: u64,
-        /// How many they are.
+        /// Number of signals in the row.
         count: u32,
         /// The owner's error.
         why: &'a str,
     },
-    /// The process that created an event has ended, or has given it up: further signals never come.
+    /// The process that created an event has ended or has abandoned it. No further signals come.
     Abandoned {
         /// The owner's number of the event.
         id: u32,
     },
     /// The address of the sender's data endpoint.
     Address {
-        /// Which one it is in the link: 1, and one more each time that endpoints have failed and both sides have
-        /// made new ones. Two endpoints of one generation connect.
+        /// Number of this endpoint in the link. It starts at 1, and increases each time that
+        /// endpoints have failed and both sides have made new ones. Only endpoints of the same
+        /// generation connect.
         generation: u32,
-        /// As UCX makes it.
+        /// The address in UCX's format.
         address: &'a [u8],
     },
-    /// Asks for bytes of memory.
+    /// Asks to read bytes of memory.
     Read {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the memory.
         id: u32,
         /// The first byte.
         offset: u64,
-        /// Their number.
+        /// Number of bytes.
         len: u32,
     },
-    /// The answer to a `Read`.
+    /// The reply to a `Read`.
     Data {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The memory's bytes.
         bytes: &'a [u8],
     },
-    /// Asks to change bytes of memory.
+    /// Asks to write bytes of memory.
     Write {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the memory.
         id: u32,
@@ -162,9 +166,9 @@ pub enum Message<'a> {
         /// The new bytes.
         bytes: &'a [u8],
     },
-    /// Asks to change bytes of memory and then to signal an event.
+    /// Asks to write bytes of memory and then to signal an event.
     WriteAndSignal {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the memory.
         id: u32,
@@ -177,33 +181,33 @@ pub enum Message<'a> {
     },
     /// Asks the owner to copy between memory and its staging buffer.
     Stage {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The owner's number of the memory.
         id: u32,
-        /// Copy into the memory; else out of it.
+        /// `true` copies into the memory, `false` out of it.
         into_memory: bool,
         /// The first byte of the memory.
         offset: u64,
-        /// The first byte of the staging buffer.
+        /// First byte in the staging buffer.
         at: u32,
         /// The number of bytes.
         len: u32,
     },
-    /// Asks for what has a name at the owner's holder.
+    /// Asks for a named object of the owner's holder.
     OpenName {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
         /// The name.
         name: &'a str,
     },
-    /// The answer to an `OpenName`.
+    /// The reply to an `OpenName`.
     Name {
-        /// The question's number.
+        /// Number of the request.
         request: u64,
-        /// The version of what has the name.
+        /// The version of the named object.
         version: u64,
-        /// Its parts: [`read_parts`].
+        /// The parts of the object, for [`read_parts`].
         parts: &'a [u8],
     },
     /// The sender ends the link.

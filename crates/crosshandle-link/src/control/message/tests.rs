@@ -120,7 +120,7 @@ fn a_message_that_is_cut_off_is_refused_or_has_a_shorter_blob() {
         for end in PREFIX..frame.len() {
             let cut = Message::decode(&frame[PREFIX..end]);
             assert_ne!(cut.as_ref(), Ok(&message));
-            // A list ends where one of its entries does.
+            // A list may end after any of its entries.
             if matches!(message, Message::Event { .. } | Message::Name { .. }) {
                 continue;
             }
@@ -223,7 +223,7 @@ fn failures_out_of_order_or_beyond_the_last_signal_are_refused() {
 fn parts_are_read_as_they_were_written() {
     let parts = read_parts(&PARTS).unwrap();
     assert_eq!((parts.len(), parts[1].role), (2, "manifest"));
-    // Within the first one.
+    // Each cut is inside the first part.
     for cut in 1..HANDLE_SIZE {
         assert!(read_parts(&PARTS[..cut]).is_err());
     }

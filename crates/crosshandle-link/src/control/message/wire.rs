@@ -1,4 +1,4 @@
-//! Messages as bytes.
+//! Encoding and decoding of messages.
 
 use super::lists::{read_failures, read_parts};
 use super::{MAX_BLOB, MAX_DATA, MAX_FRAME, MAX_SIGNAL, MAX_TEXT, Message, PREFIX};
@@ -28,12 +28,12 @@ mod kind {
 }
 
 impl<'a> Message<'a> {
-    /// Returns whether both sides count the message.
+    /// Returns `true` if both sides count the message.
     pub fn is_sequenced(&self) -> bool {
         !matches!(self, Self::Ack { .. })
     }
 
-    /// Returns whether the message answers a question.
+    /// Returns `true` if the message is a reply.
     pub fn is_asked_for(&self) -> bool {
         matches!(
             self,
@@ -194,7 +194,7 @@ impl<'a> Message<'a> {
         to
     }
 
-    /// What is at the end of the frame, as long as it is.
+    /// Returns the field at the end of the frame, which has no length of its own.
     pub(super) fn blob(&self) -> &'a [u8] {
         match self {
             Self::Open { handle, .. } => handle,
@@ -213,11 +213,11 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Returns how many bytes the first frame of `bytes` has, its length included; `None` if more must
-    /// come first to tell.
+    /// Returns the size of the first frame in `bytes`, including its length field, or `None` if
+    /// more bytes are needed to know.
     ///
     /// # Errors
-    /// The frame is longer than any is.
+    /// The frame is empty or longer than any valid frame.
     pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -229,10 +229,10 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Reads a frame, without its length.
+    /// Decodes a frame, without its length.
     ///
     /// # Errors
-    /// What is wrong with the bytes.
+    /// The reason why the bytes are invalid.
     pub fn decode(frame: &'a [u8]) -> Result<Self, &'static str> {
         let mut fields = Fields(frame);
         let message = match fields.u8()? {
@@ -244,7 +244,7 @@ impl<'a> Message<'a> {
                 read_only: fields.flag()?,
                 handle: match fields.blob(HANDLE_SIZE)? {
                     handle if handle.len() == HANDLE_SIZE => handle,
-                    _ => return Err("a handle has another size"),
+                    _ => return Err("a handle has the wrong size"),
                 },
             },
             kind::MEMORY => {
@@ -384,7 +384,7 @@ fn put(to: &mut Vec<u8>, numbers: &[u64]) {
     }
 }
 
-/// What is left of a frame.
+/// The bytes of a frame that were not read yet.
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -412,7 +412,7 @@ impl<'a> Fields<'a> {
     fn signal(&mut self) -> Result<u64, &'static str> {
         match self.u64()? {
             number if number <= MAX_SIGNAL => Ok(number),
-            _ => Err("the number of a signal is beyond what a link tells of"),
+            _ => Err("the number of a signal is larger than any that a link reports"),
         }
     }
 
@@ -420,11 +420,11 @@ impl<'a> Fields<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err("a choice of two is neither"),
+            _ => Err("a flag is neither 0 nor 1"),
         }
     }
 
-    /// Takes a number of bytes.
+    /// Takes the next `len` bytes.
     pub(super) fn take(&mut self, len: usize) -> Result<&'a [u8], &'static str> {
         let (first, rest) = self
             .0
@@ -434,7 +434,7 @@ impl<'a> Fields<'a> {
         Ok(first)
     }
 
-    /// Takes a text behind its length.
+    /// Takes a text with its length in front.
     pub(super) fn short_text(&mut self, max: usize) -> Result<&'a str, &'static str> {
         let len = usize::from(self.array().map(u16::from_le_bytes)?);
         if len > max {

@@ -1,4 +1,4 @@
-//! Memory of GPUs that UCX moves itself, and the choice of which it moves.
+//! GPU memory that UCX moves itself, and the choice of that memory.
 
 use super::{DataPath, Endpoint};
 use crate::error::Result;
@@ -7,12 +7,14 @@ use crate::ucx::worker::Registration;
 use crosshandle::Context;
 use crosshandle::handle::BackendKind;
 
-/// Beginnings of the names of transports by which network cards access memory of GPUs themselves. What UCX moves over
-/// others it copies in pieces, of 8 KiB over TCP, also where it has `cuda_ipc` beside that.
+/// Prefixes of the names of transports over which network cards access GPU memory themselves. Over
+/// other transports UCX copies GPU memory in pieces, of 8 KiB over TCP, even if it also has
+/// `cuda_ipc`.
 const REACH_GPUS: [&str; 2] = ["rc", "dc"];
 
 impl DataPath {
-    /// Returns whether UCX is to move memory of this context's device, which the host cannot access.
+    /// Returns `true` if UCX should move memory of this context's device, which the host cannot
+    /// access.
     pub(crate) fn moves_memory_of(&self, context: &Context) -> bool {
         if context.device().info().backend != BackendKind::Cuda || self.staging == Staging::Always {
             return false;
@@ -23,7 +25,7 @@ impl DataPath {
             && (self.staging == Staging::WhereNeeded || self.transports().iter().any(reaches))
     }
 
-    /// Returns the names of the transports that the endpoint uses; none while there is no endpoint.
+    /// Returns the names of the transports that the endpoint uses. Empty if there is no endpoint.
     pub(crate) fn transports(&self) -> Vec<String> {
         let shared = self.shared();
         match shared.endpoint {
@@ -32,10 +34,10 @@ impl DataPath {
         }
     }
 
-    /// Makes memory of a GPU of CUDA reachable for the other side.
+    /// Makes memory of a CUDA GPU reachable for the peer.
     ///
     /// # Errors
-    /// UCX cannot register it.
+    /// UCX cannot register the memory.
     ///
     /// # Safety
     /// As [`Worker::register`](crate::ucx::worker::Worker::register).

@@ -1,5 +1,5 @@
-//! The bytes of memory over UCX: threads that move memory look after it themselves for a while, then leave
-//! that to the link's thread.
+//! Moves the bytes of memory over UCX. A thread that moves memory first drives the worker itself
+//! for a short time, and then leaves that to the link's thread.
 
 mod devices;
 mod moves;
@@ -22,30 +22,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What the epoll says of its only descriptor, which nobody asks.
+/// User data of the only descriptor in the epoll set. It is never read.
 const EVENT: epoll::EventData = epoll::EventData::new_u64(0);
 
 /// A worker that threads share, and its endpoint, which is [replaced](replace) when it fails.
 pub(crate) struct DataPath {
     shared: Mutex<Shared>,
-    /// Notified when something has moved, and when the endpoint has changed.
+    /// Notified when a transfer has progressed, and when the endpoint has changed.
     changed: Condvar,
-    /// Threads that sleep until something moves.
+    /// Number of threads that sleep until a transfer progresses.
     sleepers: AtomicUsize,
     limits: Limits,
     staging: Staging,
-    /// An epoll that has UCX's descriptor, but only while no other thread looks after the worker: so these
-    /// don't wake the link's thread.
+    /// An epoll set with UCX's descriptor. It reports the descriptor only while no other thread
+    /// drives the worker, so that such threads do not wake the link's thread.
     events: OwnedFd,
 }
 
-/// How long what may take. They follow from the keep-alive.
+/// Time limits, which follow from the keep-alive.
 struct Limits {
-    /// Memory that moves may make no progress before its endpoint counts as failed.
+    /// Maximum time that a transfer may make no progress before its endpoint is treated as failed.
     stall: Duration,
-    /// A new endpoint may take to show that it works.
+    /// Maximum time until a new endpoint has shown that it works.
     proof: Duration,
-    /// No endpoint may work before the link ends.
+    /// Maximum time without a working endpoint before the link ends.
     outage: Duration,
 }
 
@@ -63,55 +63,55 @@ struct Shared {
     worker: Worker,
     event_fd: OwnedFd,
     endpoint: Endpoint,
-    /// Which worker this is: 1, and one more for each that replaced another.
+    /// Number of the worker: 1 for the first, and one more for each replacement.
     generation: u32,
-    /// The other side's last endpoint that this side has not connected to yet.
+    /// The peer's latest endpoint, if this side has not connected to it yet.
     offered: Option<(u32, Vec<u8>)>,
     last_offered: u32,
-    /// Moves whose requests are the worker's.
+    /// Number of moves that have requests of this worker.
     moves: usize,
     outage: Option<Outage>,
-    /// Endpoints that have failed since memory last moved.
+    /// Number of endpoints that have failed since memory last moved.
     failures: u32,
-    /// The earliest time to follow the other side to a new endpoint; `None`: at once.
+    /// Earliest time at which this side follows the peer to a new endpoint. `None` means at once.
     follows_at: Option<Instant>,
-    /// A flush that is done when the endpoint works.
+    /// A flush that completes when the endpoint works.
     probe: Option<Request>,
-    /// When the probe has taken too long; `None` once the endpoint has shown that it works.
+    /// Deadline of the probe. `None` once the endpoint has shown that it works.
     proven_by: Option<Instant>,
     keys: HashMap<u32, Key>,
     next_key: u32,
-    /// Threads that look after the worker themselves.
+    /// Number of threads that drive the worker themselves.
     lookers: usize,
-    /// The epoll tells of the worker's descriptor.
+    /// The epoll set reports the worker's descriptor.
     is_heard: bool,
-    /// When the worker last had something to do.
+    /// When the worker last made progress.
     moved_at: Instant,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Endpoint {
-    /// The other side has not said where its own is.
+    /// The peer has not sent the address of its endpoint yet.
     Awaited,
     Made,
-    /// It is closed, and its worker goes when nothing of that is in use any more.
+    /// The endpoint is closed. Its worker is replaced when nothing uses it any more.
     Failed,
-    /// The link has ended, and nothing takes its place.
+    /// The link has ended, so the endpoint is not replaced.
     Closed,
 }
 
-/// A time without an endpoint that works.
+/// A time without a working endpoint.
 struct Outage {
     since: Instant,
     why: Error,
-    /// The next one is made no earlier.
+    /// Earliest time at which the next endpoint may be made.
     replace_at: Instant,
 }
 
-/// The key of memory of the other side.
+/// The key of memory of the peer.
 struct Key {
     bytes: Vec<u8>,
-    /// As the present endpoint has it.
+    /// The key as unpacked for the current endpoint.
     unpacked: Option<RemoteKey>,
 }
 
@@ -124,21 +124,21 @@ impl Shared {
         has_moved
     }
 
-    /// Returns whether the worker may be worked for. UCX 1.22 ends the *process* when it handles what comes for an
-    /// endpoint that has failed and cannot send its answer.
+    /// Returns `true` if the worker may make progress. UCX 1.22 aborts the *process* if it handles
+    /// a message for a failed endpoint and cannot send its reply.
     fn may_progress(&self) -> bool {
         self.is_alive() && self.worker.failure().is_none()
     }
 
-    /// Returns whether there is an endpoint, or will be one of this worker.
+    /// Returns `true` if there is an endpoint, or will be one with this worker.
     fn is_alive(&self) -> bool {
         matches!(self.endpoint, Endpoint::Awaited | Endpoint::Made)
     }
 
-    /// Returns a key as the endpoint knows it.
+    /// Returns a key, unpacked for the current endpoint.
     fn unpacked(&mut self, key: u32) -> Result<RemoteKey> {
         let key = self.keys.get_mut(&key);
-        let key = key.ok_or(Error::Protocol("memory has no key any more"))?;
+        let key = key.ok_or(Error::Protocol("the memory's key was removed"))?;
         match key.unpacked {
             Some(unpacked) => Ok(unpacked),
             None => {
@@ -162,7 +162,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.worker.close_endpoint();
         if let Some(probe) = self.probe.take() {
-            // Closed, so done. One that a device holds on to goes with the worker.
+            // The endpoint is closed, so the probe is done. If a device still holds it, it is freed
+            // with the worker.
             let _ = self.worker.is_done(&mut Some(probe));
         }
         self.destroy_keys();
@@ -174,7 +175,7 @@ impl DataPath {
         let mut worker = Worker::new(settings)?;
         let event_fd = take_event_fd(&mut worker)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(Error::os("making a descriptor to wait by"))?;
+            .map_err(Error::os("making a descriptor to wait on"))?;
         epoll::add(&events, &event_fd, EVENT, epoll::EventFlags::IN)
             .map_err(Error::os("waiting for UCX's descriptor"))?;
         Ok(Self {
@@ -214,13 +215,13 @@ impl DataPath {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to look after the worker.
+    /// Starts driving the worker from this thread.
     fn begin_to_look(&self, shared: &mut Shared) {
         shared.lookers += 1;
         self.listen(shared);
     }
 
-    /// Leaves the worker to the link's thread, unless another thread looks after it.
+    /// Stops driving the worker. The link's thread continues, unless another thread drives it.
     fn stop_looking(&self, shared: &mut Shared, wake: &dyn Fn()) {
         shared.lookers -= 1;
         if shared.lookers > 0 {
@@ -228,24 +229,25 @@ impl DataPath {
         }
         match self.arm(shared) {
             Ok(()) if !shared.needs_care() => {}
-            // The link's thread finds it again, and replaces the endpoint.
+            // The link's thread meets the error again, and replaces the endpoint.
             _ => wake(),
         }
         self.listen(shared);
     }
 
-    /// Has the epoll tell of the worker's descriptor if somebody is to be woken by it. Nobody works for a worker whose
-    /// endpoint is gone, so what has come to it would be told of again and again.
+    /// Makes the epoll set report the worker's descriptor if the link's thread should be woken by
+    /// it. A worker without an endpoint is not driven, so its descriptor would stay readable and be
+    /// reported again and again.
     fn listen(&self, shared: &mut Shared) {
         let is_heard = shared.lookers == 0 && shared.is_alive();
         if is_heard != shared.is_heard {
-            // Both descriptors are ours and open, so it cannot fail.
+            // Both descriptors are ours and open, so the call cannot fail.
             let _ = epoll::modify(&self.events, &shared.event_fd, EVENT, flags(is_heard));
             shared.is_heard = is_heard;
         }
     }
 
-    /// Does all there is to do, and has the descriptor tell of what comes then.
+    /// Makes all possible progress, and then arms the descriptor for the next event.
     fn arm(&self, shared: &mut Shared) -> Result<()> {
         let mut has_moved = false;
         while shared.may_progress() {
@@ -261,12 +263,12 @@ impl DataPath {
         Ok(())
     }
 
-    /// Returns how many endpoints have taken the place of others.
+    /// Returns how often an endpoint has been replaced.
     pub(crate) fn replacements(&self) -> u32 {
         self.shared().generation - 1
     }
 
-    /// Returns the generation of this side's endpoint and its address.
+    /// Returns the generation and the address of this side's endpoint.
     pub(crate) fn address(&self) -> Result<(u32, Vec<u8>)> {
         let mut shared = self.shared();
         Ok((shared.generation, shared.worker.address()?))
@@ -288,15 +290,15 @@ impl DataPath {
         self.shared().worker.unregister(registration);
     }
 
-    /// Takes a key of the other side's memory, and returns its number here. It is read now if there is an
-    /// endpoint, else when there is one.
+    /// Stores a key of the peer's memory, and returns its number on this side. The key is unpacked
+    /// now if there is an endpoint, and otherwise when there is one.
     pub(crate) fn add_key(&self, key: &[u8]) -> Result<u32> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
         let mut shared = self.shared();
         let number = shared.next_key;
-        // Wraps after four thousand million opens; numbers that are in use are skipped.
+        // The numbers wrap around after about four billion opens. Numbers in use are skipped.
         let mut next = number.wrapping_add(1);
         while shared.keys.contains_key(&next) || next == number {
             next = next.wrapping_add(1);
@@ -322,8 +324,9 @@ impl DataPath {
         }
     }
 
-    /// Ends all that is under way, and waits until no thread works for the worker any more: memory that the other side
-    /// reaches may then be unmapped. What a device does not let go of is waited for as long as for a move that stalls.
+    /// Ends all transfers, and waits until no thread drives the worker any more. After that, memory
+    /// that the peer could reach may be unmapped. If a device does not finish, the wait ends after
+    /// the time limit of a stalled move.
     pub(crate) fn close(&self) {
         let deadline = Deadline::after(self.limits.stall);
         let mut shared = self.shared();

@@ -1,4 +1,5 @@
-//! Memory on its way: each thread that moves some works until it is there, over as many endpoints as that takes.
+//! Moves of memory. Each thread drives its own move until the bytes have arrived, over as many
+//! endpoints as necessary.
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const STALLED: &str = "moving memory: UCX made no progress";
 
-/// One piece of memory to be moved.
+/// A piece of memory to move.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) local: *mut u8,
@@ -18,51 +19,51 @@ pub(crate) struct Piece {
     pub(crate) remote: u64,
 }
 
-/// The direction in which memory moves.
+/// The direction of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// To the other side.
+    /// To the peer.
     Put,
-    /// From the other side.
+    /// From the peer.
     Get,
 }
 
-/// What one endpoint has under way for a move.
+/// The requests of one move on one endpoint.
 #[derive(Default)]
 struct UnderWay {
-    /// The piece that each is of; a flush is of none.
+    /// Each request with the index of its piece. A flush has no piece.
     requests: Vec<(Option<usize>, Request)>,
-    /// Pieces that were not moved.
+    /// Pieces that did not move.
     unmoved: Vec<usize>,
-    /// Pieces may have been written that no flush waits for.
+    /// Pieces may have been written without a flush that waits for them.
     is_unflushed: bool,
     error: Option<Error>,
 }
 
-/// How a move by one endpoint has failed.
+/// How a move over one endpoint failed.
 struct Attempt {
     started_at: Instant,
-    /// When the endpoint last had something to do.
+    /// When the endpoint last made progress.
     moved_at: Instant,
     ended_at: Instant,
-    /// Some of the pieces are where they belong.
+    /// Some of the pieces have arrived.
     has_pieces: bool,
-    /// The endpoint had reached the other side before.
+    /// The endpoint had reached the peer before.
     was_proven: bool,
 }
 
-/// How often, and for how long, a move has failed.
+/// How often and for how long a move has been failing.
 #[derive(Default)]
 struct Failing {
-    /// Since the first failure after which no endpoint did much.
+    /// The first failure since an endpoint last made much progress.
     since: Option<Instant>,
-    /// Endpoints that reached the other side and moved nothing of it.
+    /// Number of endpoints that reached the peer but moved nothing.
     proven: u32,
 }
 
 impl Failing {
-    /// Notes one more failure. Returns whether to give up, since there was no way to move anything for `limit`, or
-    /// since what reaches the other side does not move this.
+    /// Counts one more failure. Returns `true` if the move should give up: nothing could move for
+    /// `limit`, or endpoints that reach the peer cannot do this move.
     fn is_hopeless(&mut self, attempt: &Attempt, limit: Duration) -> bool {
         let worked_for = attempt
             .moved_at
@@ -81,12 +82,13 @@ impl Failing {
 }
 
 impl DataPath {
-    /// Moves pieces of memory, and returns when all bytes are where they belong. Where the endpoint fails, what has
-    /// not moved moves again by the next one. `wake` wakes the link's thread.
+    /// Moves pieces of memory, and returns when all bytes have arrived. If the endpoint fails,
+    /// pieces that did not arrive are moved again over the next endpoint. `wake` wakes the link's
+    /// thread.
     ///
     /// # Errors
-    /// The link has ended, or UCX refuses the move. The move has failed over and over for as long as the keep-alive, or
-    /// by [`MAX_PROVEN_FAILURES`] endpoints that reach the other side.
+    /// The link has ended, or UCX refuses the move. The move has kept failing for as long as the
+    /// keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
     ///
     /// # Safety
     /// The pieces' local bytes can be read, and for `Get` written, until this returns.
@@ -98,10 +100,10 @@ impl DataPath {
         wake: &dyn Fn(),
     ) -> Result<()> {
         if pieces.iter().all(|piece| piece.len == 0) {
-            // Nothing moves, which would not show that the endpoint works.
+            // A move of no bytes would not show that the endpoint works.
             return Ok(());
         }
-        // `None`: all.
+        // `None` stands for all pieces.
         let mut left: Option<Vec<usize>> = None;
         let mut failing = Failing::default();
         loop {
@@ -109,14 +111,14 @@ impl DataPath {
             let key = match shared.unpacked(key) {
                 Ok(key) => key,
                 Err(error) if shared.is_usable() => return Err(error),
-                // The endpoint has failed meanwhile.
+                // The endpoint has failed in the meantime.
                 Err(_) => continue,
             };
             shared.moves += 1;
             self.begin_to_look(&mut shared);
             let mut under_way = UnderWay::default();
             let worker = &mut shared.worker;
-            // SAFETY: the caller's promise; `finish` returns when nothing is under way any more.
+            // SAFETY: the caller's promise. `finish` returns only when no request is in flight.
             unsafe {
                 match &left {
                     None => {
@@ -137,7 +139,7 @@ impl DataPath {
             if error.is_definitive() {
                 return Err(error);
             }
-            // A write that no flush has confirmed may be there or not.
+            // A write that no flush has confirmed may or may not have arrived.
             if direction == Direction::Get {
                 attempt.has_pieces = under_way.unmoved.len() < tried;
                 left = Some(under_way.unmoved);
@@ -148,7 +150,8 @@ impl DataPath {
         }
     }
 
-    /// Waits for an endpoint. The wait ends with the link, which ends when there is none for too long.
+    /// Waits for a usable endpoint. The wait also ends with the link, which ends if there is no
+    /// endpoint for too long.
     fn wait_until_usable(&self, wake: &dyn Fn()) -> Result<MutexGuard<'_, Shared>> {
         let mut shared = self.shared();
         loop {
@@ -170,7 +173,7 @@ impl DataPath {
         }
     }
 
-    /// Waits until nothing is under way any more, and stops looking after the worker.
+    /// Waits until no request is in flight, and stops driving the worker.
     fn finish(&self, under_way: &mut UnderWay, wake: &dyn Fn()) -> Attempt {
         let mut last_move = None;
         let started_at = Instant::now();
@@ -180,7 +183,7 @@ impl DataPath {
                 shared.fail(failure);
                 self.changed.notify_all();
             }
-            // What is under way by a closed endpoint is done, but for what a device has begun.
+            // All requests of a closed endpoint are done, except those that a device has begun.
             let has_moved = match shared.may_progress() || last_move.is_some_and(is_long_ago) {
                 true => shared.progress(),
                 false => false,
@@ -197,7 +200,8 @@ impl DataPath {
                 };
                 match &under_way.error {
                     None => shared.note_works(),
-                    // Bytes that are still on their way must not come after this has returned.
+                    // Bytes that are still in flight must not arrive after this function has
+                    // returned.
                     Some(error) if !error.is_definitive() || under_way.is_unflushed => {
                         shared.fail(error.clone());
                     }
@@ -206,7 +210,8 @@ impl DataPath {
                 shared.moves -= 1;
                 self.stop_looking(&mut shared, wake);
                 if !shared.is_usable() {
-                    // Other moves find that, and `close` that this one is over.
+                    // Other moves find the failed endpoint, and `close` finds that this move is
+                    // over.
                     self.changed.notify_all();
                 }
                 return attempt;
@@ -223,7 +228,7 @@ impl DataPath {
             if shared.endpoint == Endpoint::Made
                 && now.saturating_duration_since(still_since) > self.limits.stall
             {
-                // What is under way then ends with an error, and lets go of its memory.
+                // The requests then end with an error, and no longer use their memory.
                 shared.fail(Error::TimedOut(STALLED));
                 self.changed.notify_all();
                 continue;
@@ -241,7 +246,7 @@ impl DataPath {
     }
 }
 
-/// Returns whether requests of a closed endpoint have had the time to end by themselves.
+/// Returns `true` if requests of a closed endpoint have had enough time to end.
 fn is_long_ago(last_move: Instant) -> bool {
     last_move.elapsed() > SPIN / 2
 }
@@ -274,7 +279,7 @@ impl UnderWay {
                 Err(error) => self.note_failed(Some(index), error),
             }
         }
-        // Also what was written before an error.
+        // This also waits for writes before an error.
         if direction == Direction::Put {
             match worker.flush() {
                 Ok(Some(request)) => self.requests.push((None, request)),
@@ -289,14 +294,14 @@ impl UnderWay {
             Some(piece) => self.unmoved.push(piece),
             None => self.is_unflushed = true,
         }
-        // The first one is the reason, unless a later one says that a repetition is of no use.
+        // The first error is the reason, unless a later one says that repeating is useless.
         if self.error.is_none() || error.is_definitive() {
             self.error = Some(error);
         }
     }
 
-    /// Lets go of the requests that are done, from the last one on. What UCX says of those of an endpoint that has
-    /// failed is not to be believed: a flush of one that was closed is done, and the bytes are not there.
+    /// Takes the completed requests, starting with the last. For a failed endpoint UCX's result is
+    /// not reliable: a flush on a closed endpoint succeeds although the bytes have not arrived.
     fn take_done(&mut self, worker: &mut Worker, has_failed: bool) {
         while let Some((piece, request)) = self.requests.pop() {
             let mut request = Some(request);
@@ -322,8 +327,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Returns whether a move is given up by its attempts: seconds from when to when each was made, when it last
-    /// moved, and whether pieces came.
+    /// Returns whether a move gives up after these attempts. Each has its start, its last progress
+    /// and its end, in seconds, and whether pieces arrived.
     fn is_given_up(attempts: &[(u64, u64, u64, bool)]) -> bool {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
@@ -345,7 +350,7 @@ mod tests {
     #[test]
     fn moves_are_given_up_when_nothing_moves_and_not_when_they_are_long() {
         assert!(!is_given_up(&[(0, 5, 5, false)]));
-        // Endpoints that worked for long, one that stalled, and one that brought pieces.
+        // Endpoints that worked for long, one that stalled, and one that moved pieces.
         assert!(!is_given_up(&[(0, 5, 5, false), (6, 50, 50, false)]));
         assert!(is_given_up(&[(0, 5, 5, false), (6, 7, 50, false)]));
         assert!(!is_given_up(&[(0, 5, 5, false), (6, 7, 50, true)]));

@@ -1,10 +1,11 @@
-//! Endpoints that have failed are replaced, as lost connections are.
+//! Replaces failed endpoints, as lost connections are replaced.
 //!
-//! Bytes of a failed endpoint may be on their way still: in a socket, or in a network card. They must not arrive
-//! after those that are sent again. So not the endpoint alone is replaced but the worker, at *both* sides: each
-//! lets the old one go, with its connections, before it says where the new one is, and a new endpoint connects to
-//! a new worker alone. Workers are counted for that; two of one generation belong together. Who moves memory
-//! then moves again what was not done, and notices nothing but the delay.
+//! Bytes of a failed endpoint may still be in flight, in a socket or in a network card. They must
+//! not arrive after the bytes that are sent again. So *both* sides replace the whole worker, not
+//! only the endpoint. Each side destroys the old worker with its connections before it sends the
+//! address of the new one. A new endpoint connects only to a new worker. For this, workers have
+//! generation numbers, and only workers of the same generation connect. A move then repeats what
+//! had not arrived, and programs notice only a delay.
 
 use super::{DataPath, EVENT, Endpoint, Outage, Shared, flags, take_event_fd};
 use crate::error::{Error, Result};
@@ -12,24 +13,24 @@ use crate::tuning::{FOLLOW_INTERVAL, MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 
-/// What the link's thread has to do after it has looked after the worker.
+/// What the link's thread must do after it has driven the worker.
 #[derive(Default)]
 pub(crate) struct Upkeep {
-    /// The other side is to be told where this side's new endpoint is.
+    /// The address of this side's new endpoint, which must be sent to the peer.
     pub(crate) address: Option<(u32, Vec<u8>)>,
-    /// This side has connected to the other one's endpoint.
+    /// This side has connected to the peer's endpoint.
     pub(crate) has_connected: bool,
-    /// The latest time to look again.
+    /// The latest time at which the thread must check again.
     pub(crate) wake_at: Option<Instant>,
 }
 
 impl Shared {
-    /// Returns whether memory can be moved.
+    /// Returns `true` if memory can be moved.
     pub(super) fn is_usable(&self) -> bool {
         self.endpoint == Endpoint::Made && self.worker.failure().is_none()
     }
 
-    /// Returns whether the link's thread has something to do that no descriptor tells of.
+    /// Returns `true` if the link's thread has something to do that no descriptor reports.
     pub(super) fn needs_care(&self) -> bool {
         match self.endpoint {
             Endpoint::Awaited | Endpoint::Made => self.worker.failure().is_some(),
@@ -38,12 +39,13 @@ impl Shared {
         }
     }
 
-    /// Gives the endpoint up: what is under way ends with an error. Does nothing if it is gone already.
+    /// Closes a failed endpoint, whose requests end with an error. Does nothing if the endpoint is
+    /// gone already.
     pub(super) fn fail(&mut self, why: Error) {
         if !self.is_alive() {
             return;
         }
-        // The first one at once.
+        // The first failed endpoint is replaced at once.
         let pause = match self.failures {
             0 => Duration::ZERO,
             failures => REDIAL_INTERVAL.saturating_mul(1 << failures.min(10)),
@@ -52,7 +54,7 @@ impl Shared {
         self.give_up(why, Instant::now() + pause.min(MAX_REPLACE_PAUSE));
     }
 
-    /// Gives the endpoint up, for whatever reason.
+    /// Closes the endpoint, for any reason.
     fn give_up(&mut self, why: Error, replace_at: Instant) {
         self.endpoint = Endpoint::Failed;
         self.worker.close_endpoint();
@@ -64,7 +66,7 @@ impl Shared {
         });
     }
 
-    /// Notes that this endpoint has reached the other side. Whether it also moves memory, moves show.
+    /// Notes that this endpoint has reached the peer. Only moves show that it also moves memory.
     fn note_reaches(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.outage = None;
@@ -72,7 +74,7 @@ impl Shared {
         }
     }
 
-    /// Notes that memory has moved by this endpoint.
+    /// Notes that memory has moved over this endpoint.
     pub(super) fn note_works(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.note_reaches();
@@ -80,9 +82,9 @@ impl Shared {
         }
     }
 
-    /// Lets go of the probe of an endpoint that is closed. Returns false if a device still holds on to it.
+    /// Frees the probe of a closed endpoint. Returns `false` if a device still holds it.
     fn end_probe(&mut self) -> bool {
-        // An error ends it as well.
+        // An error also ends the probe.
         let is_done = !matches!(self.worker.is_done(&mut self.probe), Ok(false));
         if !is_done {
             // As for moves, see `finish`.
@@ -91,14 +93,14 @@ impl Shared {
         is_done
     }
 
-    /// Returns whether the other side has replaced an endpoint that this side has not.
+    /// Returns `true` if the peer has replaced its endpoint and this side has not.
     fn is_behind(&self) -> bool {
         let offered = self.offered.as_ref();
         offered.is_some_and(|(generation, _)| *generation > self.generation)
     }
 
-    /// Returns the earliest time to replace an endpoint that has failed; `None`: at once. Where the other side has
-    /// replaced its own, this side follows, but not as fast as the other one likes.
+    /// Returns the earliest time to replace a failed endpoint. `None` means at once. If the peer
+    /// has replaced its endpoint, this side follows, but at a limited rate.
     fn due_at(&self) -> Option<Instant> {
         let replace_at = self.outage.as_ref()?.replace_at;
         if !self.is_behind() {
@@ -107,7 +109,7 @@ impl Shared {
         Some(self.follows_at?.min(replace_at))
     }
 
-    /// Puts the replacement off.
+    /// Postpones the replacement.
     fn put_off(&mut self, until: Instant) {
         self.follows_at = Some(until);
         if let Some(outage) = &mut self.outage {
@@ -115,7 +117,7 @@ impl Shared {
         }
     }
 
-    /// Looks whether the new endpoint works.
+    /// Checks whether the new endpoint works.
     fn look_at_probe(&mut self, now: Instant) {
         let mut probe = self.probe.take();
         match probe.is_some().then(|| self.worker.is_done(&mut probe)) {
@@ -129,7 +131,7 @@ impl Shared {
         }
     }
 
-    /// Connects to the other side's endpoint of this generation.
+    /// Connects to the peer's endpoint of this generation.
     fn connect(&mut self, address: &[u8], proven_by: Instant) {
         let connected = self.worker.connect(address).and_then(|()| {
             self.endpoint = Endpoint::Made;
@@ -148,32 +150,32 @@ impl Shared {
 }
 
 impl DataPath {
-    /// Notes where the other side's endpoint is. The link's thread connects to it when it
-    /// [looks after](Self::look_after) the worker.
+    /// Stores the address of the peer's endpoint. The link's thread connects to it when it
+    /// [drives](Self::look_after) the worker.
     pub(crate) fn offer(&self, generation: u32, address: &[u8]) -> Result<(), &'static str> {
         if address.is_empty() {
             return Err("its data endpoint has no address");
         }
         let mut shared = self.shared();
         if generation <= shared.last_offered {
-            return Err("it gives its data endpoint twice");
+            return Err("it sends its data endpoint twice");
         }
-        // It is ahead by the one that has failed there and not here.
+        // The peer is one generation ahead if its endpoint has failed and this side's has not.
         if generation > shared.generation + 1 {
-            return Err("it replaces an endpoint that there was not");
+            return Err("it replaces an endpoint that did not exist");
         }
         shared.last_offered = generation;
-        // Of an older generation: it will learn that this one has failed.
+        // For an older generation, the peer will learn that this side's endpoint has failed.
         if generation >= shared.generation {
             shared.offered = Some((generation, address.to_vec()));
         }
         Ok(())
     }
 
-    /// Looks after the worker and the endpoint, as the link's thread does before it sleeps.
+    /// Drives the worker and maintains the endpoint. The link's thread calls this before it sleeps.
     ///
     /// # Errors
-    /// For as long as the keep-alive no endpoint has worked.
+    /// No endpoint has worked for as long as the keep-alive.
     pub(crate) fn look_after(&self) -> Result<Upkeep> {
         let mut upkeep = Upkeep::default();
         let now = Instant::now();
@@ -186,7 +188,7 @@ impl DataPath {
             && let Err(error) = self.arm(&mut shared)
         {
             if shared.endpoint == Endpoint::Awaited {
-                // The other side has not connected to it, so it may not be replaced yet.
+                // The peer has not connected to this worker yet, so it must not be replaced.
                 return Err(error);
             }
             shared.fail(error);
@@ -196,7 +198,7 @@ impl DataPath {
         }
         shared.look_at_probe(now);
         if shared.is_behind() && shared.is_alive() {
-            // It says nothing of the network, so it counts for no pause.
+            // This failure says nothing about the network, so it does not lengthen the pauses.
             let follows_at = shared.follows_at.unwrap_or(now);
             let why = Error::Protocol("the other side has replaced its endpoint");
             shared.give_up(why, follows_at);
@@ -217,7 +219,7 @@ impl DataPath {
         }
         if shared.endpoint == Endpoint::Awaited
             && let Some((offered, address)) = shared.offered.take()
-            // Of an older generation: the other side lets that one go.
+            // The peer will drop an endpoint of an older generation.
             && offered == shared.generation
         {
             shared.connect(&address, now + self.limits.proof);
@@ -233,7 +235,7 @@ impl DataPath {
         let has_changed = (shared.endpoint, shared.generation) != before;
         drop(shared);
         if has_changed {
-            // Moves that wait for an endpoint, and those that wait for one that has failed.
+            // Wakes moves that wait for an endpoint, and moves whose endpoint has failed.
             self.changed.notify_all();
         }
         Ok(upkeep)
@@ -243,7 +245,7 @@ impl DataPath {
         let outage = shared.outage.as_ref();
         let ends_at = outage.map(|outage| outage.since + self.limits.outage);
         let next = match shared.endpoint {
-            // Who moves last wakes the link's thread.
+            // The last move to end wakes the link's thread.
             Endpoint::Failed if shared.moves == 0 => shared.due_at(),
             Endpoint::Made => shared.proven_by,
             _ => None,
@@ -251,16 +253,16 @@ impl DataPath {
         [ends_at, next].into_iter().flatten().min()
     }
 
-    /// Begins a new generation. Nothing of the old worker is in use.
+    /// Starts a new generation. Nothing may use the old worker.
     fn replace(&self, shared: &mut Shared) -> Result<(u32, Vec<u8>)> {
         shared.proven_by = None;
         shared.destroy_keys();
         let next = shared.generation.checked_add(1);
-        let next = next.ok_or(Error::Protocol("endpoints fail again and again"))?;
+        let next = next.ok_or(Error::Protocol("endpoints keep failing"))?;
         // SAFETY: no move has requests, the probe is done, and the keys were destroyed above.
         unsafe { shared.worker.renew()? };
         let event_fd = take_event_fd(&mut shared.worker)?;
-        // The old one's copy would stay in the epoll with what it refers to.
+        // The old worker's copy of the descriptor would keep its entry in the epoll set.
         let _ = epoll::delete(&self.events, &shared.event_fd);
         shared.event_fd = event_fd;
         shared.is_heard = shared.lookers == 0;

@@ -12,8 +12,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Two sides of a link, in one process: each is looked after by its own thread, and what one says reaches the
-/// other at once.
+/// Both sides of a link in one process. A thread drives both sides and passes the addresses of new
+/// endpoints directly from one to the other.
 struct Side {
     data: DataPath,
     keep: Vec<u8>,
@@ -36,7 +36,7 @@ fn sides(test: &str, keep_alive: Duration) -> Option<[Side; 2]> {
     }
 }
 
-/// Looks after both sides until `is_over`, or until one of them fails.
+/// Drives both sides until `is_over`, or until one of them fails.
 fn look_after(sides: [&DataPath; 2], is_over: &AtomicBool) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         let (generation, address) = sides[from].address()?;
@@ -53,7 +53,7 @@ fn look_after(sides: [&DataPath; 2], is_over: &AtomicBool) -> Result<()> {
     Ok(())
 }
 
-/// The other side's worker is never looked after, so what is asked of it never comes, by whichever endpoint.
+/// The peer's worker is never driven, so the requested bytes never arrive over any endpoint.
 #[test]
 fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     let test = "a_move_without_progress_ends_and_lets_go_of_its_memory";
@@ -90,7 +90,7 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
                 std::thread::yield_now();
             }
         });
-        // SAFETY: the bytes are here until it returns.
+        // SAFETY: the bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Get, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         looks.join().unwrap()
@@ -101,7 +101,7 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     still.data.unregister(&made);
 }
 
-/// What UCX says of a write whose endpoint was closed is that it is done.
+/// UCX reports success for a write whose endpoint was closed.
 #[test]
 fn writes_that_the_end_of_the_link_cuts_off_fail() {
     let test = "writes_that_the_end_of_the_link_cuts_off_fail";
@@ -139,11 +139,12 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
                 std::thread::yield_now();
             }
             data.close();
-            // Nobody works for the worker when memory is unmapped.
+            // No thread drives the worker when memory is unmapped.
             assert_eq!(data.shared().moves, 0);
         });
-        // The other side's worker is looked after no more, so this cannot be there.
-        // SAFETY: the bytes are here until it returns.
+        // The peer's worker is no longer driven, so the bytes cannot have arrived.
+        //
+        // SAFETY: the bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         ends.join().unwrap();
@@ -160,11 +161,12 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
 
 /// Set in a process that a test has started to run itself in.
 const CHILD: &str = "CROSSHANDLE_LINK_TEST_CHILD";
-/// What UCX 1.22 writes before it ends the process in which it answers a write over TCP for an endpoint that has just
-/// failed.
+/// Text that UCX 1.22 prints before it aborts the process. It aborts when it replies to a write
+/// over TCP for an endpoint that has just failed.
 const UCX_GIVES_UP: &str = "Fatal: unexpected error: Endpoint timeout";
 
-/// Runs a test in a process of its own, which UCX may end, but not each time.
+/// Runs a test in a process of its own. UCX sometimes aborts that process, so this tries several
+/// times.
 fn beside_what_ucx_ends(test: &str, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
@@ -199,7 +201,7 @@ fn endpoints_are_replaced_and_what_moves_arrives_once() {
     beside_what_ucx_ends(test, || replace_endpoints_while_bytes_move(test));
 }
 
-/// One thread writes and reads while another gives endpoints up, at either side.
+/// One thread writes and reads while another closes endpoints on both sides.
 fn replace_endpoints_while_bytes_move(test: &str) {
     let Some([one, other]) = sides(test, Duration::from_secs(20)) else {
         return;
@@ -223,7 +225,7 @@ fn replace_endpoints_while_bytes_move(test: &str) {
                 std::thread::sleep(Duration::from_millis(1 + round * 7 % 13));
                 let side = if round % 3 == 0 { their } else { own };
                 let mut shared = side.shared();
-                // Only what there is fails.
+                // Only an existing endpoint can fail.
                 if shared.endpoint == Endpoint::Made {
                     shared.fail(Error::TimedOut("in a test"));
                     round += 1;
@@ -252,7 +254,7 @@ fn replace_endpoints_while_bytes_move(test: &str) {
                     remote: get.remote + (1 << 19),
                 },
             ];
-            // SAFETY: the bytes are here until it returns.
+            // SAFETY: the bytes live until the calls return.
             unsafe {
                 own.move_pieces(Direction::Put, key, &[put], &|| ())
                     .unwrap();
@@ -274,7 +276,7 @@ fn replace_endpoints_while_bytes_move(test: &str) {
     assert_eq!(there.len(), 1 << 20);
 }
 
-/// The other side's endpoints do not fail; it only says that they do.
+/// The peer's endpoints do not fail. It only claims that they do.
 #[test]
 fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
     let test = "a_side_that_replaces_over_and_over_is_followed_at_intervals";
@@ -291,12 +293,12 @@ fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
                 assert_eq!(next, generation);
                 break;
             }
-            // The link's thread sleeps that long.
+            // The link's thread sleeps until this time.
             assert!(upkeep.wake_at.unwrap() > started_at);
             std::thread::yield_now();
         }
     }
-    // The first one is followed at once.
+    // The first replacement is followed at once.
     assert!(started_at.elapsed() >= FOLLOW_INTERVAL * 3);
     one.data.close();
 }

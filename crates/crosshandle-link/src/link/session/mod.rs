@@ -1,5 +1,5 @@
-//! The state of a link that both sides keep: what was said and not yet confirmed, what was asked, and what is
-//! open for whom. A session outlives its connections.
+//! The state of a link on one side: unconfirmed messages, pending requests, and the objects that
+//! are open in either direction. A session outlives its connections.
 
 mod state;
 
@@ -29,69 +29,73 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// What a link is made of, shared by its objects and its threads.
+/// The state of a link, shared by its objects and its threads.
 pub(crate) struct Session {
     pub(crate) peer: Arc<str>,
-    /// The identity of the other side's running kernel.
+    /// The identity of the peer's running kernel.
     pub(crate) host: u64,
     pub(crate) id: SessionId,
     pub(crate) keep_alive: Duration,
     pub(crate) context: Context,
-    /// `None`: memory moves over the control connection.
+    /// `None` if memory moves over the control connection.
     pub(crate) data: Option<Arc<DataPath>>,
-    /// Present at the side that dialled.
+    /// `Some` on the side that dialled.
     pub(crate) dial: Option<Dial>,
-    /// Tells of signals of events that are open for the other side. The token is the event's number.
+    /// Reports signals of the events that are open for the peer. The token is the number of the
+    /// event.
     pub(crate) notifier: Notifier,
     pub(crate) opening: SyncSender<OpenRequest>,
-    /// Whose names the other side may ask for.
+    /// The holder whose names the peer may look up.
     pub(crate) names: Option<Holder>,
     own: Weak<Session>,
     wake: OwnedFd,
     state: Mutex<State>,
-    /// Notified when the data endpoint is there, when there is room to ask again, and when the link ends.
+    /// Notified when the data endpoint exists, when there is room for another request, and when the
+    /// link ends.
     changed: Condvar,
-    /// Held while a new connection takes the place of the last one. The attempt of the latest.
+    /// Locked while a new connection replaces the last one. The number of the latest attempt.
     resuming: Mutex<u32>,
-    /// Held from the time that a message is taken from the connection until it is counted and handled: what
-    /// a new connection's greeting says of the messages that have come is true of each as a whole.
+    /// Locked from the time that a message is taken from the connection until it is counted and
+    /// handled. The greeting of a new connection reports the messages that were received, so each
+    /// must be handled completely or not at all.
     handling: Mutex<()>,
-    /// Held by who moves memory through the other side's staging buffer. `true`: a copy there was given up and may
-    /// still come, so the buffer is of no use.
+    /// Locked by the thread that moves memory through the peer's staging buffer. `true` if a copy
+    /// timed out there. Such a copy may still happen, so the buffer must not be used again.
     pub(crate) staging: Mutex<bool>,
-    /// Kept for the next one who copies memory of devices of this host.
+    /// Kept for the next copy from or to device memory of this host.
     pub(crate) ring: Mutex<Option<Ring>>,
     pub(crate) has_ended: AtomicBool,
 }
 
-/// How the side that dialled dials again.
+/// What the side that dialled needs to dial again.
 pub(crate) struct Dial {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Tls,
-    /// How long the first attempt may take at least.
+    /// Minimum timeout of the first attempt.
     pub(crate) timeout: Duration,
-    /// Attempts to replace a connection, in the whole session.
+    /// Number of attempts to replace a connection in the whole session.
     pub(crate) attempts: AtomicU32,
 }
 
-/// The changing part of a session.
+/// The mutable part of a session.
 pub(crate) struct State {
     pub(crate) channel: Option<Channel>,
     pub(super) outbox: Outbox,
-    /// Sequenced messages that have come in, and how many of those have been confirmed.
+    /// Number of sequenced messages that were received. `reported` says how many of them were
+    /// confirmed.
     pub(crate) received: u64,
     reported: u64,
     heard_at: Instant,
     pub(super) spoke_at: Instant,
     questions: HashMap<u64, Arc<Question>>,
-    /// Bytes that answers are to bring.
+    /// Bytes that pending replies will bring.
     reading: usize,
-    /// Bytes that answers have brought since the last confirmation.
+    /// Bytes that replies have brought since the last confirmation.
     read_unconfirmed: usize,
     next_question: u64,
     pub(crate) served: HashMap<u32, Served>,
     pub(crate) next_served: u32,
-    /// Handles that are being opened for the other side.
+    /// Number of handles that are being opened for the peer.
     pub(crate) opening: usize,
     pub(crate) mirrors: HashMap<u32, Weak<Mirror>>,
     pub(super) stager: Option<Arc<Stager>>,
@@ -100,11 +104,11 @@ pub(crate) struct State {
     ended: Option<Error>,
 }
 
-/// What the link's thread has to do next.
+/// What the link's thread must do next.
 pub(crate) struct Agenda {
-    /// The latest time to look again.
+    /// The latest time at which the thread must check again.
     pub(crate) wake_at: Instant,
-    /// A connection must be made.
+    /// The thread must make a new connection.
     pub(crate) dials: bool,
 }
 
@@ -123,7 +127,7 @@ pub(crate) struct Start {
 impl Session {
     pub(crate) fn new(start: Start, greeted: Greeted) -> Result<Arc<Self>> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(Error::os("making a descriptor to wake a thread by"))?;
+            .map_err(Error::os("making a descriptor that wakes a thread"))?;
         let now = Instant::now();
         let (notifier, channel) = (Notifier::new()?, greeted.into_channel()?);
         let session = Arc::new_cyclic(|own| Self {
@@ -169,7 +173,7 @@ impl Session {
         if let Some(data) = &session.data {
             session.say_address(data.address()?)?;
         }
-        // For what has come behind the greeting.
+        // For messages that arrived right behind the greeting.
         session.wake();
         Ok(session)
     }
@@ -184,7 +188,7 @@ impl Session {
 
     /// Wakes the link's thread.
     pub(crate) fn wake(&self) {
-        // It fails only if the thread is to wake already.
+        // The write fails only if a wake-up is pending already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -192,7 +196,7 @@ impl Session {
         &self.wake
     }
 
-    /// Returns the error of a link that ended for a reason.
+    /// Makes the error of a link that ended for this reason.
     pub(crate) fn ended(&self, why: impl Into<Arc<str>>) -> Error {
         Error::Ended {
             peer: Arc::clone(&self.peer),
@@ -200,7 +204,7 @@ impl Session {
         }
     }
 
-    /// Sends a message, now or when there is a connection again.
+    /// Sends a message, now or when a connection exists again.
     pub(crate) fn say(&self, message: &Message<'_>) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
@@ -211,10 +215,10 @@ impl Session {
         Ok(())
     }
 
-    /// Says where this side's data endpoint is.
+    /// Tells the peer the address of this side's data endpoint.
     ///
     /// # Errors
-    /// The link has ended, or the other side has confirmed none for too long.
+    /// The link has ended, or the peer leaves too many addresses unconfirmed.
     pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
         self.say(&Message::Address {
             generation,
@@ -228,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Sends a question: `message` makes it from its number.
+    /// Sends a request. `message` makes the request from its number.
     pub(crate) fn ask<'a>(
         &self,
         message: impl FnOnce(u64) -> Message<'a>,
@@ -236,7 +240,7 @@ impl Session {
         self.ask_for(None, message)
     }
 
-    /// Sends a question that opens an event with this mirror.
+    /// Sends a request that opens an event with this mirror.
     pub(crate) fn ask_for<'a>(
         &self,
         mirror: Option<Arc<Mirror>>,
@@ -260,7 +264,7 @@ impl Session {
         Ok(question)
     }
 
-    /// Waits until the other side has confirmed enough of what it was asked.
+    /// Waits until the peer has confirmed enough earlier requests.
     fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
         let deadline = Deadline::after(ANSWER_TIMEOUT);
         let mut state = self.state();
@@ -271,18 +275,18 @@ impl Session {
             }
             if deadline.is_over() {
                 return Err(Error::TimedOut(
-                    "waiting for the other side to confirm what it was asked",
+                    "waiting for the peer to confirm earlier requests",
                 ));
             }
             state = wait_until(&self.changed, state, deadline);
         }
     }
 
-    /// Gives an answer to whoever waits for it.
+    /// Hands a reply to the thread that waits for it.
     pub(crate) fn answered(&self, number: u64, answer: Result<Answer>) -> Result<(), &'static str> {
         let mut state = self.state();
         let question = state.questions.remove(&number);
-        let question = question.ok_or("it answers a question that nobody asked")?;
+        let question = question.ok_or("it replies to an unknown request")?;
         state.reading -= question.reads;
         state.read_unconfirmed += question.reads;
         if let Ok(Answer::Event {
@@ -311,14 +315,14 @@ impl Session {
         if !question.answer(answer)
             && let Some(id) = opened
         {
-            // Whoever asked has given up.
+            // The waiting thread has given up.
             self.state().mirrors.remove(&id);
             let _ = self.say(&Message::Close { id });
         }
         Ok(())
     }
 
-    /// Notes that the data endpoint is there.
+    /// Notes that the data endpoint exists.
     pub(crate) fn note_data_endpoint(&self) {
         self.state().has_data_endpoint = true;
         self.changed.notify_all();
@@ -333,15 +337,13 @@ impl Session {
                 return Ok(());
             }
             if deadline.is_over() {
-                return Err(Error::TimedOut(
-                    "waiting for the other side's data endpoint",
-                ));
+                return Err(Error::TimedOut("waiting for the peer's data endpoint"));
             }
             state = wait_until(&self.changed, state, deadline);
         }
     }
 
-    /// Ends the link: whatever waits for the other side fails. Does nothing if it has ended.
+    /// Ends the link: everything that waits for the peer fails. Does nothing if the link has ended.
     pub(crate) fn end(&self, why: Error, say_bye: bool) {
         let mut state = self.state();
         if state.ended.is_some() {
@@ -361,7 +363,7 @@ impl Session {
         let stager = state.stager.take();
         state.outbox.clear();
         drop(state);
-        // Waiters first: they may be many, and closing takes its time.
+        // Wake the waiters first: there may be many, and closing takes time.
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
             mirror.abandon();
         }
@@ -369,7 +371,8 @@ impl Session {
             question.answer(Err(why.clone()));
         }
         self.changed.notify_all();
-        // Nothing comes from the other side any more, so its memory here can be unmapped.
+        // Nothing arrives from the peer any more, so the memory of this host that it used can be
+        // unmapped.
         if let Some(data) = &self.data {
             data.close();
         }
@@ -383,10 +386,10 @@ impl Session {
         self.wake();
     }
 
-    /// Replaces the connection by one whose other side has greeted with this session. `connect` returns the
-    /// connection once that side knows what was received.
+    /// Replaces the connection by a new one, on which the peer has greeted with this session.
+    /// `connect` returns the connection after the peer has learned what was received.
     ///
-    /// Attempts that come after later ones do nothing: their greetings say what was true before.
+    /// An attempt that arrives after a later one is refused, because its greeting is out of date.
     pub(crate) fn resume(
         &self,
         connect: impl FnOnce(&Hello) -> Result<Greeted>,
@@ -395,7 +398,9 @@ impl Session {
     ) -> Result<()> {
         let mut latest = self.resuming.lock().unwrap_or_else(PoisonError::into_inner);
         if attempt <= *latest {
-            return Err(Error::TimedOut("replacing a connection: another one has"));
+            return Err(Error::TimedOut(
+                "replacing a connection: a later attempt has replaced it",
+            ));
         }
         *latest = attempt;
         let hello = self.begin_resumption(attempt, hello)?;
@@ -410,16 +415,16 @@ impl Session {
             self.end(Error::Protocol(why), true);
             return Err(Error::Protocol(why));
         }
-        // The greeting has confirmed what was asked.
+        // The greeting has confirmed earlier requests.
         self.changed.notify_all();
         self.wake();
         Ok(())
     }
 
-    /// Lets go of the connection, with what has come over it and was not handled: the other side sends that
-    /// again. Returns the greeting of the new one.
+    /// Drops the connection and the received messages that were not handled. The peer sends those
+    /// again. Returns the greeting for the new connection.
     fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
-        // A message that is being handled is one that has come.
+        // A message that is being handled is treated as received.
         let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.check_alive()?;
@@ -431,7 +436,7 @@ impl Session {
         })
     }
 
-    /// Sends what is left to be sent, and takes what has come.
+    /// Sends what the socket takes, and receives what has arrived.
     pub(crate) fn exchange(&self) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
@@ -442,7 +447,7 @@ impl Session {
         if channel.fill() {
             state.note_heard();
         }
-        // What waited for the last confirmation to be sent.
+        // A confirmation may have been waiting for the last one to be sent.
         let had_room = state.has_room();
         state.confirm_if_due();
         if !had_room && state.has_room() {
@@ -451,8 +456,9 @@ impl Session {
         Ok(())
     }
 
-    /// Handles the next message that has come, once: either it is counted and handled when a new connection
-    /// takes the place of this one, or it comes again. Returns false if there is none.
+    /// Handles the next received message exactly once. When a new connection replaces this one, the
+    /// message either is counted and handled already, or it is sent again. Returns `false` if there
+    /// is no message.
     pub(crate) fn handle_next(
         &self,
         handle: impl FnOnce(Message<'_>) -> Result<()>,
@@ -485,7 +491,7 @@ impl Session {
         Ok(true)
     }
 
-    /// Lets go of what the other side has received.
+    /// Drops messages that the peer has received.
     pub(crate) fn confirmed(&self, received: u64) -> Result<(), &'static str> {
         let mut state = self.state();
         let had_room = state.has_room();
@@ -496,12 +502,12 @@ impl Session {
         Ok(())
     }
 
-    /// Returns whether signals are to wait before the other side is told of them.
+    /// Returns `true` if reports of further signals must wait.
     pub(crate) fn has_told_enough(&self) -> bool {
         self.state().outbox.has_told_enough()
     }
 
-    /// Returns what is to be done next, or the error with which the link has ended.
+    /// Returns what the link's thread must do next, or the error with which the link has ended.
     pub(crate) fn agenda(&self) -> Result<Agenda> {
         let now = Instant::now();
         let mut state = self.state();

@@ -1,4 +1,4 @@
-//! What a session sends, what it has to confirm, and whether there is room to ask more.
+//! Sending, confirming, and the limit on pending requests.
 
 use super::State;
 use crate::control::channel::Channel;
@@ -14,7 +14,7 @@ impl State {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// Sends a message. Returns whether the link's thread must send the rest.
+    /// Sends a message. Returns `true` if the link's thread must send the rest.
     pub(crate) fn say(&mut self, message: &Message<'_>) -> bool {
         if self.ended.is_some() {
             return false;
@@ -22,11 +22,12 @@ impl State {
         let frame = message.encode();
         debug_assert!(message.is_sequenced());
         self.outbox.keep(message, frame);
-        // After an error the link's thread takes what has come, and then lets go of the connection.
+        // After an error, the link's thread first takes what was received and then drops the
+        // connection.
         self.send().unwrap_or(true)
     }
 
-    /// Sends as much of what was said as the socket takes. Returns whether something is left.
+    /// Sends as many queued messages as the socket takes. Returns `true` if something is left.
     pub(super) fn send(&mut self) -> std::io::Result<bool> {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
@@ -47,7 +48,7 @@ impl State {
         }
     }
 
-    /// Returns whether something is to be sent when the socket takes more.
+    /// Returns `true` if something must be sent when the socket takes more.
     pub(crate) fn wants_write(&self) -> bool {
         let waits = |channel: &Channel| channel.wants_write() || self.outbox.has_more();
         self.channel
@@ -55,9 +56,9 @@ impl State {
             .is_some_and(|channel| !channel.is_over() && waits(channel))
     }
 
-    /// Confirms what has been received. Also says that this side lives.
+    /// Confirms the received messages. This also shows that this side is alive.
     pub(crate) fn confirm(&mut self) {
-        // Also where nothing can be said: it is tried again when the same time has passed.
+        // Set even if nothing can be sent, so that the next try comes after the usual interval.
         self.spoke_at = Instant::now();
         let Some(channel) = &mut self.channel else {
             return;
@@ -67,7 +68,7 @@ impl State {
             self.reported = received;
             self.read_unconfirmed = 0;
         }
-        // An error, and what the socket does not take, the link's thread finds.
+        // The link's thread notices errors, and sends what the socket does not take now.
         let _ = channel.flush();
     }
 
@@ -77,12 +78,12 @@ impl State {
         }
     }
 
-    /// Returns whether the other side may be asked more.
+    /// Returns `true` if another request may be sent to the peer.
     pub(crate) fn has_room(&self) -> bool {
         !self.outbox.has_asked_enough() && self.reading + self.read_unconfirmed <= MAX_READING
     }
 
-    /// Notes that a sequenced message has come.
+    /// Counts a received sequenced message.
     pub(crate) fn count_received(&mut self) {
         self.received += 1;
         self.confirm_if_due();
@@ -105,11 +106,11 @@ impl State {
         self.outbox.begin_again();
         self.note_heard();
         self.spoke_at = Instant::now();
-        // The greeting has said so.
+        // The greeting has confirmed them.
         self.reported = self.received;
         self.read_unconfirmed = 0;
         self.channel = Some(channel);
-        // What fails here ends the channel, which the link's thread finds.
+        // A failure here ends the channel, and the link's thread notices that.
         let _ = self.send();
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the benchmark measures: the link, and UCX alone.
+//! The measurements of the benchmark: of the link, and of plain UCX.
 
 use crosshandle::{Event, Memory};
 use crosshandle_link::bare::{RemoteKey, Request, Settings, Worker};
@@ -29,7 +29,7 @@ impl Ours<'_> {
         let mut times = Vec::new();
         let first = event.submitted();
         match what {
-            // Writes and signals there, and waits for the same from there.
+            // Writes and signals, then waits for the same from the remote side.
             "ping" => {
                 for round in 1..=count as u64 {
                     let start = Instant::now();
@@ -69,7 +69,8 @@ impl Ours<'_> {
     }
 }
 
-/// UCX alone: a worker, memory that the other side reaches, and the other side's.
+/// Plain UCX: a worker, memory that the remote side reaches, and the key of the remote side's
+/// memory.
 pub(crate) struct Bare {
     worker: Worker,
     memory: Box<[AtomicU64]>,
@@ -77,7 +78,7 @@ pub(crate) struct Bare {
     rounds: u64,
 }
 
-/// 64 MiB, and a word that says how many rounds there were.
+/// 64 MiB, and one word with the number of rounds.
 const WORDS: usize = (64 << 20) / 8 + 1;
 
 pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
@@ -129,7 +130,7 @@ pub(crate) fn bare(bare: &mut Option<Bare>, words: &[&str]) -> Result<String> {
 }
 
 impl Bare {
-    /// Works on until all requests are done.
+    /// Drives the worker until all requests are done.
     fn finish(&mut self, requests: &mut Vec<Option<Request>>) -> Result<()> {
         while let Some(last) = requests.last_mut() {
             match self.worker.is_done(last)? {
@@ -142,19 +143,19 @@ impl Bare {
 
     fn put(&mut self, from: *const u8, len: usize, at: u64) -> Result<()> {
         let (remote, key) = self.remote.ok_or("not connected")?;
-        // SAFETY: `finish` returns when nothing is under way any more.
+        // SAFETY: `finish` returns only when no request is in flight.
         let mut requests = vec![unsafe { self.worker.put(from, len, remote + at, key)? }];
         requests.push(self.worker.flush()?);
         self.finish(&mut requests)
     }
 
-    /// Writes, and when the bytes are there a word that says so.
+    /// Writes bytes, and after they have arrived, writes the word with the number of rounds.
     fn write_and_tell(&mut self, bytes: &[u8]) -> Result<()> {
         self.put(bytes.as_ptr(), bytes.len(), 0)?;
         self.rounds += 1;
         let word = Box::leak(Box::new(self.rounds.to_ne_bytes()));
         let (remote, key) = self.remote.ok_or("not connected")?;
-        // SAFETY: the word is there for ever.
+        // SAFETY: the word is leaked, so it is never freed.
         let request = unsafe {
             let to = remote + (WORDS as u64 - 1) * 8;
             self.worker.put(word.as_ptr(), 8, to, key)?
@@ -188,7 +189,7 @@ impl Bare {
                 }
                 return Ok(String::new());
             }
-            // Tells the other side when it may stop.
+            // Tells the remote side when it may stop.
             "write" => {
                 for _ in 0..count {
                     let start = Instant::now();
@@ -205,7 +206,7 @@ impl Bare {
                     let mut requests = Vec::new();
                     for (index, piece) in bytes.chunks_mut(len).enumerate() {
                         let from = remote + (index * len) as u64;
-                        // SAFETY: `finish` returns when nothing is under way any more.
+                        // SAFETY: `finish` returns only when no request is in flight.
                         let request =
                             unsafe { self.worker.get(piece.as_mut_ptr(), len, from, key)? };
                         requests.extend(request.map(Some));
@@ -218,7 +219,7 @@ impl Bare {
             "serve" => {
                 self.wait(self.rounds + 1);
                 self.rounds += 1;
-                // So that what the other side waits for has left.
+                // Gives the remote side's last request time to leave.
                 let until = Instant::now() + Duration::from_millis(100);
                 while Instant::now() < until {
                     self.worker.progress();

@@ -1,5 +1,5 @@
-//! One host of the tests: reads requests, one a line, and answers each with a line that begins with `ok` or
-//! `error`. Ends when its input ends.
+//! One host of the tests. It reads requests, one per line, and replies to each with a line that
+//! starts with `ok` or `error`. It ends when its input ends.
 
 mod figures;
 mod measure;
@@ -63,7 +63,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Bytes that depend on a seed and on their place.
+/// Returns bytes that depend on a seed and on their position.
 fn pattern(seed: u64, len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|place| ((place.wrapping_mul(31) ^ (place >> 8)).wrapping_add(seed) % 251) as u8)
@@ -74,7 +74,7 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let [token, data, interface, keep_alive_ms] = words else {
         return Err("token, data, interface and keep-alive are needed".into());
     };
-    // Certificates are named by their files and the name of the listening side.
+    // Certificates are given by their files and the name of the listening side.
     let identity = match token.split(',').collect::<Vec<_>>()[..] {
         [authority, own, peer_name] => Identity::Certificates(Certificates {
             authority: authority.into(),
@@ -87,7 +87,7 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let options = LinkOptions::new(identity)
         .names(Holder::new())
         .keep_alive(Duration::from_millis(keep_alive_ms.parse()?));
-    // UCX's transports may follow, `-` for its own choice, and which memory is staged.
+    // UCX's transports may follow, `-` for its own choice, and then which memory is staged.
     let mut data = data.split(':');
     if data.next() != Some("ucx") {
         return Ok(options.data(Data::Tls));
@@ -108,20 +108,20 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
 }
 
 impl Peer {
-    /// Sets the bytes of memory, which the host may not be able to access.
+    /// Sets the bytes of memory that the host may not be able to access.
     fn set(&self, memory: &Memory, bytes: &[u8]) -> Result<()> {
         if memory.bytes().is_ok() {
             return Ok(memory.write(0, bytes)?);
         }
         let copy = self.host_memory(bytes.len())?;
         copy.write(0, bytes)?;
-        // The peer's own may wait for an event.
+        // The peer's own queue may be waiting for an event.
         let queue = self.context.create_queue()?;
         queue.submit(Command::copy(copy.all(), memory.all())?)?;
         Ok(queue.finish()?)
     }
 
-    /// Returns the bytes of memory, which the host may not be able to access.
+    /// Returns the bytes of memory that the host may not be able to access.
     fn get(&self, memory: &Memory) -> Result<Vec<u8>> {
         let mut bytes = vec![0; memory.len()];
         if memory.bytes().is_ok() {
@@ -240,7 +240,7 @@ impl Peer {
                 self.links.clear();
                 String::new()
             }
-            // Objects of the other host.
+            // Objects of the remote host.
             ["open_memory", handle] => {
                 let link = self.links.last().ok_or("no link")?;
                 self.remote_memories
@@ -294,7 +294,8 @@ impl Peer {
                     .all(|(at, piece)| whole[*at..at + len] == **piece)
                     .to_string()
             }
-            // A queue waits for an event, copies there, signals there; then copies back and compares.
+            // A queue waits for an event, copies to the remote host and signals there. It then
+            // copies back and compares.
             ["queue_copies", ..] => {
                 let (remote, event) = (
                     &self.remote_memories[number(1)?],
@@ -310,7 +311,7 @@ impl Peer {
                     .submit(remote.copy_from(from.all())?.after_value(&start, 1))?;
                 self.queue.submit(event.signal_command())?;
                 self.queue.submit(remote.copy_to(to.all())?.signal(&done))?;
-                // The command waits, so what is written now is what it copies.
+                // The command waits, so it copies the bytes that are written now.
                 self.set(&from, &bytes)?;
                 if done.try_wait()? {
                     return Err("it did not wait".into());
@@ -344,7 +345,7 @@ impl Peer {
                 .mirror()
                 .handle()?
                 .to_string(),
-            // Megabytes a second of copies by a queue, there and back.
+            // Rates in MB/s of copies by a queue, in both directions.
             ["copy_rate", ..] => {
                 let (remote, rounds) = (&self.remote_memories[number(1)?], number(2)?);
                 let local = self.context.allocate(remote.len())?;
@@ -363,7 +364,8 @@ impl Peer {
                 }
                 format!("{:.0} {:.0}", rates[0], rates[1])
             }
-            // The median time of copies of so many bytes by a queue, between the first memory there and here.
+            // The median time of copies of `len` bytes by a queue, between the first memory of each
+            // host.
             [direction @ ("copy_there" | "copy_here"), len, millis] => {
                 let remote = self.remote_memories[0].range(..len.parse::<usize>()?)?;
                 let local = self.memories[0].range(..len.parse::<usize>()?)?;

@@ -1,11 +1,12 @@
-//! Takes times.
+//! Measures times.
 
 use std::time::{Duration, Instant};
 
-/// The fewest rounds whose median is told, and the most.
+/// Minimum number of rounds for a median, and the limit.
 const ROUNDS: std::ops::Range<usize> = 3..1000;
 
-/// Does something once, then over and over for about `limit`. Returns the median in nanoseconds, and the rounds.
+/// Runs `step` once, and then repeatedly for about `limit`. Returns the median in nanoseconds and
+/// the number of rounds.
 pub(crate) fn measure(
     limit: Duration,
     mut step: impl FnMut() -> Result<(), Box<dyn std::error::Error>>,

@@ -1,4 +1,4 @@
-//! A link that processes of one host share: what the tests do with it.
+//! Requests of the tests that share a link, or use a shared one.
 
 use super::pattern;
 use crosshandle::{Context, Event, Memory};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// What is shared, and what is used of others.
+/// The link that this process shares, and the shared links and objects that it uses.
 #[derive(Default)]
 pub(crate) struct Neighbour {
     shared: Option<SharedLink>,
@@ -71,7 +71,7 @@ impl Neighbour {
                 self.memories[number(1)?].read(number(3)?, &mut bytes)?;
                 (bytes == pattern(number(2)? as u64, bytes.len())).to_string()
             }
-            // From this process's own memory, and back.
+            // Copies from this process's own memory, and back.
             ["copy_there", ..] => {
                 let own = &own[number(2)?];
                 self.memories[number(1)?].copy_from(number(3)?, own, 0..own.len())?;

@@ -1,4 +1,4 @@
-//! UCX alone between two processes, on memory of a GPU or of the host: what the benchmark compares links with.
+//! Plain UCX between two processes, on GPU memory or host memory, for the comparison with links.
 
 use super::figures::{from_hex, to_hex};
 use super::measure::measure;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Memory that UCX moves: its own allocations, as its users have them, not the library's.
+/// Memory that UCX moves. It is allocated without this library, as programs that use plain UCX do.
 enum Bytes {
     Host(Box<[u8]>),
     Cuda {
@@ -36,8 +36,8 @@ impl Bytes {
             return Ok(Self::Host(vec![0; len].into()));
         };
         let index: c_int = index.parse()?;
-        // SAFETY: the functions have these types in every version of the driver since CUDA 7, and get places of the
-        // right types.
+        // SAFETY: the functions have these types in every version of the driver since CUDA 7, and
+        // get places of the right types.
         unsafe {
             let driver = Library::new("libcuda.so.1")?;
             let init: unsafe extern "C" fn(c_uint) -> c_int = *driver.get("cuInit\0")?;
@@ -71,7 +71,7 @@ impl Bytes {
             Self::Host(bytes) => bytes[..from.len()].copy_from_slice(from),
             Self::Cuda { driver, start, len } => {
                 assert!(from.len() <= *len);
-                // SAFETY: the function has this type, and the bytes are inside of the memory.
+                // SAFETY: the function has this type, and the bytes are inside the memory.
                 unsafe {
                     let copy: Call<u64, *const u8, usize> = *driver.get("cuMemcpyHtoD_v2\0")?;
                     check("cuMemcpyHtoD", copy(*start, from.as_ptr(), from.len()))?;
@@ -86,7 +86,7 @@ impl Bytes {
             Self::Host(bytes) => into.copy_from_slice(&bytes[..into.len()]),
             Self::Cuda { driver, start, len } => {
                 assert!(into.len() <= *len);
-                // SAFETY: the function has this type, and the bytes are inside of the memory.
+                // SAFETY: the function has this type, and the bytes are inside the memory.
                 unsafe {
                     let copy: Call<*mut u8, u64, usize> = *driver.get("cuMemcpyDtoH_v2\0")?;
                     check("cuMemcpyDtoH", copy(into.as_mut_ptr(), *start, into.len()))?;
@@ -97,13 +97,14 @@ impl Bytes {
     }
 }
 
-/// A worker, memory that the other side reaches, and a word by which the other side says that it is done.
+/// A worker, memory that the remote side reaches, and a word that the remote side writes when it is
+/// done.
 pub(crate) struct Raw {
     worker: Worker,
     bytes: Bytes,
     word: Box<AtomicU64>,
     rounds: u64,
-    /// The other side's memory and word.
+    /// The remote side's memory and word.
     remote: Option<[(u64, RemoteKey); 2]>,
 }
 
@@ -113,7 +114,7 @@ pub(crate) fn raw(raw: &mut Option<Raw>, device: &str, words: &[&str]) -> Result
         let mut worker = Worker::new(&Settings {
             interface: given(interface),
             transports: given(transports),
-            // As most programs do; a link cannot.
+            // As in most programs. A link cannot do this.
             ignores_failures: true,
         })?;
         let len: usize = len.parse()?;
@@ -163,13 +164,13 @@ pub(crate) fn raw(raw: &mut Option<Raw>, device: &str, words: &[&str]) -> Result
             raw.bytes.read(&mut bytes)?;
             Ok((bytes == super::pattern(seed.parse()?, bytes.len())).to_string())
         }
-        // Works for UCX until the other side says that it is done.
+        // Drives UCX until the remote side says that it is done.
         ["serve"] => {
             raw.rounds += 1;
             while raw.word.load(Ordering::Acquire) < raw.rounds {
                 raw.worker.progress();
             }
-            // So that what the other side waits for has left.
+            // Gives the remote side's last request time to leave.
             let until = std::time::Instant::now() + Duration::from_millis(20);
             while std::time::Instant::now() < until {
                 raw.worker.progress();
@@ -204,7 +205,7 @@ impl Raw {
 
     fn put(&mut self, len: usize) -> Result<()> {
         let (to, key) = self.remote(0)?;
-        // SAFETY: the memory is there for as long as the worker.
+        // SAFETY: the memory lives as long as the worker.
         let request = unsafe { self.worker.put(self.bytes.start(), len, to, key)? };
         let flush = self.worker.flush()?;
         self.finish(request)?;
@@ -213,17 +214,17 @@ impl Raw {
 
     fn get(&mut self, len: usize) -> Result<()> {
         let (from, key) = self.remote(0)?;
-        // SAFETY: the memory is there for as long as the worker.
+        // SAFETY: the memory lives as long as the worker.
         let request = unsafe { self.worker.get(self.bytes.start(), len, from, key)? };
         self.finish(request)
     }
 
-    /// Says that this side is done.
+    /// Tells the remote side that this side is done.
     fn tell(&mut self) -> Result<()> {
         self.rounds += 1;
         let word = Box::leak(Box::new(self.rounds.to_ne_bytes()));
         let (to, key) = self.remote(1)?;
-        // SAFETY: the word is there for ever.
+        // SAFETY: the word is leaked, so it is never freed.
         let request = unsafe { self.worker.put(word.as_ptr(), 8, to, key)? };
         let flush = self.worker.flush()?;
         self.finish(request)?;

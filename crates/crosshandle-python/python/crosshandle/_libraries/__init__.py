@@ -1,1 +1,4 @@
-"""Streams, memory and modules of other libraries, imported when they are used."""
+"""Support for streams, memory and modules of other libraries.
+
+Each module is imported on first use.
+"""

@@ -1,4 +1,4 @@
-"""Streams of other libraries, as queues of a context."""
+"""Streams of other libraries as queues of a context."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from .._crosshandle import Context, Device, Event, Queue
 from .._errors import Error, InvalidArgumentError
 from .._sharing import default_context
 
-# How many streams are kept as queues. A program that uses more in turn adopts them again each time, which takes some
-# microseconds.
+# The maximum number of streams that are kept as queues. A program that alternates between more
+# streams adopts them again each time, which takes some microseconds.
 _MOST = 64
 
-# The numbers of the stream that every context has.
+# The stream numbers that every context has.
 _DEFAULT = (0, 1)
 
 _lock = threading.Lock()
-# By device and number. A queue keeps its stream's object, so none is here that was adopted by its number alone: its
-# stream may end, and another one may have its number. Only default streams never end.
+# Adopted queues, by device and stream number. A queue keeps its stream's object alive. A stream
+# that was adopted by its number alone is not kept here, since it may end and its number may be
+# reused. Default streams never end.
 _adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
-# Queues of this module's own by device, whose streams wait for events: a wait is behind no other event's.
+# This module's own queues for each device. Their streams wait for events, each without queueing
+# behind another wait.
 _own: dict[str, list[Queue]] = {}
-# How many of them a device has. With more waits than that at a time, some are behind others.
+# The maximum number of these queues for each device. If more waits are pending at a time, some
+# queue behind others.
 _MOST_OWN = 32
 
 
 @atexit.register
 def _let_go() -> None:
-    """Drops every queue before the streams end, in whatever order the interpreter ends their libraries."""
+    """Drops all queues before their streams end, because the interpreter ends the libraries in any
+    order."""
     with _lock:
         queues = [_adopted.pop(key) for key in list(_adopted)]
         own = [_own.pop(device) for device in list(_own)]
@@ -38,7 +42,7 @@ def _let_go() -> None:
 
 
 def number_of(stream: Any) -> int:
-    """The driver's number of a stream: 0 is the default stream."""
+    """Returns the driver's number of a stream. The default stream has number 0."""
     if isinstance(stream, int):
         return stream
     protocol = getattr(stream, "__cuda_stream__", None)
@@ -49,17 +53,17 @@ def number_of(stream: Any) -> int:
     for name in ("cuda_stream", "ptr", "handle"):
         number = getattr(stream, name, None)
         if number is not None:
-            # numba's are pointers of ctypes, whose null is None.
+            # In numba the number is a ctypes pointer, whose value is None for a null pointer.
             return int(getattr(number, "value", number) or 0)
     if hasattr(stream, "handle"):
         return 0
     raise TypeError(
-        f"{type(stream).__name__} is no stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
+        f"{type(stream).__name__} is not a stream: it has none of __cuda_stream__, cuda_stream, ptr and handle"
     )
 
 
 def _device_of(stream: Any) -> str | None:
-    """The name of a stream's device, if the stream tells."""
+    """Returns the name of a stream's device, or None if the stream does not say."""
     for name in ("device_index", "device_id"):
         index = getattr(stream, name, None)
         if isinstance(index, int) and index >= 0:
@@ -68,7 +72,7 @@ def _device_of(stream: Any) -> str | None:
     if isinstance(index, int):
         return f"cuda:{index}"
     if type(stream).__module__.partition(".")[0] == "cupy":
-        # CuPy's default stream is the current device's.
+        # CuPy's default stream belongs to the current device.
         import cupy
 
         return f"cuda:{cupy.cuda.runtime.getDevice()}"
@@ -83,10 +87,11 @@ def _devices() -> list[str]:
 
 
 def queue(stream: Any, context: Context | None = None) -> Queue:
-    """The queue that a stream is; of `context`, or of the default context of the stream's device."""
+    """Returns the queue for a stream, of `context` or of the default context of the stream's
+    device."""
     number = number_of(stream)
     if context is not None:
-        # Not one of those that are kept: the caller keeps it.
+        # The caller keeps this queue, so it is not added to the kept ones.
         return context._adopt_stream(number, stream)
     named = _device_of(stream)
     return _queue_on(number, stream, [named] if named is not None else _devices())
@@ -101,8 +106,9 @@ def _known(device: str, number: int) -> Queue | None:
 
 
 def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
-    # Every device has the default streams: which one is meant must not depend on those that were used before. Any other
-    # number is one device's, whose context need not be made to find it among those that are known.
+    # Every device has the default streams, so these must not be searched among the streams used
+    # before. Any other number belongs to one device. It is searched among the known streams first,
+    # which needs no context.
     if number not in _DEFAULT:
         for device in devices:
             known = _known(device, number)
@@ -116,7 +122,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
         try:
             adopted = default_context(device)._adopt_stream(number, stream)
         except InvalidArgumentError as error:
-            # Perhaps another device's.
+            # The stream may belong to another device.
             refused = error
             continue
         if isinstance(stream, int) and number not in _DEFAULT:
@@ -133,12 +139,12 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
 
 
 def signal(event: Event, stream: Any) -> int:
-    """Has a stream signal an event. Returns the signal's number."""
+    """Makes a stream signal an event. Returns the signal's number."""
     return queue(stream).signal(event)
 
 
 def wait(event: Event, stream: Any, value: int | None = None, device: str | None = None) -> None:
-    """Has a stream wait for a signal of an event (default: the latest)."""
+    """Makes a stream wait for a signal of an event (default: the latest)."""
     if device is not None:
         _queue_on(number_of(stream), stream, [device]).wait(event, value)
     else:
@@ -146,13 +152,16 @@ def wait(event: Event, stream: Any, value: int | None = None, device: str | None
 
 
 def waiting(event: Event, value: int, device: str) -> int:
-    """The number of a stream of `device` that waits for a signal; whoever waits for the stream waits for the signal."""
+    """Returns the number of a stream of `device` that waits for a signal.
+
+    Waiting for that stream means waiting for the signal.
+    """
     with _lock:
-        # Two threads that find the same one idle are behind each other, at worst.
+        # At worst, two threads choose the same idle queue, and one wait queues behind the other.
         own = _own.setdefault(device, [])
         chosen = next((queue for queue in own if queue.idle), None)
         if chosen is None and len(own) >= _MOST_OWN:
-            # The one that was used the longest ago.
+            # The least recently used queue.
             chosen = own[0]
         if chosen is not None:
             own.remove(chosen)

@@ -1,4 +1,4 @@
-"""Models of a store as torch has them: dicts of tensors, and modules."""
+"""Models of a store for torch, as dicts of tensors and in modules."""
 
 from __future__ import annotations
 
@@ -18,18 +18,23 @@ def load_state_dict(
     prefix: str = "",
     strict: bool = True,
 ) -> dict[str, Any]:
-    """The tensors of a model by their names, without a copy: those of a name that a holder has, or of a model that was opened.
+    """Returns the tensors of a model by name, without a copy.
 
-    With a `module`, they become its parameters and buffers: build it on `meta`, where it takes neither time nor memory.
+    `name` is the name of a model that a holder keeps, or an open `Model`. With a `module`, the
+    tensors become its parameters and buffers. Build the module on `meta`, where it takes neither
+    time nor memory:
 
         with torch.device("meta"):
             module = Transformer(config)
         crosshandle.torch.load_state_dict("llama-70b", module)
 
-    The weights can be read only: gradients and optimisers need a copy. They stay mapped as long as one of the tensors
-    lives. `place` is as for `crosshandle.store.open`: with `"agreed"` their addresses are the same in each process, which graphs
-    that were captured rely on. With `prefix`, only the tensors that begin so, without it. What is not in the module, or not
-    among the tensors, is an error unless `strict` is False; buffers that are computed, not loaded, stay on `meta` then.
+    The weights are read-only, so gradients and optimisers need a copy. They stay mapped as long as
+    one of the tensors lives. `place` is as for `crosshandle.store.open`. With `"agreed"`, the
+    addresses are the same in each process, as captured graphs require. With `prefix`, only tensors
+    whose names start with it are used, and the prefix is removed from their names.
+
+    Tensors that are missing in the module or in the model are an error unless `strict` is False.
+    With `strict=False`, buffers that are computed and not loaded stay on `meta`.
     """
     model = name
     if not isinstance(model, store.Model):
@@ -38,8 +43,9 @@ def load_state_dict(
         key.removeprefix(prefix): model.get_tensor(key, "torch") for key in model.keys() if key.startswith(prefix)
     }
     if module is not None:
-        # A parameter that is loaded so is a leaf without a gradient, which read-only memory could not take. It gets that
-        # from the one that it replaces: before, since integers could not have one. A parameter may have several names.
+        # An assigned parameter takes `requires_grad` from the parameter that it replaces. So clear
+        # it there first: read-only memory cannot take a gradient, and integer tensors cannot have
+        # one. A parameter may have several names.
         named = module.named_parameters(remove_duplicate=False)
         frozen = [own for name, own in named if name in tensors and own.requires_grad]
         try:

@@ -1,7 +1,9 @@
-"""Unified shared memory (USM) of dpctl and dpnp, by the Unified Runtime adapter that their process has loaded.
+"""Unified shared memory (USM) of dpctl and dpnp, through the Unified Runtime adapter of their
+process.
 
-Their SYCL runtime takes pointers that its adapter knows, and no others. So memory is opened by that adapter, once more
-than by this package, in the context of a queue; and what the adapter allocated is shared by a handle that it makes.
+The SYCL runtime of these libraries only accepts pointers that its adapter knows. So the adapter
+opens the memory too, in the context of a queue. Memory that the adapter allocated is shared by a
+handle that the adapter makes.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ from .._errors import Error, ExporterGoneError, InvalidArgumentError, OutOfMemor
 from .._paths import ur_adapter
 from .._sharing import _context_of, default_context
 
-# The version of the adapters' functions, and the bytes of a handle.
+# The version of the adapters' function table, and the size of a handle in bytes.
 _VERSION = 1
 _HANDLE_SIZE = 104
-# Results of the functions, as Unified Runtime numbers them.
+# Result codes of the functions, as defined by Unified Runtime.
 _SUCCESS = 0
 _INVALID_MEM_OBJECT = 11
 _ERRORS: dict[int, type[Error]] = {
@@ -32,15 +34,15 @@ _ERRORS: dict[int, type[Error]] = {
     38: OutOfMemoryError,
     39: OutOfMemoryError,
     40: OutOfMemoryError,
-    # UnsupportedError feature.
+    # Unsupported feature.
     44: UnsupportedError,
-    # In event list exec status: a process has ended.
+    # In event list exec status, which means that a process has ended.
     68: ExporterGoneError,
 }
 
 
 class _Functions(ctypes.Structure):
-    """What `crosshandle_usm_functions` of an adapter returns."""
+    """The table that an adapter's `crosshandle_usm_functions` returns."""
 
     _fields_ = (
         ("version", ctypes.c_uint32),
@@ -75,31 +77,38 @@ class _Adapter:
         raise _ERRORS.get(result, InvalidArgumentError)(text)
 
     def handle(self, address: int) -> tuple[bytes, int]:
-        """The handle of the allocation that an address is in, and how many bytes inside it is."""
+        """Returns the handle of the allocation that contains an address, and the address's offset
+        in it."""
         handle, offset = ctypes.create_string_buffer(_HANDLE_SIZE), ctypes.c_size_t()
         self._check(self._functions.handle(address, _HANDLE_SIZE, handle, ctypes.byref(offset)))
         return handle.raw, offset.value
 
     def open(self, beside: int, handle: bytes) -> tuple[int, int]:
-        """Opens memory in the context that knows the pointer `beside`: its address, and the context's number."""
+        """Opens memory in the context of the pointer `beside`.
+
+        Returns its address, and the number of the context.
+        """
         memory, context = ctypes.c_void_p(), ctypes.c_uint64()
         result = self._functions.open(beside, handle, len(handle), ctypes.byref(memory), ctypes.byref(context))
         self._check(result)
         return memory.value or 0, context.value
 
     def close(self, context: int, address: int) -> None:
-        """Closes memory. A context that has gone has closed it before."""
+        """Closes memory. If the context has ended, it has already closed its memory."""
         self._functions.close(context, address)
 
 
 _lock = threading.Lock()
-# By the path of the library. An adapter is never unloaded.
+# Loaded adapters, by path of the library. An adapter is never unloaded.
 _adapters: dict[str, _Adapter] = {}
 
 
 def adapters(again: bool = False) -> list[_Adapter]:
-    """The adapters of this package that this process has loaded: those that were found, `again` also later ones. Loads
-    none."""
+    """Returns this package's adapters that the process has loaded. Loads none.
+
+    The adapters are searched in the process once. With `again`, they are searched again to find
+    later ones.
+    """
     with _lock:
         if again or not _adapters:
             for path in _mapped():
@@ -110,7 +119,7 @@ def adapters(again: bool = False) -> list[_Adapter]:
 
 
 def _mapped() -> list[str]:
-    """The paths of the adapters among the files that this process has mapped."""
+    """Returns the paths of adapters among the files that this process has mapped."""
     paths: dict[str, None] = {}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         for line in maps:
@@ -121,9 +130,10 @@ def _mapped() -> list[str]:
 
 
 def _adapter_at(path: str) -> _Adapter | None:
-    """The adapter that was loaded from a path, if it was and has these functions."""
+    """Returns the adapter at a path if the process has loaded it and it has these functions."""
     try:
-        # Without loading: a mapped file may be no library, and another one may be at its path now.
+        # Does not load the library. A mapped file may not be a library, and its path may now have
+        # another file.
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         functions = library.crosshandle_usm_functions
     except (OSError, AttributeError):
@@ -134,7 +144,10 @@ def _adapter_at(path: str) -> _Adapter | None:
 
 
 def _tried() -> Iterator[_Adapter]:
-    """Each adapter once: those that were loaded later only if none of the others knows the pointer."""
+    """Yields each adapter once.
+
+    Searches for adapters that were loaded later only after the known ones.
+    """
     known = adapters()
     yield from known
     yield from (adapter for adapter in adapters(again=True) if adapter not in known)
@@ -143,7 +156,7 @@ def _tried() -> Iterator[_Adapter]:
 def _needed() -> Iterator[_Adapter]:
     if not adapters():
         raise UnsupportedError(
-            "the SYCL runtime of dpctl has loaded no Unified Runtime adapter of this package, and takes memory of no other: "
+            "dpctl's SYCL runtime has not loaded this package's Unified Runtime adapter, and accepts memory of no other adapter: "
             f"start the program with {_setting()}"
         )
     return _tried()
@@ -157,19 +170,20 @@ def _setting() -> str:
     return f"UR_ADAPTERS_FORCE_LOAD={path} and CROSSHANDLE_UR_BACKEND=opencl"
 
 
-# What is open, by identity. Without a lock, which a drop beneath it would wait for.
+# Open memory, by `id`. No lock protects it, because a destructor may run while that lock is held.
 _opened: dict[int, weakref.ref[_Opened]] = {}
 
 
 class _Opened:
-    """Memory that an adapter has opened, as dpctl takes it: dpctl's memory keeps this object, which closes it."""
+    """Memory that an adapter has opened, in the form that dpctl accepts. dpctl's memory keeps this
+    object, which closes it."""
 
     def __init__(self, array: Array, adapter: _Adapter, opened: tuple[int, int], extent: tuple[int, int], queue: Any):
         self._adapter, (self.address, self._context) = adapter, opened
-        # What is shared again is this array's memory.
+        # If the memory is shared again, this array's memory is used.
         self.array = array
         first, self.nbytes = extent
-        # Where the array's memory would start.
+        # The address of the array's lowest byte.
         self.first = self.address + first
         self.__sycl_usm_array_interface__ = {
             "data": (self.first, array.read_only),
@@ -181,18 +195,22 @@ class _Opened:
         }
         _opened[id(self)] = weakref.ref(self)
 
-    # Bound here: the module's names may be gone before the last object.
+    # Bound as a default, since the module's names may be gone before the last object.
     def __del__(self, _opened: dict[int, weakref.ref[_Opened]] = _opened) -> None:
         _opened.pop(id(self), None)
         self._adapter.close(self._context, self.address)
 
 
-# A queue of each device that a handle's memory was opened on, what the adapter calls it by, and the adapter.
+# For each device on which a handle's memory was opened: a queue, memory of its context that
+# identifies it to the adapter, and the adapter.
 _places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
 
 
 def _queues() -> Iterator[Any]:
-    """The queues that dpctl and dpnp use where a program names none: the default device's first."""
+    """Yields the queues that dpctl and dpnp use by default.
+
+    The first one belongs to the default device.
+    """
     import dpctl
 
     try:
@@ -200,16 +218,19 @@ def _queues() -> Iterator[Any]:
     except dpctl.SyclDeviceCreationError:
         return
     devices = [first, *(device for device in dpctl.get_devices() if device != first)]
-    # Devices that dpctl's own lists leave out may still be the default one.
+    # The default device may be missing in dpctl's own lists.
     for device in devices:
         yield dpctl.get_device_cached_queue(device)
 
 
 def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]:
-    """Opens memory in the context of a queue. Returns as well what its adapter calls that context by."""
+    """Opens memory in the context of a queue.
+
+    Also returns memory of that context, by which its adapter identifies it.
+    """
     from dpctl.memory import MemoryUSMDevice
 
-    # Some memory of the context: adapters know contexts by it.
+    # Any memory of the context will do, because adapters identify a context by its memory.
     beside = MemoryUSMDevice(1, queue=queue)
     for adapter in _needed():
         try:
@@ -223,7 +244,7 @@ def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]
 
 
 def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int]]:
-    """Opens memory on the device of dpctl's that it is on. Returns that device's queue."""
+    """Opens memory on the dpctl device that it belongs to. Also returns a queue of that device."""
     data, key = bytes(handle), (handle.backend, handle.device_uuid)
     known = _places.get(key)
     if known is not None:
@@ -231,7 +252,7 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
         try:
             return queue, adapter, adapter.open(beside._pointer, data)
         except _Unknown:
-            # Its context has gone.
+            # The context has ended.
             del _places[key]
     refused: Error | None = None
     for queue in _queues():
@@ -249,7 +270,8 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
 
 
 def memory_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
-    """dpctl's memory of an array's `nbytes` bytes, which start at byte `first` of the handle's memory."""
+    """Returns dpctl memory for `nbytes` bytes of an array, which start at byte `first` of the
+    handle's memory."""
     from dpctl.memory import as_usm_memory
 
     if nbytes == 0:
@@ -262,7 +284,8 @@ def memory_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue
 
 
 def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: Any) -> Any:
-    """dpnp's array of the same elements, whose lowest byte is byte `first` of the handle's memory."""
+    """Returns a dpnp array of the same elements, whose lowest byte is byte `first` of the handle's
+    memory."""
     import dpnp
 
     try:
@@ -273,9 +296,9 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
     if nbytes == 0:
         return dpnp.empty(array.shape, dtype=dtype, sycl_queue=queue)
     if any(stride % size for stride in array.strides):
-        raise ValueError(f"dpnp has no arrays whose strides ({array.strides}) are no multiples of {size} bytes")
+        raise ValueError(f"dpnp does not support strides ({array.strides}) that are not multiples of {size} bytes")
     memory = memory_of(array, handle, first, nbytes, queue)
-    # From the lowest byte to the first element.
+    # The distance from the lowest byte to the first element.
     offset = sum(-stride * (length - 1) for length, stride in zip(array.shape, array.strides) if stride < 0)
     made = dpnp.ndarray(
         array.shape, dtype, buffer=memory, offset=offset // size, strides=array.strides, sycl_queue=memory.sycl_queue
@@ -286,7 +309,10 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
 
 
 def adopt(group: list[_rust.Foreign], owners: list[Any]) -> list[tuple[Context, Array | Exception]]:
-    """Makes arrays of shared memory of arrays in USM: for each, the context, and the array or why it cannot be."""
+    """Makes arrays of shared memory for arrays in USM.
+
+    Returns the context of each, and the array or the reason why it cannot be shared.
+    """
     made: dict[bytes, Array] = {}
     return [_adopt_one(one, owner, made) for one, owner in zip(group, owners)]
 
@@ -307,11 +333,11 @@ def _adopt_one(one: _rust.Foreign, owner: Any, made: dict[bytes, Array]) -> tupl
         except _Unknown:
             continue
         except Error as error:
-            # A copy may do.
+            # A copy may still work.
             refused = error
             continue
         return context, _rust.laid_over(made[handle], one, inside)
-    # The driver's own allocation may be known without an adapter.
+    # Level Zero may know the driver's own allocations without an adapter.
     for device in Device.all():
         if device.backend == "level_zero":
             (adopted,) = _rust.adopt_all(default_context(device.name), [one], [owner])

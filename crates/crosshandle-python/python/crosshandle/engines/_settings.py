@@ -1,4 +1,4 @@
-"""What an engine is told of a holder."""
+"""The settings of the engines' loaders."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 from .. import store
 
 FORMAT = "crosshandle"
-"""The name of the load format, and the key of the settings where the engine has no format for others."""
+"""The name of the load format. It is also the key of the settings in engines with a fixed list of
+formats."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Which part of a model an engine's process has."""
+    """The part of a model that a process of an engine has."""
 
     tp_rank: int = 0
     tp_size: int = 1
@@ -27,24 +28,25 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings, as keys of the engine's extra configuration."""
+    """The settings, which are keys of the engine's extra configuration."""
 
     name: str | None = None
-    """The checkpoint's name, whose tensors are named as in its files. `{tp_rank}`, `{tp_size}`, `{pp_rank}` and
-    `{pp_size}` are replaced by the process's, for instance where each GPU has a copy of its own."""
+    """The name of the checkpoint, whose tensors have the same names as in its files. `{tp_rank}`,
+    `{tp_size}`, `{pp_rank}` and `{pp_size}` are replaced by the numbers of the process, for example
+    if each GPU has its own copy."""
     state: str | None = None
-    """The name under which the weights are kept as the engine has them when it has loaded and changed them: one for
-    each rank, behind this. The first engine publishes them, the next ones map them without a copy."""
+    """The name prefix under which the engine's processed weights are kept, one name for each rank.
+    The first engine publishes them. Later engines map them without a copy."""
     expected_hash: str | None = None
-    """The checkpoint's hash; no other one is loaded."""
+    """The expected hash of the checkpoint. A checkpoint with another hash is not loaded."""
     place: str | int | None = None
-    """Where the weights of `state` are to lie: see `crosshandle.store.open`."""
+    """The addresses for the weights of `state`. See `crosshandle.store.open`."""
     socket_dir: str | None = None
     token: str | None = None
 
     @classmethod
     def read(cls, given: Mapping[str, Any] | None) -> Settings:
-        """Reads them. Raises `ValueError` for what is not known."""
+        """Reads the settings. Raises `ValueError` for unknown keys."""
         known = {field.name for field in fields(cls)}
         unknown = sorted(set(given or {}) - known)
         if unknown:
@@ -57,18 +59,18 @@ class Settings:
         return found
 
     def store(self) -> store.Store:
-        """The store that is meant."""
+        """Returns the store that these settings select."""
         return store.Store(self.socket_dir, token=self.token)
 
     def name_for(self, ranks: Ranks) -> str:
-        """The checkpoint's name for a process."""
+        """Returns the checkpoint's name for a process."""
         assert self.name is not None
         numbers = {field.name: getattr(ranks, field.name) for field in fields(ranks)}
         try:
             return self.name.format(**numbers)
         except (KeyError, IndexError, ValueError) as error:
-            raise ValueError(f"the name {self.name!r} has another placeholder than {', '.join(numbers)}") from error
+            raise ValueError(f"the name {self.name!r} has a placeholder other than {', '.join(numbers)}") from error
 
     def state_for(self, ranks: Ranks) -> str:
-        """The name of a process's part of the state."""
+        """Returns the name of a process's part of the state."""
         return f"{self.state}/{ranks}"

@@ -1,8 +1,10 @@
-"""A module's tensors as an engine has them when it has loaded and changed them: published, and mapped into another module.
+"""The tensors of a module after an engine has loaded and processed them: publishing them, and
+mapping them into another module.
 
-Engines repack weights after they have loaded them, so what they compute with is not what the files have. This keeps all of it:
-parameters, buffers, those that are never saved too, and tensors that modules have as plain attributes. A tensor that several
-names stand for is kept once, and is one tensor again.
+Engines repack weights after loading, so they compute with other tensors than the files contain.
+This module keeps all tensors: parameters, buffers, including non-persistent ones, and tensors that
+are plain attributes of modules. A tensor with several names is stored once, and becomes one tensor
+again.
 """
 
 from __future__ import annotations
@@ -16,16 +18,16 @@ import torch
 from .. import store
 
 KEY = "crosshandle.engine-state"
-"""The metadata that says what the tensors are."""
+"""The metadata key whose value describes the tensors."""
 _FORMAT = 1
 
 
 class OtherState(store.StoreError, ValueError):
-    """The published weights are those of another configuration of the engine."""
+    """The published weights belong to another configuration of the engine."""
 
 
 def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """All tensors of a module: the name, the kind, and the tensor."""
+    """Yields the name, the kind and the tensor of each tensor of a module."""
     for path, part in module.named_modules(remove_duplicate=False):
         prefix = f"{path}." if path else ""
         for kind, found in (("parameter", part._parameters), ("buffer", part._buffers), ("attribute", part.__dict__)):
@@ -35,20 +37,20 @@ def _entries(module: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]
 
 
 def _order(tensor: torch.Tensor) -> list[int]:
-    """The dimensions, the one with the longest steps first: in this order a dense tensor has no gaps."""
+    """Returns the dimensions by decreasing stride. A dense tensor has no gaps in this order."""
     return sorted(range(tensor.dim()), key=lambda at: -tensor.stride(at))
 
 
 def publish(
     where: store.Store, name: str, module: torch.nn.Module, fingerprint: Mapping[str, Any], *, device: str
 ) -> store.Published:
-    """Publishes all tensors of a module for engines of the same fingerprint."""
+    """Publishes all tensors of a module, for engines with the same fingerprint."""
     tensors: dict[str, torch.Tensor] = {}
     known: dict[tuple[Any, ...], str] = {}
     described: dict[str, dict[str, Any]] = {}
     for key, kind, tensor in _entries(module):
         if tensor.layout != torch.strided or tensor.device.type == "meta":
-            raise TypeError(f"the tensor {key} is no plain tensor with bytes")
+            raise TypeError(f"the tensor {key} is not a strided tensor, or is on meta")
         identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
         kept = known.setdefault(identity, key) if tensor.numel() else key
         order = _order(tensor)
@@ -60,20 +62,21 @@ def publish(
 
 
 def adopt(module: torch.nn.Module, model: store.Model, fingerprint: Mapping[str, Any]) -> int:
-    """Gives a module, for instance one on `meta`, the published tensors without a copy. Returns how many.
+    """Replaces the tensors of a module by the published ones without a copy. Returns their number.
 
-    Raises `OtherState` if they are of another fingerprint; nothing has changed then.
+    The module may be on `meta`. Raises `OtherState`, and changes nothing, if the tensors have
+    another fingerprint.
     """
     text = model.metadata().get(KEY)
     found = json.loads(text) if text is not None else {}
     if found.get("format") != _FORMAT:
-        raise OtherState(f"{model.name} is no state of an engine that this version reads: remove it, or use another name")
+        raise OtherState(f"{model.name} is not an engine's state that this version can read: remove it, or use another name")
     wanted = json.loads(json.dumps(dict(fingerprint)))
     if found["fingerprint"] != wanted:
         both = found["fingerprint"].keys() | wanted.keys()
         differing = sorted(key for key in both if found["fingerprint"].get(key) != wanted.get(key))
         raise OtherState(
-            f"{model.name} is of an engine with another {', '.join(differing)}: remove it (crosshandle rm), or use another name"
+            f"{model.name} belongs to an engine with different settings ({', '.join(differing)}): remove it (crosshandle rm), or use another name"
         )
     parts = dict(module.named_modules(remove_duplicate=False))
     missing = sorted({key.rpartition(".")[0] for key in found["tensors"]} - parts.keys())
@@ -117,7 +120,8 @@ def _put(
 
 
 def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch.nn.Parameter:
-    """A parameter with the attributes that the engine has given the one before, such as its loader for later updates."""
+    """Makes a parameter with the attributes that the engine has set on the one before, such as its
+    loader for later updates."""
     made = torch.nn.Parameter(tensor, requires_grad=False)
     for key, value in getattr(before, "__dict__", {}).items():
         setattr(made, key, value)
@@ -125,5 +129,5 @@ def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch
 
 
 def left_on_meta(module: torch.nn.Module) -> list[str]:
-    """The names of tensors that were not published and have no bytes."""
+    """Returns the names of tensors that were not published and are still on `meta`."""
     return [key for key, _, tensor in _entries(module) if tensor.device.type == "meta"]

@@ -1,13 +1,14 @@
-"""SGLang: weights from a holder, by settings in `--model-loader-extra-config`.
+"""SGLang: weights from a holder, with settings in `--model-loader-extra-config`.
 
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
-    python -m sglang.launch_server … --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
+    python -m sglang.launch_server … \\
+        --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
 
-The model's own loading code is given the tensors of the holder, and copies what it needs, on the device: any model, any
-quantization, any number of ranks. SGLang's formats are a closed list, so the settings choose this loader, not
-`--load-format`, which stays `auto`.
+The loading code of the model gets the holder's tensors and copies what it needs on the device. This
+works for any model, any quantization and any number of ranks. SGLang has a fixed list of formats.
+So the settings choose this loader, and `--load-format` stays `auto`.
 
-SGLang finds this module as a plugin, by the entry point `crosshandle` of `sglang.srt.plugins`.
+SGLang finds this module as a plugin through the entry point `crosshandle` of `sglang.srt.plugins`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _ranks() -> Ranks:
 
 
 class CrosshandleModelLoader(DefaultModelLoader):
-    """Loads a model from a holder. What is done with the weights is as with those of files."""
+    """Loads a model from a holder. The weights are processed as those from files."""
 
     def __init__(self, load_config: Any):
         extra = dict(load_config.model_loader_extra_config or {})
@@ -43,7 +44,7 @@ class CrosshandleModelLoader(DefaultModelLoader):
         self._store = self._settings.store()
 
     def download_model(self, model_config: Any) -> None:
-        """Checks that the weights are there: nothing is downloaded."""
+        """Checks that the holder has the weights. Nothing is downloaded."""
         self._store.open(self._settings.name_for(_ranks()), self._settings.expected_hash).close()
 
     def _get_all_weights(self, model_config: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -51,20 +52,23 @@ class CrosshandleModelLoader(DefaultModelLoader):
         with held:
             for name in held.keys():
                 yield name, held.get_tensor(name, "torch")
-            # The last tensors may be copied still.
+            # The copies of the last tensors may still be running.
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
 
 
 def choose(original: Callable[..., Any], load_config: Any, *arguments: Any, **named: Any) -> Any:
-    """Returns this loader if the settings name it, and otherwise what SGLang chooses."""
+    """Returns this loader if the settings name it, and SGLang's choice otherwise."""
     if FORMAT in (load_config.model_loader_extra_config or {}):
         return CrosshandleModelLoader(load_config)
     return original(load_config, *arguments, **named)
 
 
 def register() -> None:
-    """Makes the loader known to SGLang, which calls this as a plugin, in each of its processes."""
+    """Registers the loader with SGLang.
+
+    SGLang calls this plugin function in each of its processes.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register("sglang.srt.model_loader.loader.get_model_loader", choose, HookType.AROUND)

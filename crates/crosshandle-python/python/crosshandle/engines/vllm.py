@@ -3,13 +3,14 @@
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
     vllm serve … --load-format crosshandle --model-loader-extra-config '{"name": "llama-70b"}'
 
-With `name` the model's own loading code is given the tensors of the holder, and copies what it needs, on the device: any model,
-any quantization, any number of ranks. With `state` too, what the model has become by that is published once, and the next
-engine maps it without a copy and without what loading does after reading:
+With `name`, the loading code of the model gets the holder's tensors and copies what it needs on the
+device. This works for any model, any quantization and any number of ranks. If `state` is given too,
+the processed weights are published once. The next engine maps them without a copy, and skips the
+processing that follows reading:
 
     … --model-loader-extra-config '{"name": "llama-70b", "state": "llama-70b/vllm"}'
 
-vLLM finds this module as a plugin, by the entry point `crosshandle` of `vllm.general_plugins`.
+vLLM finds this module as a plugin through the entry point `crosshandle` of `vllm.general_plugins`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _ranks() -> Ranks:
 
 
 def _fingerprint(model_config: Any, ranks: Ranks, checkpoint: str | None) -> dict[str, Any]:
-    """What two engines must have in common to have the same weights."""
+    """Returns the properties that two engines must share to have the same weights."""
     return {
         "engine": f"vllm {vllm.__version__}",
         "torch": torch.__version__,
@@ -62,24 +63,24 @@ class CrosshandleModelLoader(BaseModelLoader):
         super().__init__(load_config)
         self._settings = Settings.read(load_config.model_loader_extra_config)
         self._store = self._settings.store()
-        # What is mapped has to stay: torch does not keep it.
+        # Keeps the mapped model, because the torch tensors do not.
         self._state_model: store.Model | None = None
 
     def download_model(self, model_config: Any) -> None:
-        """Checks that the weights are there: nothing is downloaded."""
+        """Checks that the holder has the weights. Nothing is downloaded."""
         if self._settings.name is not None:
             self._open().close()
 
     def load_weights(self, model: Any, model_config: Any) -> None:
-        """Has the model's own code copy the weights out of the holder's memory."""
+        """Lets the model's own code copy the weights from the holder's memory."""
         with self._open() as held:
             model.load_weights(_tensors(held))
-            # The last tensors may be copied still.
+            # The copies of the last tensors may still be running.
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
 
     def get_external_weight_memory(self, vllm_config: Any) -> int:
-        """Bytes of weights that this process does not allocate."""
+        """Returns the number of bytes of weights that this process does not allocate."""
         if self._settings.state is None:
             return 0
         held = self._find_state()
@@ -109,7 +110,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         return self._state_model
 
     def _checkpoint(self) -> str | None:
-        """The hash of the checkpoint, if there is one: the state is of these bytes."""
+        """Returns the hash of the checkpoint that the state is made from, or None if it is
+        unknown."""
         if self._settings.name is None:
             return self._settings.expected_hash
         with self._open() as held:
@@ -130,7 +132,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         _log.info("the weights are published as %s, with the hash %s", name, published.hash)
         held = self._find_state()
         assert held is not None
-        # Instead of its own: then they are in memory once.
+        # Use the published weights instead of the module's own, so that they are in memory only
+        # once.
         _state.adopt(module, held, fingerprint)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -156,7 +159,7 @@ class CrosshandleModelLoader(BaseModelLoader):
                 process_weights_after_loading(module, model_config, target)
         left = _state.left_on_meta(module)
         if left:
-            # As after loading, where processing has taken what it needed of them.
+            # The same happens after loading, if the processing no longer needs a tensor.
             _log.warning("%d tensors were not published and have no bytes: %s", len(left), ", ".join(left[:5]))
         _log.info("%d tensors of %s are mapped", count, held.name)
         return module.eval()
@@ -168,7 +171,7 @@ def _tensors(held: store.Model) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def register() -> None:
-    """Makes the format known to vLLM, which calls this as a plugin, in each of its processes."""
+    """Registers the format with vLLM. vLLM calls this plugin function in each of its processes."""
     from vllm.model_executor import model_loader
 
     if model_loader._LOAD_FORMAT_TO_MODEL_LOADER.get(FORMAT) is not CrosshandleModelLoader:

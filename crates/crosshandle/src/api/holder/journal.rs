@@ -361,7 +361,8 @@ impl Part {
             }
             Err(error) => {
                 // Half a line would take the next one with it.
-                let is_cut = rustix::fs::ftruncate(&*file, self.len).is_ok()
+                let is_cut = rustix::io::retry_on_intr(|| rustix::fs::ftruncate(&*file, self.len))
+                    .is_ok()
                     && file.seek(SeekFrom::Start(self.len)).is_ok();
                 if !is_cut {
                     self.file = None;

@@ -1,4 +1,4 @@
-//! Tests of bundles' bytes.
+//! Tests of the bytes of bundles.
 
 use super::*;
 use crate::handle::tests::{any_fields, sample};
@@ -31,7 +31,7 @@ fn layout(offset: u64, dimensions: &[(u64, i64)]) -> Layout {
     }
 }
 
-/// Elements that all lie in the same place reach nowhere, and have too many bytes in all.
+/// Elements that share one place pass the check of the range, but are limited in their total bytes.
 #[test]
 fn arrays_of_repeated_elements_are_bounded() {
     let most = (1 << 61) - 1;
@@ -41,7 +41,7 @@ fn arrays_of_repeated_elements_are_bounded() {
     }
 }
 
-/// An array of elements that DLPack has no number for.
+/// Returns the layout of an array of dates, which have no number in DLPack.
 fn dates() -> Layout {
     Layout {
         element: ElementType::Described {
@@ -78,7 +78,7 @@ fn bundle() -> Bundle {
     }
 }
 
-/// Fixes the sum after a change, so that only the change itself can be refused.
+/// Fixes the checksum after a change, so that only the change itself can be rejected.
 fn resummed(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = bytes.len() - 4;
     let sum = crc32c::crc32c(&bytes[..end]);
@@ -192,7 +192,7 @@ fn each_fault_has_its_error() {
         let many = with(at, &u32::MAX.to_le_bytes());
         assert!(matches!(many, BundleError::TooLarge { .. }));
     }
-    // Allowed numbers, but the bytes are not there.
+    // These counts are allowed, but the bytes are too few for them.
     for (at, most) in [(8, MAX_ARRAYS), (12, MAX_SIGNALS), (16, 1 << 20)] {
         let short = with(at, &(most as u32).to_le_bytes());
         assert_eq!(short, BundleError::TooShort);
@@ -229,7 +229,7 @@ fn each_fault_has_its_error() {
     ));
     let dimensions = with(first + 107, &[33]);
     assert!(matches!(dimensions, BundleError::TooLarge { .. }));
-    // Its own signal, one that the bundle lacks, and two times the same.
+    // An unknown signal, an unknown signal of the second array, and one signal twice.
     let second = first + 120 + 32 + 4;
     for (at, index) in [(first + 152, 2), (second + 124, 2), (second + 124, 0)] {
         let unknown = with(at, &[index]);
@@ -284,7 +284,7 @@ fn elements_outside_of_their_memory_are_refused() {
         (layout(0, &[(25, 4)]), 100),
         (layout(4, &[(2, -4)]), 8),
         (layout(12, &[(4, -4)]), 16),
-        // No elements: the other numbers say nothing.
+        // An array without elements fits, whatever its other sizes are.
         (layout(100, &[(0, 4), (u64::MAX, 1)]), 100),
         (layout(0, &[(1 << 40, 0)]), 4),
         (layout(0, &[(1, 0); 32]), 100),

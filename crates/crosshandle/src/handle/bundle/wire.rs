@@ -1,4 +1,4 @@
-//! The bytes of a bundle: written, and read with every check.
+//! Encodes bundles, and decodes them with every check.
 
 use super::{
     Bundle, BundleError, BundledArray, Dimension, ElementType, Layout, MAX_ARRAYS, MAX_DESCRIPTION,
@@ -6,27 +6,27 @@ use super::{
 };
 use crate::handle::{EventHandle, HANDLE_SIZE, MemoryHandle};
 
-/// The first bytes of a bundle of any version.
+/// First bytes of a bundle of any version.
 const MAGIC: &[u8; 3] = b"xhb";
-/// The byte after them: the version of the format that this crate writes and reads.
+/// Version of the format that this crate writes and reads, the byte after [`MAGIC`].
 const VERSION: u8 = b'3';
 const FLAG_TABLE: u32 = 1;
-/// The code and bits of a type of elements that a text describes. No numbered type has 0 bits.
+/// Type code and bits of a described element type. No numbered type has 0 bits.
 const DESCRIBED: [u8; 2] = [255, 0];
-/// Bytes of an array without dimensions, the shortest.
+/// Bytes of the shortest array, which has no dimensions.
 const MIN_ARRAY_BYTES: usize = HANDLE_SIZE + 4 + 8 + 4;
 const SIGNAL_BYTES: usize = 8 + HANDLE_SIZE + 1;
 
-/// A bundle as its bytes have it.
+/// The result of decoding a bundle's bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Unpacked {
-    /// All of it.
+    /// The complete bundle.
     Whole(Bundle),
-    /// The head. The table is in shared memory.
+    /// The head of a bundle whose table is in shared memory.
     Head(TableHead),
 }
 
-/// The numbers of what a table holds.
+/// Numbers of arrays and signals in a table, and the length of its structure in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Counts {
     arrays: usize,
@@ -47,7 +47,7 @@ impl Counts {
         }
     }
 
-    /// Returns the length of the shortest table that has so many, in bytes.
+    /// Returns the length in bytes of the shortest table with these numbers of parts.
     fn shortest_table(self) -> usize {
         self.structure + self.signals * SIGNAL_BYTES + self.arrays * MIN_ARRAY_BYTES
     }
@@ -68,16 +68,17 @@ impl TableHead {
         &self.table
     }
 
-    /// Returns the length of the table, in bytes: at most [`MAX_TABLE`], and no more than the memory has.
+    /// Returns the length of the table in bytes, which is at most [`MAX_TABLE`] and at most the
+    /// length of the memory.
     #[allow(clippy::len_without_is_empty, reason = "no table is empty")]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Reads the rest of the bundle from a copy of its table.
+    /// Decodes the rest of the bundle from a copy of its table.
     ///
     /// # Errors
-    /// [`BundleError`] for what is no table of this bundle.
+    /// [`BundleError`] if `table` is not a valid table of this bundle.
     pub fn finish(self, table: &[u8]) -> Result<Bundle, BundleError> {
         if table.len() != self.len {
             return Err(BundleError::TooShort);
@@ -90,11 +91,11 @@ impl TableHead {
 }
 
 impl Bundle {
-    /// Returns the bytes to send, with everything in them.
+    /// Encodes the complete bundle.
     ///
     /// # Errors
-    /// [`BundleError`] for more than the bytes can say, or an array that is not all inside its handle's
-    /// memory.
+    /// [`BundleError`] if the bundle exceeds a limit, or if an array is not entirely inside the
+    /// memory of its handle.
     pub fn encode(&self) -> Result<Vec<u8>, BundleError> {
         let table = self.encode_table()?;
         let mut bytes = self.start(0);
@@ -102,10 +103,10 @@ impl Bundle {
         Ok(finished(bytes))
     }
 
-    /// Returns the table alone, to be put into shared memory.
+    /// Encodes the table alone, which the caller puts into shared memory.
     ///
     /// # Errors
-    /// As [`encode`](Self::encode).
+    /// The errors of [`encode`](Self::encode).
     pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
         let counts = self.counts().check()?;
         let mut bytes = Vec::new();
@@ -141,12 +142,13 @@ impl Bundle {
         Ok(bytes)
     }
 
-    /// Returns the bytes to send when `table`, which [`encode_table`](Self::encode_table) made, is at
-    /// the start of the memory that `handle` is for.
+    /// Encodes the head of a bundle whose table is in shared memory.
+    /// [`encode_table`](Self::encode_table) made `table`, and the caller puts it at the start of
+    /// the memory of `handle`.
     ///
     /// # Errors
-    /// [`BundleError::TooLarge`] for a table that is longer than [`MAX_TABLE`];
-    /// [`BundleError::Malformed`] for memory that has no room for the table.
+    /// [`BundleError::TooLarge`] if the table is longer than [`MAX_TABLE`], and
+    /// [`BundleError::Malformed`] if the memory has no room for the table.
     pub fn encode_head(&self, handle: &MemoryHandle, table: &[u8]) -> Result<Vec<u8>, BundleError> {
         check_table(handle, table.len())?;
         let mut bytes = self.start(FLAG_TABLE);
@@ -156,7 +158,7 @@ impl Bundle {
         Ok(finished(bytes))
     }
 
-    /// Returns what all bundles begin with.
+    /// Returns the bytes with which every bundle begins.
     fn start(&self, flags: u32) -> Vec<u8> {
         let counts = self.counts();
         let mut bytes = Vec::new();
@@ -181,10 +183,10 @@ impl Bundle {
         }
     }
 
-    /// Reads a bundle's bytes, and takes no more memory than they account for.
+    /// Decodes a bundle, and allocates no more memory than the length of `bytes` justifies.
     ///
     /// # Errors
-    /// [`BundleError`] for what is no bundle.
+    /// [`BundleError`] if `bytes` are not a valid bundle.
     pub fn decode(bytes: &[u8]) -> Result<Unpacked, BundleError> {
         if !bytes.starts_with(MAGIC) {
             return Err(BundleError::NotABundle);
@@ -238,7 +240,7 @@ fn finished(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// Checks that an array's signals are among the bundle's, and each at most once.
+/// Checks that an array's signals belong to the bundle, and that none occurs twice.
 fn check_ready(ready: &[u32], signals: usize) -> Result<(), BundleError> {
     let is_known = ready.last().is_none_or(|last| (*last as usize) < signals);
     match is_known && ready.is_sorted_by(|before, after| before < after) {
@@ -264,9 +266,10 @@ const fn malformed(part: &'static str, why: &'static str) -> BundleError {
     BundleError::Malformed { part, why }
 }
 
-/// Reads a table, which is all that is left.
+/// Decodes a table, which is the whole rest of the reader's bytes.
 fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleError> {
-    // Before anything is made of them: no more room than the bytes that are there can fill.
+    // This check comes before any allocation, so that counts reserve no more room than the bytes
+    // can fill.
     if counts.shortest_table() > reader.0.len() {
         return Err(BundleError::TooShort);
     }
@@ -299,7 +302,7 @@ fn read_table(mut reader: Reader<'_>, counts: Counts) -> Result<Bundle, BundleEr
     })
 }
 
-/// The bytes that were not read yet.
+/// The bytes that are not yet decoded.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -361,7 +364,8 @@ impl<'a> Reader<'a> {
             dimensions,
         };
         layout.check(handle.len())?;
-        // Taken before room is made for them: their number is a stranger's.
+        // The bytes are taken before room is allocated for the signals, because a peer chose their
+        // number.
         let ready = self.take(waits.saturating_mul(4))?.chunks_exact(4);
         let ready = ready.map(|index| u32::from_le_bytes([index[0], index[1], index[2], index[3]]));
         let ready = Vec::from_iter(ready);

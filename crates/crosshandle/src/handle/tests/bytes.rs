@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::*;
 
-/// Computes CRC-32C one bit at a time, for comparison with the fast implementation.
+/// Computes CRC-32C bit by bit, for comparison with the fast implementation.
 fn slow_crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     !bytes.iter().fold(!0, |crc, byte| {
@@ -14,7 +14,7 @@ fn slow_crc32c(bytes: &[u8]) -> u32 {
     })
 }
 
-/// The layout is spelled out, because handles must keep their meaning from release to release.
+/// Pins the layout, because handles must keep their meaning from release to release.
 #[test]
 fn the_layout_is_version_2() {
     assert_eq!(
@@ -87,7 +87,7 @@ proptest! {
         }
     }
 
-    /// Accepted bytes are those that an exporter would have written: no bit is ignored.
+    /// Accepts only bytes that an exporter would have written. No bit is ignored.
     #[test]
     fn every_accepted_value_is_canonical(
         (kind, fields) in any_handle(),
@@ -121,7 +121,7 @@ fn every_other_size_is_refused() {
     }
 }
 
-/// Returns the error for a sample of the kind after `bytes` were put at `at` and the tag was fixed.
+/// Returns the error for a sample handle after `bytes` were written at `at` and the tag was fixed.
 fn error_after(kind: HandleKind, at: usize, bytes: &[u8]) -> HandleError {
     let mut changed = *sample(kind).as_bytes();
     changed[at..at + bytes.len()].copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! Tests of explanations and debug output: complete, and without the key.
+//! Tests that explanations and debug output are complete and do not show the key.
 
 use super::*;
 

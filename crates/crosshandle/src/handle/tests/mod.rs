@@ -1,4 +1,5 @@
-//! Tests of the byte and the text form. They are inside the crate to make handles with any contents.
+//! Tests of the byte form and the text form. They are inside the crate, so that they can make
+//! handles with any contents.
 
 mod bytes;
 mod explain;
@@ -18,7 +19,7 @@ pub(super) const KINDS: [HandleKind; 3] = [
 
 pub(super) type Bytes = [u8; HANDLE_SIZE];
 
-/// Parses bytes with the type of the kind, and returns the bytes of the value.
+/// Parses bytes as a handle of the kind, and returns the bytes of the handle.
 pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError> {
     match kind {
         HandleKind::Memory => MemoryHandle::from_bytes(bytes).map(|handle| *handle.as_bytes()),
@@ -29,7 +30,7 @@ pub(super) fn parse(kind: HandleKind, bytes: &[u8]) -> Result<Bytes, HandleError
     }
 }
 
-/// Reads a text with the type of the kind, and returns the bytes of the value.
+/// Parses a text as a handle of the kind, and returns the bytes of the handle.
 pub(super) fn read(kind: HandleKind, text: &str) -> Result<Bytes, HandleError> {
     match kind {
         HandleKind::Memory => text.parse().map(|handle: MemoryHandle| *handle.as_bytes()),
@@ -48,13 +49,13 @@ pub(super) fn make(kind: HandleKind, fields: &Fields) -> AnyHandle {
     }
 }
 
-/// Fixes the tag after a change, so that only the change itself can be refused.
+/// Fixes the tag after a change, so that only the change itself can be rejected.
 pub(super) fn retag(bytes: &mut Bytes) {
     let tag = wire::tag_of(bytes);
     bytes[HANDLE_SIZE - 4..].copy_from_slice(&tag.to_le_bytes());
 }
 
-/// Returns fields that are all different and, where the kind allows, nonzero.
+/// Returns fields whose values all differ and are nonzero where the kind allows it.
 pub(super) fn sample_fields(kind: HandleKind) -> Fields {
     let is_event = kind == HandleKind::Event;
     let memory_only = |value| if is_event { 0 } else { value };
@@ -80,7 +81,7 @@ pub(super) fn sample(kind: HandleKind) -> AnyHandle {
 }
 
 prop_compose! {
-    /// Generates contents that are valid for a handle of the kind, extremes included.
+    /// Generates valid contents of a handle of the kind, including extremes.
     pub(super) fn any_fields(kind: HandleKind)(
         backend in prop_oneof![
             Just(BackendKind::Host), Just(BackendKind::Cuda), Just(BackendKind::LevelZero)
@@ -95,7 +96,7 @@ prop_compose! {
         uses in 1..=u64::MAX >> 2,
         record: u32,
         segment: u32,
-        // Two sorted offsets: start and end of the shared bytes.
+        // Two offsets that are sorted below: the start and the end of the shared bytes.
         mut points in prop_oneof![
             any::<[u64; 2]>(),
             [0..=2u64, 0..=2u64],
@@ -131,7 +132,7 @@ prop_compose! {
     }
 }
 
-/// Generates a kind, and contents that are valid for it.
+/// Generates a kind and valid contents of a handle of that kind.
 pub(super) fn any_handle() -> impl Strategy<Value = (HandleKind, Fields)> {
     proptest::sample::select(KINDS.to_vec())
         .prop_flat_map(|kind| any_fields(kind).prop_map(move |fields| (kind, fields)))

@@ -1,8 +1,9 @@
-//! Tests with ten million random inputs: none may panic, and every accepted one must be canonical.
+//! Tests with ten million random inputs. No input may cause a panic, and every accepted input must
+//! be canonical.
 
 use super::*;
 
-/// Marsaglia's xorshift64* generator: fast, and equal on every run, so that a failure repeats.
+/// Marsaglia's xorshift64* generator. It is fast and the same on every run, so a failure repeats.
 struct Random(u64);
 
 impl Random {
@@ -26,8 +27,8 @@ impl Random {
 
 const ROUNDS: usize = 5_000_000;
 
-/// Parses random bytes of random sizes around that of a handle. Some have a valid start and tag: by
-/// chance alone, no input would get past the magic number.
+/// Parses random bytes of random sizes around that of a handle. Some inputs get a valid start and
+/// tag, because chance alone would never produce the magic number.
 #[test]
 fn random_bytes_never_panic() {
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
@@ -51,9 +52,9 @@ fn random_bytes_never_panic() {
         if let Ok(whole) = <&mut Bytes>::try_from(&mut *bytes)
             && choice & 8 != 0
         {
-            // Otherwise `reserved` would hide the checks that follow it.
+            // A random `reserved` field would hide the checks that follow it.
             whole[96..100].fill(0);
-            // And so would the kind in the generation.
+            // A random kind in the generation would hide them too.
             whole[64] = whole[64] & !3 | whole[5] & 3;
             retag(whole);
         }
@@ -65,7 +66,7 @@ fn random_bytes_never_panic() {
     );
 }
 
-/// Parses valid handles with one to four bytes, or whole fields, changed, and the tag fixed.
+/// Parses valid handles after changes of one to four bytes or of whole fields, with the tag fixed.
 #[test]
 fn random_mutations_never_panic() {
     const VALUES: [u64; 6] = [0, 1, u64::MAX, 1 << 63, 4096, 0x0101_0101_0101_0101];
@@ -96,7 +97,7 @@ fn random_mutations_never_panic() {
     );
 }
 
-/// Parses the bytes in every way, and returns whether they are a handle.
+/// Parses the bytes in every way, and returns whether they are a valid handle.
 fn judge(bytes: &[u8]) -> bool {
     let Ok(handle) = AnyHandle::from_bytes(bytes) else {
         return false;

@@ -6,7 +6,7 @@ fn text_of(kind: HandleKind) -> String {
     sample(kind).to_string()
 }
 
-/// Returns the position in the error for a text that the type of the kind must refuse.
+/// Returns the error position for a text that the parser of the kind must reject.
 fn bad_at(kind: HandleKind, text: &str) -> usize {
     match read(kind, text) {
         Err(HandleError::BadText { at, .. }) => at,
@@ -41,7 +41,8 @@ proptest! {
     }
 }
 
-/// The texts were computed without this crate, so that stored texts stay readable.
+/// Pins the text form with texts that were computed without this crate, so that stored texts stay
+/// valid.
 #[test]
 fn the_text_is_version_2() {
     const SHARED: &str =
@@ -57,7 +58,7 @@ fn the_text_is_version_2() {
     }
 }
 
-/// Replaces each character of each handle by every other character that is likely to occur.
+/// Tries every ASCII character and some others in place of each character of each handle.
 #[test]
 fn every_substituted_character_is_refused() {
     let others: Vec<char> = (0..=127)
@@ -150,7 +151,8 @@ fn bad_characters_say_where() {
     }
 }
 
-/// 104 bytes leave two bits of the last character unused, where only zero is accepted.
+/// Rejects texts whose unused bits are not zero. 104 bytes leave two bits of the last character
+/// unused.
 #[test]
 fn a_handle_has_one_text_only() {
     const ALPHABET: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

@@ -1,4 +1,4 @@
-//! How a process attaches to an exporting context, and how the attachment ends.
+//! Attaching a process to an exporting context, and the end of an attachment.
 
 use super::{Attachment, ContextId, First, Link, Origin};
 use crate::error::{Error, Result};
@@ -26,18 +26,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// Attachments to other processes. `None`: one is being made.
+/// Attachments to other processes. An entry is `None` while its attachment is being made.
 type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
 static ATTACHMENTS: PerProcess<Mutex<Attachments>> = PerProcess::new(Mutex::default);
 /// Notified when an entry was filled or removed.
 static CHANGED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 impl Attachment {
-    /// Returns the attachment to the context that made a handle, or to its holder, made now if there is
-    /// none.
+    /// Returns the attachment to the context that made a handle, or to its holder, and makes it if
+    /// necessary.
     ///
-    /// `next` is what the caller will fetch first: if the exporter has to be asked, it is asked for that at
-    /// the same time.
+    /// `next` is the first object that the caller will fetch. If the exporter must be asked, the
+    /// request for that object is sent at the same time.
     pub(crate) fn to(
         fields: &Fields,
         route: Route,
@@ -65,24 +65,26 @@ impl Attachment {
             }));
         }
         if is_local {
-            // Ours, and its context is dropped.
+            // The exporter is this process, and its context was dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
-        // Dropped without the lock, which its drop takes.
+        // It is dropped after the lock is released, because its drop takes the lock.
         let mut _ended = None;
         let mut attachments = ATTACHMENTS.lock();
         loop {
             match attachments.get(&context) {
                 None => break,
                 Some(entry) => {
-                    // `None`: one is being made, or is being dropped and closes the arena soon.
+                    // Otherwise an attachment is being made, or is being dropped and will soon
+                    // close the arena.
                     if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
-                        // A holder's successor goes on where it ended.
+                        // A holder's successor continues where the holder ended.
                         if route == Route::Holder && attachment.is_hung_up() {
                             _ended = Some(attachment);
                             break;
                         }
-                        // First, since dropping the last attachment takes the lock.
+                        // The lock is released first, because dropping the last attachment takes
+                        // it.
                         drop(attachments);
                         attachment.check_admitted(origin)?;
                         if attachment.is_hung_up() {
@@ -120,9 +122,10 @@ impl Attachment {
         let vacancy = Vacancy(context);
         let attachment = Self::connect(fields, route, origin, next, deadline)?;
         vacancy.fill(&attachment);
-        // Only now, since a hang-up may drop the attachment.
+        // This comes last, because a hang-up may drop the attachment.
         if let Err(error) = attachment.watch_hang_up() {
-            // Nobody may go on with it who has found it meanwhile: it would never notice a hang-up.
+            // Other threads that have found the attachment must not use it, because it would never
+            // notice a hang-up.
             attachment.note_hang_up();
             return Err(error);
         }
@@ -130,8 +133,8 @@ impl Attachment {
         Ok(attachment)
     }
 
-    /// Attaches, again if the exporter hangs up before it has answered: it does so when it has too many
-    /// connections, to those that have said nothing yet.
+    /// Attaches, and retries if the exporter hangs up before it has replied. An exporter with too
+    /// many connections hangs up on those that have not sent a request.
     fn connect(
         fields: &Fields,
         route: Route,
@@ -140,8 +143,9 @@ impl Attachment {
         deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
-        // Before a peer's descriptor is here: the thread closes all in a table of its own, which lasts
-        // as long as the owner of a hostile one likes. Who needs it asks again for the error.
+        // The liveness thread must exist before this process has a peer's descriptor. It closes all
+        // descriptors in its own table, which could block as long as the owner of a hostile one
+        // wants. If the thread cannot start, the code that needs it gets the error.
         let _ = LivenessLocks::get();
         loop {
             let connection = Self::open_connection(fields, route, origin, deadline)?;
@@ -198,11 +202,11 @@ impl Attachment {
             locks_ledger,
         } = reply
         else {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         };
         let owner = Owner::new(owner)
             .filter(|owner| *owner != Owner::EXPORTER)
-            .ok_or(Error::Protocol("it gave an owner that cannot be"))?;
+            .ok_or(Error::Protocol("it has an invalid owner number"))?;
         let (catalog, ledger) = (Catalog::default(), Ledger::default());
         catalog.add(CatalogChunk::open(&catalog_file, 0)?);
         ledger.add(LedgerChunk::open(&ledger_file, 0)?);
@@ -250,8 +254,8 @@ impl Attachment {
         }
     }
 
-    /// Checks the exporter against a context's policy: another context of this process, with a wider
-    /// one, may have attached to it.
+    /// Checks the exporter against a context's policy, because another context of this process with
+    /// a wider policy may have attached to it.
     fn check_admitted(&self, origin: &Origin) -> Result<()> {
         match &self.link {
             Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
@@ -264,7 +268,7 @@ impl Attachment {
     }
 }
 
-/// Returns the name of this program, as messages carry it.
+/// Returns the name of this program in the form that messages carry.
 fn program_name() -> ProgramName {
     let name = process::program();
     let mut bytes = ProgramName::default();
@@ -273,8 +277,8 @@ fn program_name() -> ProgramName {
     bytes
 }
 
-/// The entry in [`ATTACHMENTS`] of an attachment that is being made. Dropped when it is made, or
-/// when that has failed.
+/// The entry in [`ATTACHMENTS`] of an attachment that is being made. It is dropped when the
+/// attachment is made or has failed.
 struct Vacancy(ContextId);
 
 impl Vacancy {
@@ -309,8 +313,8 @@ impl Drop for Attachment {
         };
         drop(watch.take());
         self.ledger.leave_all();
-        // Where liveness locks are not separate, closing an arena drops every lock that this process
-        // has on it, so no thread may attach anew before that: see `super::liveness`.
+        // If liveness locks are not separate, closing an arena drops every lock of this process on
+        // it. No thread may attach again before that (see `super::liveness`).
         self.arenas = None;
         connection.hang_up();
         let mut attachments = ATTACHMENTS.lock();
@@ -345,7 +349,7 @@ impl Source for HangUp {
         };
         attachment.note_hang_up();
         attachment.fail_orphans();
-        // Waits for signals that no process has submitted are over too.
+        // Waits for signals that no process has submitted end too.
         sleepers::wake_all();
         attachment.tell_hung_up();
         if let Some(last) = Arc::into_inner(attachment) {

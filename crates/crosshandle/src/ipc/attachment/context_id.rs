@@ -1,11 +1,11 @@
-//! Contexts of other processes.
+//! Identities of contexts of other processes.
 
 use crate::handle::Fields;
 use crate::ipc::broker::Route;
 use crate::os::is_planted;
 use std::hash::{Hash, Hasher};
 
-/// A context of any process, as its exporter answers for it or a holder.
+/// A context of any process, with the route by which it is asked: its exporter or its holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ContextId {
     pub(super) exporter: u64,
@@ -20,13 +20,13 @@ impl Hash for ContextId {
 }
 
 impl ContextId {
-    /// Returns the context that made a handle.
+    /// Returns the context that made a handle, asked through its exporter.
     #[inline]
     pub(crate) fn of(fields: &Fields) -> Self {
         Self::by(fields, Route::Exporter)
     }
 
-    /// Returns the context that made a handle, as one answers for it.
+    /// Returns the context that made a handle, asked through this route.
     #[inline]
     pub(crate) fn by(fields: &Fields, route: Route) -> Self {
         Self {
@@ -39,8 +39,8 @@ impl ContextId {
         }
     }
 
-    /// Returns a word that few contexts have in common: the numbers of exporters are random. Contexts of
-    /// one exporter differ in its upper half.
+    /// Returns a word that few contexts share, because exporter numbers are random. Contexts of one
+    /// exporter differ in its upper half.
     #[inline]
     pub(crate) fn to_word(self) -> u64 {
         self.exporter ^ u64::from(self.context) << 32

@@ -1,19 +1,19 @@
-//! The pieces that an exporter has to send.
+//! Checks of the pieces that an exporter sends.
 
 use crate::error::{Error, Result};
 use crate::handle::HandleError;
 use crate::ipc::broker::FetchedPieces;
 use crate::ipc::broker::protocol::PieceTable;
 
-/// What an exporter has to send of a segment that consists of pieces: each piece once, in their order, and
-/// as many bytes as it said.
+/// The pieces of a segment that an exporter still has to send. Each piece must come once, in order,
+/// and their bytes must add up to the announced length.
 pub(super) struct ExpectedPieces {
     segment: u32,
-    /// The number of the next piece.
+    /// Number of the next piece.
     pub(super) next: u32,
-    /// The number of all pieces, and their bytes, once it has said so.
+    /// Number of all pieces and their total bytes, once the exporter has announced them.
     all: Option<(u32, u64)>,
-    /// Bytes of the pieces so far.
+    /// Total bytes of the pieces received so far.
     bytes: u64,
 }
 
@@ -43,7 +43,7 @@ impl ExpectedPieces {
         }
         let all = (table.total, len);
         if *self.all.get_or_insert(all) != all || table.first != self.next {
-            return Err(Error::Protocol("its pieces don't follow each other"));
+            return Err(Error::Protocol("its pieces are not consecutive"));
         }
         self.next += table.parts.len() as u32;
         for part in &table.parts {
@@ -55,7 +55,7 @@ impl ExpectedPieces {
         };
         match is_right {
             true => Ok(()),
-            false => Err(Error::Protocol("its pieces have another length in all")),
+            false => Err(Error::Protocol("its pieces have a wrong total length")),
         }
     }
 

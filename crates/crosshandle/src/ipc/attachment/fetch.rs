@@ -1,4 +1,4 @@
-//! What an importer fetches of an exporter: memory, and events of drivers.
+//! Fetching memory and drivers' events from an exporter.
 
 use super::expected_pieces::{ExpectedPieces, other_segment};
 use super::{Attachment, Link};
@@ -24,10 +24,10 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// What an importer fetches first of a context.
+/// The first object that an importer fetches from a context.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum First {
-    /// The memory of the handle, for this access.
+    /// The memory of the handle, with this access.
     Memory(Access),
     /// The arena of the event.
     Arena,
@@ -47,7 +47,7 @@ impl First {
     }
 }
 
-/// What an importer gets of a segment that does not consist of pieces.
+/// The delivery of a segment that does not consist of pieces.
 pub(crate) enum Delivery {
     /// A descriptor.
     Descriptor(Fetched),
@@ -55,8 +55,8 @@ pub(crate) enum Delivery {
     DriverHandle(FetchedHandle),
 }
 
-/// A driver's handle that no answer has brought yet, and one open of its record: the exporter keeps the memory until
-/// this is dropped, though it may be freed.
+/// A driver's handle that no reply has confirmed yet, with one open of its record. The exporter
+/// keeps the memory until this is dropped, even if the memory is freed.
 pub(crate) struct HandleAhead {
     pub(crate) found: FetchedHandle,
     attachment: Arc<Attachment>,
@@ -70,11 +70,11 @@ impl Drop for HandleAhead {
 }
 
 impl Attachment {
-    /// Fetches the descriptor of the memory that a handle names. The exporter says which segment that is in:
-    /// other handles that name this segment will find it under its number.
+    /// Fetches the descriptor of the memory that a handle names. The exporter says which segment
+    /// contains the memory, so that other handles of this segment find it under its number.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for memory of which only the driver's handle crosses.
+    /// [`Error::Unsupported`] for memory that only the driver's handle can share.
     pub(crate) fn fetch(
         &self,
         fields: &Fields,
@@ -98,11 +98,12 @@ impl Attachment {
         }
     }
 
-    /// Fetches the memory that a handle names, as [`fetch`](Self::fetch) does, or the driver's handle to it. If the
-    /// memory consists of pieces, `take` gets all of them in their order, some at a time, and the result is `None`.
+    /// Fetches the memory that a handle names, as a descriptor or a driver's handle. If the memory
+    /// consists of pieces, `take` receives all of them in order, some at a time, and the result is
+    /// `None`.
     ///
-    /// `meanwhile` does what can be done before the exporter has answered, such as to map memory by its
-    /// [`driver_handle`](Self::driver_handle). It may not be called.
+    /// `meanwhile` does work that is possible before the exporter has replied, such as mapping
+    /// memory by its [`driver_handle`](Self::driver_handle). It may not be called.
     pub(crate) fn fetch_segment(
         &self,
         fields: &Fields,
@@ -138,9 +139,9 @@ impl Attachment {
         Ok(fetch.whole)
     }
 
-    /// Fetches the memory of several handles, as [`fetch_segment`](Self::fetch_segment) does each, and hands it on in
-    /// their order. `take` gets `None` for memory that consists of pieces; an error of `take` ends it. Memory of an
-    /// exporter in this process that consists of pieces is an error.
+    /// Fetches the memory of several handles like [`fetch_segment`](Self::fetch_segment), and
+    /// passes the deliveries to `take` in their order. `take` gets `None` for memory in pieces, and
+    /// its error ends the operation. Memory in pieces of an exporter in this process is an error.
     pub(crate) fn fetch_each(
         &self,
         handles: &[Fields],
@@ -174,7 +175,8 @@ impl Attachment {
         })
     }
 
-    /// Returns what was supplied, once it is checked to be the segment that the handle names; `None` for pieces.
+    /// Returns the delivery after checking that it is the segment that the handle names. Returns
+    /// `None` for pieces.
     fn delivery(&self, supply: Supply, fields: &Fields) -> Result<Option<Delivery>> {
         Ok(match supply {
             Supply::Whole(fetched) => {
@@ -189,8 +191,8 @@ impl Attachment {
         })
     }
 
-    /// Returns the driver's handle to the memory that a handle names, as the catalog has it, and counts one open. Only
-    /// the exporter knows whether it is to be used.
+    /// Returns the driver's handle of the memory that a handle names, according to the catalog, and
+    /// counts one open. Only the exporter knows whether the driver's handle may be used.
     pub(crate) fn driver_handle(self: &Arc<Self>, fields: &Fields) -> Option<HandleAhead> {
         let Credential { record, key } = Credential::of(fields);
         let found = open_sealed(&key, self.catalog.sealed_handle(record.index)?)?;
@@ -226,7 +228,7 @@ impl Attachment {
         }
     }
 
-    /// Asks an exporter in this process.
+    /// Sends a request to an exporter in this process.
     fn ask_here(exporter: &Weak<Exporter>, request: Request) -> Result<Supply> {
         let gone = Error::ExporterGone {
             pid: process::pid(),
@@ -259,7 +261,7 @@ impl Attachment {
     }
 }
 
-/// The questions for a segment, which may consist of pieces.
+/// The requests for a segment, which may consist of pieces.
 struct SegmentFetch<'a, M, F> {
     attachment: &'a Attachment,
     fields: &'a Fields,
@@ -267,9 +269,9 @@ struct SegmentFetch<'a, M, F> {
     expected: ExpectedPieces,
     /// The segment, if it does not consist of pieces.
     whole: Option<Delivery>,
-    /// What is done before the exporter has answered.
+    /// Called before the exporter has replied.
     meanwhile: M,
-    /// What gets the pieces.
+    /// Receives the pieces.
     take: F,
 }
 
@@ -301,7 +303,7 @@ where
             span: PieceSpan {
                 first: self.expected.next,
                 most: match most {
-                    // As it may have been asked already.
+                    // 0 stands for the maximum. A request that was sent ahead also has 0.
                     MAX_DESCRIPTORS.. => 0,
                     few => few as u8,
                 },
@@ -340,25 +342,26 @@ fn check_segment(segment: u32, fields: &Fields) -> Result<()> {
     }
 }
 
-/// Returns why memory of which only the driver's handle crosses is not for those who need a descriptor.
+/// Returns the error for memory that only the driver's handle can share, if the caller needs a
+/// descriptor.
 fn no_descriptor() -> Error {
     Error::Unsupported(
-        "this memory has no descriptor and ends with its maker, so no holder can hold it and no virtual range can map \
+        "this memory has no descriptor and ends with its exporter, so no holder can hold it and no virtual range can map \
          it: allocate it with crosshandle or with the driver's virtual memory management"
             .into(),
     )
 }
 
-const OTHER_QUESTION: Error = Error::Protocol("it answers another question");
+const OTHER_QUESTION: Error = Error::Protocol("it does not match the request");
 
-/// Returns what an answer has brought.
+/// Returns the objects that a reply has brought.
 fn supplied(answer: Answer) -> Result<Supply> {
     let Answer {
         reply,
         pieces,
         granted,
     } = answer;
-    let another_number = Error::Protocol("it came with another number of descriptors");
+    let another_number = Error::Protocol("it has a wrong number of descriptors");
     match (reply, pieces) {
         (Reply::Fetched { segment, len, note }, None) => {
             let [file] = granted.into_vec().try_into().map_err(|_| another_number)?;
@@ -419,7 +422,8 @@ fn fetched(file: PeerDescriptor, segment: u32, len: u64, note: BackendBlob) -> F
     }
 }
 
-/// Returns a peer's descriptor, and what to drop after it unless any thread may close it.
+/// Returns a peer's descriptor, and the object to drop after it. `None` if any thread may close the
+/// descriptor.
 fn kept(file: PeerDescriptor) -> (Arc<OwnedFd>, Option<Disposal>) {
     match file.into_memory() {
         Ok(memory) => (Arc::new(memory), None),

@@ -1,5 +1,5 @@
-//! Attachments: the importing process's half of sharing, which fetches from an exporter and notices
-//! its death.
+//! Attachments are the importing process's half of sharing. An attachment fetches objects from an
+//! exporter and notices its death.
 
 mod connect;
 mod context_id;
@@ -35,8 +35,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-/// The directory in which to look for exporters, the admitted users, and the time to wait for an
-/// answer.
+/// Where an importer looks for exporters, which users it admits, and how long it waits for a reply.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
     pub(crate) directory: Option<PathBuf>,
@@ -44,12 +43,13 @@ pub(crate) struct Origin {
     pub(crate) timeout: Duration,
 }
 
-/// This process's place in one exporting context. There is at most one for each context. (Another
-/// copy of this library in the same process counts as another process: see [`super::liveness`].)
+/// This process's attachment to one exporting context. There is at most one for each context.
+/// Another copy of this library in the same process is treated as another process (see
+/// [`super::liveness`]).
 pub(crate) struct Attachment {
     catalog: Arc<Catalog>,
     ledger: Arc<Ledger>,
-    /// `None` only while it is being dropped.
+    /// `None` only while the attachment is being dropped.
     arenas: Option<Arc<EventArenas>>,
     owner: Owner,
     link: Link,
@@ -57,21 +57,22 @@ pub(crate) struct Attachment {
     origin: ContextId,
     /// Held while a chunk is fetched, so that it is fetched once.
     fetching: Turn,
-    /// Dropped when the attachment is, before anything else of it.
+    /// A value that is dropped with the attachment, before its other fields.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     birth: Birth,
 }
 
-/// The way to the exporter.
+/// The connection to the exporter.
 enum Link {
-    /// To this very process. The context may end before this does.
+    /// The exporter is in this process. Its context may end before this attachment.
     Local(Weak<Exporter>),
-    /// To another process.
+    /// The exporter is another process.
     Remote {
         connection: Box<Connection>,
-        /// The longest time that a question may take which no open asks.
+        /// Timeout of requests that are not part of an open.
         timeout: Duration,
-        /// When the exporter was found to have hung up, in nanoseconds since 1970; 0: it has not.
+        /// Time at which the exporter was found to have hung up, in nanoseconds since 1970. 0 if it
+        /// has not.
         hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },
@@ -95,8 +96,8 @@ impl Attachment {
         Some(self.catalog.name(record)).filter(|name| !name.is_empty())
     }
 
-    /// Returns when the exporter was found to have ended, in nanoseconds since 1970; 0 if it lives, as
-    /// far as is known.
+    /// Returns when the exporter was found to have ended, in nanoseconds since 1970. Returns 0 if
+    /// it is alive as far as known.
     pub(super) fn hung_up_at(&self) -> u64 {
         match &self.link {
             Link::Local(_) => 0,
@@ -104,7 +105,7 @@ impl Attachment {
         }
     }
 
-    /// Tells the program something of the exporter.
+    /// Reports a change of the connection to the exporter to the program.
     fn tell(&self, what: fn(Side, &Peer<'_>)) {
         let exporter = self.catalog.peer(Owner::EXPORTER);
         let peer = Peer {
@@ -116,7 +117,7 @@ impl Attachment {
         what(Side::Importer, &peer);
     }
 
-    /// Tells the program that the exporter has hung up.
+    /// Reports to the program that the exporter has hung up.
     fn tell_hung_up(&self) {
         match self.catalog.peer(Owner::EXPORTER).ended {
             0 => self.tell(observe::died),
@@ -129,10 +130,10 @@ impl Attachment {
         self.origin.context
     }
 
-    /// Fails what dead processes left unfinished in the events that this process has opened.
+    /// Fails the unfinished signals of dead processes in the events that this process has opened.
     fn fail_orphans(&self) {
-        /// The liveness of processes, each asked for once: a look at a lock takes as long as hostile
-        /// processes have locks on the file.
+        /// Cached liveness of processes. A lock query takes longer the more locks hostile processes
+        /// have on the file, so each process is queried once.
         struct Known<'a>(&'a Attachment, RefCell<BTreeMap<u16, bool>>);
         impl Liveness for Known<'_> {
             fn is_dead(&self, owner: Owner) -> bool {
@@ -146,7 +147,7 @@ impl Attachment {
         self.arenas().for_each(|arena| arena.fail_orphans(&known));
     }
 
-    /// Returns the place for what is dropped when the attachment is, before anything else of it.
+    /// Returns the place for a value that is dropped with the attachment, before its other fields.
     pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
         &self.ends_with_it
     }
@@ -155,12 +156,12 @@ impl Attachment {
         Arc::clone(self.arenas.as_ref().expect("present until drop"))
     }
 
-    /// Returns the owner that this process signals as.
+    /// Returns the owner number that this process signals with.
     pub(crate) fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Counts one open of a record, to be ended with [`release`](Self::release).
+    /// Counts one open of a record. The caller must end it with [`release`](Self::release).
     #[inline]
     pub(crate) fn hold(&self, credential: &Credential, deadline: &OpenDeadline) -> Result<()> {
         match self.try_open(credential.record) {
@@ -179,7 +180,8 @@ impl Attachment {
         }
     }
 
-    /// Counts one open of a record, unless it has another generation; `None` if its chunks are not here.
+    /// Counts one open of a record. Returns `Some(false)` if it has another generation, and `None`
+    /// if its chunks are missing.
     #[inline]
     fn try_open(&self, record: Record) -> Option<bool> {
         let count = self.ledger.count(record.index)?;
@@ -187,7 +189,7 @@ impl Attachment {
         Some(open_count::try_open(count, generation, record.generation))
     }
 
-    /// Returns whether a process made this that this one was forked from.
+    /// Returns whether a process that this one was forked from made this attachment.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         self.birth.is_inherited()
@@ -204,7 +206,8 @@ impl Attachment {
         }
     }
 
-    /// Returns the user and the process number of who answers; 0 for a process that has no number here.
+    /// Returns the user id and the process id of the process that replies. The process id is 0 if
+    /// it has none here.
     pub(crate) fn peer(&self) -> (u32, u32) {
         match &self.link {
             Link::Local(_) => (rustix::process::geteuid().as_raw(), process::pid()),
@@ -212,12 +215,13 @@ impl Attachment {
         }
     }
 
-    /// Returns whether the exporter is this very process.
+    /// Returns whether the exporter is this process.
     pub(super) fn is_local(&self) -> bool {
         matches!(self.link, Link::Local(_))
     }
 
-    /// Returns whether the exporter has hung up: nothing new can be fetched, and what is open stays.
+    /// Returns whether the exporter has hung up. Nothing new can then be fetched, but open objects
+    /// stay open.
     pub(crate) fn is_hung_up(&self) -> bool {
         match &self.link {
             Link::Local(exporter) => exporter.strong_count() == 0,
@@ -225,8 +229,9 @@ impl Attachment {
         }
     }
 
-    /// Returns whether the exporter has hung up, also if only who has asked it knows so far: the thread that
-    /// watches it may be late. From then on everybody knows.
+    /// Returns whether the exporter has hung up, even if only a thread that sent a request knows it
+    /// so far. The thread that watches the exporter may be late. Afterwards all threads see the
+    /// hang-up.
     pub(crate) fn has_lost_exporter(&self) -> bool {
         if let Link::Remote { connection, .. } = &self.link
             && connection.has_hung_up()
@@ -240,7 +245,7 @@ impl Attachment {
 impl Liveness for Attachment {
     fn is_dead(&self, owner: Owner) -> bool {
         match &self.link {
-            // Our own signals are alive, whatever became of the context.
+            // This process's own signals are alive, whatever happened to the context.
             _ if owner == self.owner => false,
             Link::Local(exporter) => match exporter.upgrade() {
                 Some(exporter) => exporter.is_dead(owner),
@@ -256,8 +261,8 @@ impl Liveness for Attachment {
     }
 
     fn watch(&self, owner: &dyn Fn() -> Option<Owner>) {
-        // Of the exporter's own death the connection tells, and of other deaths the exporter in this
-        // process.
+        // The connection shows the exporter's own death. If the exporter is in this process, it
+        // notices all other deaths.
         if let Link::Remote { .. } = self.link
             && let Some(owner) = owner()
             && owner != self.owner

@@ -1,4 +1,5 @@
-//! The files that an exporter shares with its importers: event arenas, and chunks of catalog and ledger.
+//! The files that an exporter shares with its importers: event arenas, and chunks of catalog and
+//! ledger.
 
 use super::{Attachment, Link};
 use crate::error::{Error, Result};
@@ -12,7 +13,7 @@ use crate::sync::TurnGuard;
 use std::sync::Arc;
 
 impl Attachment {
-    /// Returns the arena and the index of the slot of an event that is in one of the context's own.
+    /// Returns the arena and the slot index of an event that lies in an arena of the context.
     #[inline]
     pub(crate) fn event(
         &self,
@@ -43,7 +44,7 @@ impl Attachment {
         arenas.common(record).ok_or(Error::Stale)
     }
 
-    /// Returns the arena of an event that has one to itself.
+    /// Returns the arena that an event has to itself.
     pub(crate) fn isolated_event(
         &self,
         credential: &Credential,
@@ -62,9 +63,9 @@ impl Attachment {
         Ok(arena)
     }
 
-    /// Waits until no other thread fetches what all share.
+    /// Waits until no other thread fetches shared files.
     fn take_turn(&self, deadline: &OpenDeadline) -> Result<TurnGuard<'_>> {
-        const DOING: &str = "waiting for an earlier question to the exporter";
+        const DOING: &str = "waiting for an earlier request to the exporter";
         let end = interrupt::deadline(deadline.get());
         loop {
             if let Some(turn) = self.fetching.take(interrupt::step(end)) {
@@ -84,20 +85,20 @@ impl Attachment {
         deadline: &OpenDeadline,
     ) -> Result<EventArena> {
         let Link::Remote { connection, .. } = &self.link else {
-            // The exporter's own arenas are all here.
+            // The exporter's own arenas all exist in this process.
             return Err(Error::Stale);
         };
         let request = Request::Arena(*credential);
         let (reply, [file, liveness]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let arena = EventArena::open(&file, slots)?;
         self.arenas().show_liveness_in(liveness, self.owner)?;
         Ok(arena)
     }
 
-    /// Fetches the chunks of catalog and ledger that a record lies in, unless they are here.
+    /// Fetches the catalog and ledger chunks of a record, unless this process has them.
     #[cold]
     pub(crate) fn fetch_chunk(
         &self,
@@ -112,7 +113,7 @@ impl Attachment {
         }
         let connection = match &self.link {
             Link::Local(exporter) => {
-                // Its catalog is all here.
+                // The catalog is complete in this process.
                 let exporter = exporter.upgrade().ok_or(Error::Stale)?;
                 return match self.catalog.generation(record) {
                     Some(_) => exporter.extend_own_ledger(record),
@@ -124,7 +125,7 @@ impl Attachment {
         let request = Request::Chunk(*credential);
         let (reply, [catalog, ledger]) = connection.ask_for_memory(request, None, deadline)?;
         if reply != Reply::Sent {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let catalog = CatalogChunk::open(&catalog, place.chunk())?;
         self.ledger.add(LedgerChunk::open(&ledger, place.chunk())?);

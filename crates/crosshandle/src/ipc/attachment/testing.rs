@@ -1,4 +1,4 @@
-//! For tests: an exporter of this process, and attachments to it that are made as another process makes them.
+//! Test helpers: an exporter in this process, and attachments to it like those of another process.
 
 use super::{Attachment, ContextId, Link};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
 pub(crate) const LEN: usize = 1 << 21;
-/// The first segment's number.
+/// Number of the first segment.
 const SEGMENT: u32 = 1 << 31 | 5;
 
 /// Memory without a descriptor.
@@ -28,7 +28,7 @@ impl HandleOnly {
         BackendBlob::new(&[self.0; 80])
     }
 
-    /// Returns what importers get of the first one that is shared.
+    /// Returns what importers receive for the first shared memory.
     pub(crate) fn found(&self) -> FetchedHandle {
         FetchedHandle {
             segment: SEGMENT + u32::from(self.0),
@@ -52,7 +52,7 @@ impl Shared for HandleOnly {
     }
 }
 
-/// An exporter with memory of which only a driver's handle crosses.
+/// An exporter of memory that only a driver's handle can share.
 pub(crate) struct Exporting {
     pub(crate) exporter: Arc<Exporter>,
     directory: PathBuf,
@@ -71,12 +71,13 @@ impl Exporting {
         }
     }
 
-    /// Shares memory, and returns what its handle says.
+    /// Shares memory, and returns the fields of its handle.
     pub(crate) fn share(&self, number: u8, access: Access) -> Fields {
         self.share_memory(number, Arc::new(HandleOnly(number)), access)
     }
 
-    /// Does so for memory of any kind, as the segment with this number.
+    /// Shares memory of any kind as segment `SEGMENT + number`, and returns the fields of its
+    /// handle.
     pub(crate) fn share_memory(
         &self,
         number: u8,
@@ -128,7 +129,7 @@ impl Exporting {
 }
 
 impl Attachment {
-    /// Breaks the connection, as the exporter's death does.
+    /// Breaks the connection, like the exporter's death.
     pub(crate) fn break_off(&self) {
         match &self.link {
             Link::Remote { connection, .. } => connection.hang_up(),

@@ -1,4 +1,4 @@
-//! Memory that crosses by a driver's handle: what its importer learns, and when.
+//! Tests of memory that is shared by a driver's handle: what its importer learns, and when.
 
 use super::testing::{DEADLINE, Exporting, HandleOnly};
 use super::*;
@@ -7,7 +7,7 @@ use crate::ipc::broker::{FetchedHandle, FetchedPieces};
 use crate::types::Access;
 use std::time::Instant;
 
-/// Opens memory, and returns what the catalog told ahead of the exporter's answer, and the answer.
+/// Opens memory. Returns the handles from the catalog before the exporter's reply, and the reply.
 fn fetch(
     attachment: &Arc<Attachment>,
     fields: &Fields,
@@ -44,7 +44,7 @@ fn a_drivers_handle_is_there_before_the_answer_that_says_that_it_may_be_used() {
         assert_eq!(ahead, [found(number)]);
         assert_eq!(answer.unwrap(), found(number));
     }
-    // The exporter has the last word.
+    // The exporter's reply decides.
     let (_, answer) = fetch(&attachment, &read_only, Access::ReadWrite);
     assert!(matches!(answer, Err(Error::ReadOnly)), "{answer:?}");
     // Only descriptors can be held.
@@ -94,7 +94,7 @@ fn without_its_key_a_drivers_handle_is_neither_read_nor_given() {
     assert_eq!(ahead, []);
     other.key = Key::from_bytes([9; 16]);
     assert_eq!(fetch(&attachment, &other, Access::ReadWrite).0, []);
-    // Nor is it anywhere in the clear.
+    // The handle is not stored unencrypted either.
     let sealed = attachment.catalog.sealed_handle(other.record).unwrap();
     assert!(!sealed.windows(4).any(|bytes| bytes == [2; 4]));
 }
@@ -118,7 +118,7 @@ fn the_handles_of_freed_memory_can_be_read_no_more() {
     assert_eq!(ahead, []);
     assert!(matches!(answer, Err(Error::Stale)), "{answer:?}");
     assert!(is_cleared(&freed) && !is_cleared(&kept));
-    // The catalog outlives its context, which ends in the background if it has just answered.
+    // The catalog outlives its context, which ends in the background if it has just replied.
     drop(exporting);
     let end = Instant::now() + DEADLINE;
     while !is_cleared(&kept) {
@@ -138,7 +138,7 @@ fn memory_whose_handle_is_known_is_open_until_that_is_dropped() {
     assert!(is_open());
     drop(ahead);
     assert!(!is_open());
-    // What is refused is not counted either.
+    // A rejected open is not counted either.
     let mut stale = fields;
     stale.generation += 4;
     assert!(attachment.driver_handle(&stale).is_none());

@@ -1,4 +1,4 @@
-//! Addresses of exporters: one socket for each process, in a directory.
+//! Addresses of exporters: each process has one socket in a directory.
 
 use crate::error::{Error, Result};
 use crate::os::fork::PerProcess;
@@ -8,23 +8,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The environment variable that names the socket directory. Set it to one directory in all
-/// containers that share.
+/// The environment variable that names the socket directory. Set it to the same directory in all
+/// containers that share objects.
 pub const SOCKET_DIR_VARIABLE: &str = "CROSSHANDLE_SOCKET_DIR";
 
-/// The users whose processes may open what a context exports, and whose exports it may open.
+/// The users whose processes may open what a context exports, and whose exports the context may
+/// open.
 ///
-/// In a user namespace that does not map all users, the kernel shows each of the others as the same
-/// one (65534, `nobody`). That one is admitted by [`Anyone`](Self::Anyone) alone.
+/// In a user namespace that does not map all users, the kernel shows each unmapped user as the same
+/// one (65534, `nobody`). Only [`Anyone`](Self::Anyone) admits that user.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum PeerPolicy {
-    /// Processes of this process's effective user.
+    /// Only processes of this process's effective user.
     #[default]
     SameUser,
-    /// Processes of these users too.
+    /// Processes of this process's effective user and of these users.
     Users(Vec<u32>),
-    /// All users who can reach the socket directory.
+    /// All users who can access the socket directory.
     Anyone,
 }
 
@@ -40,7 +41,7 @@ impl PeerPolicy {
     }
 }
 
-/// Returns the random number that names this process to importers. Never zero.
+/// Returns the random number that identifies this process to importers. Never zero.
 pub(crate) fn exporter_id() -> Result<u64> {
     static ID: PerProcess<OnceLock<u64>> = PerProcess::new(OnceLock::new);
     if let Some(id) = ID.get() {
@@ -52,7 +53,8 @@ pub(crate) fn exporter_id() -> Result<u64> {
     Ok(*ID.get_or_init(|| u64::from_ne_bytes(bytes).max(1)))
 }
 
-/// Returns the directories to look in, best first. The first one is where exporters listen.
+/// Returns the directories that are searched for exporters, in order of preference. Exporters
+/// listen in the first one.
 pub(crate) fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
     if let Some(path) = chosen {
         return vec![path.to_owned()];
@@ -80,17 +82,18 @@ pub(super) fn is_set_by_environment() -> bool {
     std::env::var_os(SOCKET_DIR_VARIABLE).is_some_and(|path| !path.is_empty())
 }
 
-/// Returns the socket directories of this process, best first, unless
-/// [`ContextOptions::socket_dir`](crate::ContextOptions::socket_dir) names one. Exporters listen in
-/// the first one; importers look in all. They may not exist yet.
+/// Returns the socket directories of this process in order of preference. Exporters listen in the
+/// first one, and importers search all of them. They may not exist yet.
+/// [`ContextOptions::socket_dir`](crate::ContextOptions::socket_dir) takes precedence.
 pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }
 
-/// The end of the names under which a holder answers for exporters.
+/// Suffix of the names under which a holder serves exporters' importers.
 const HELD_SUFFIX: &str = ".held";
 
-/// Returns the exporter that a holder answers for under this name; `None` for other names.
+/// Returns the exporter whose importers a holder serves under this name, or `None` for other
+/// names.
 pub(crate) fn held_exporter_of(name: &str) -> Option<u64> {
     let (exporter, _) = exporter_of(&format!("{}.sock", name.strip_suffix(HELD_SUFFIX)?))?;
     Some(exporter)
@@ -101,12 +104,12 @@ pub(super) fn socket_name(exporter: u64) -> String {
     format!("{exporter:016x}.sock")
 }
 
-/// Returns the name of an exporter's socket until it listens.
+/// Returns the name of an exporter's socket before it listens.
 pub(super) fn unnamed_name(exporter: u64) -> String {
     format!("{exporter:016x}.new")
 }
 
-/// Returns the name under which a holder answers for what an exporter has handed over.
+/// Returns the name under which a holder serves memory that an exporter has handed over.
 pub(crate) fn held_name(exporter: u64) -> String {
     format!("{exporter:016x}{HELD_SUFFIX}")
 }
@@ -116,8 +119,8 @@ pub(super) fn socket_path(directory: &Path, exporter: u64) -> PathBuf {
     directory.join(socket_name(exporter))
 }
 
-/// Returns the exporter whose socket has this name, and whether it is the name of one that does not listen
-/// yet. `None` for names that no exporter uses.
+/// Returns the exporter of a socket name, and whether it is the name of a socket that does not
+/// listen yet. Returns `None` for names that no exporter uses.
 pub(crate) fn exporter_of(name: &str) -> Option<(u64, bool)> {
     let (number, kind) = name.split_once('.')?;
     let is_unnamed = match kind {

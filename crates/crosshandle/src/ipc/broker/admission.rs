@@ -1,13 +1,13 @@
-//! Admission: how many connections an exporter keeps, and for whom.
+//! Admission limits the number of connections that an exporter keeps, and for which users.
 //!
-//! Who connects takes a descriptor of the exporter before it has shown that it may. So
-//! connections that are not attached to a context are few, and have little time and few requests. If
-//! there are too many, the oldest one goes that has been answered and is not attached all the same, or
-//! else the oldest one that has sent nothing. So an importer, whose first request attaches it, gets
-//! through between thousands that say nothing, and thousands that ask and ask. Attached ones are
-//! limited too, and more so those of other users.
+//! A peer that connects takes a descriptor of the exporter before it has shown a key. Unattached
+//! connections are therefore few, and have little time and few requests. If there are too many, the
+//! exporter drops the oldest one that has had a reply without attaching, or otherwise the oldest
+//! one that has sent nothing. An importer attaches with its first request, so it succeeds even
+//! among thousands of idle connections, and among thousands that only send requests. Attached
+//! connections are limited too, and those of other users more strictly.
 //!
-//! This is the policy and its account alone; the listener and the clients hang up.
+//! This module only decides and counts. The listener and the clients hang up.
 
 use crate::ipc::tuning::{
     MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
@@ -20,21 +20,21 @@ use std::collections::BTreeMap;
 use std::os::fd::RawFd;
 use std::time::Instant;
 
-/// The number of a connection; later ones have greater numbers.
+/// The number of a connection. Later connections have greater numbers.
 pub(super) type Number = u64;
 
-/// The numbers of connections that are allowed at a time: of attached ones, by the descriptors that the
+/// Limits on simultaneous connections. Attached connections count by the descriptors that the
 /// process keeps for them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limits {
     attached: usize,
     attached_of_stranger: usize,
-    /// The lowest number of a descriptor that is kept in reserve.
+    /// The lowest descriptor number that is reserved.
     reserved: usize,
 }
 
 impl Limits {
-    /// Returns the limits of a process that may have this many descriptors.
+    /// Returns the limits of a process with this descriptor limit.
     pub(super) fn of(descriptors: u64) -> Self {
         let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
         let reserve = MAX_RESERVED_DESCRIPTORS.min(descriptors / MAX_RESERVED_PART);
@@ -45,17 +45,17 @@ impl Limits {
         }
     }
 
-    /// Returns whether this descriptor leaves the reserve as it is. The system gives the lowest number
-    /// that is free, so the greater ones are free as a rule.
+    /// Returns whether a descriptor with this number leaves the reserve untouched. The kernel gives
+    /// the lowest free number, so greater numbers are usually free.
     pub(super) fn has_room(&self, descriptor: RawFd) -> bool {
         usize::try_from(descriptor).is_ok_and(|number| number < self.reserved)
     }
 }
 
-/// A connection that is not attached to a context. `C`: what it takes to hang up.
+/// A connection that is not attached to a context. `C` is a reference that can hang it up.
 struct Unattached<C> {
     uid: u32,
-    /// How often it has sent something.
+    /// Number of messages that it has sent.
     requests: u32,
     deadline: Instant,
     connection: C,
@@ -64,30 +64,30 @@ struct Unattached<C> {
 /// A connection that is attached to a context.
 struct Attached {
     uid: u32,
-    /// The descriptors that the process keeps for it.
+    /// Number of descriptors that the process keeps for it.
     descriptors: usize,
 }
 
 /// The connections of a process.
 pub(super) struct Admission<C> {
-    /// The user that the process runs as.
+    /// The user id of the process.
     own_uid: u32,
     next: Number,
-    /// By age, the oldest first.
+    /// Sorted by age, the oldest first.
     unattached: BTreeMap<Number, Unattached<C>>,
     attached: HashMap<Number, Attached>,
-    /// The descriptors for attached connections by user.
+    /// Number of descriptors for attached connections, by user.
     attached_of: HashMap<u32, usize>,
 }
 
-/// The answer to a newcomer.
+/// The decision on a newcomer.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum Verdict<C> {
-    /// It may stay.
+    /// The newcomer may stay.
     Welcome,
-    /// It may stay, and this one is to be hung up.
+    /// The newcomer may stay, and this connection must be hung up.
     InsteadOf(C),
-    /// There are too many.
+    /// There are too many connections.
     Refused,
 }
 
@@ -141,8 +141,8 @@ impl<C> Admission<C> {
         verdict
     }
 
-    /// Takes note that a connection has sent something: it gets more time. Returns whether it may have
-    /// an answer; if not, it is to be hung up.
+    /// Records a message of a connection, which gets more time. Returns whether it may have a
+    /// reply. If not, the caller must hang it up.
     pub(super) fn spoke(&mut self, number: Number, now: Instant) -> bool {
         let Some(connection) = self.unattached.get_mut(&number) else {
             return true;
@@ -152,8 +152,8 @@ impl<C> Admission<C> {
         connection.requests <= MAX_UNATTACHED_REQUESTS
     }
 
-    /// Returns whether there is room among the attached ones for a connection for which the process keeps
-    /// so many descriptors, that of the connection included. Not if it is to be hung up already.
+    /// Returns whether a connection may attach, given the number of descriptors that the process
+    /// keeps for it, including its own. Returns `false` if the connection must already be hung up.
     pub(super) fn may_attach(&self, number: Number, descriptors: usize, limits: &Limits) -> bool {
         self.unattached.get(&number).is_some_and(|connection| {
             let uid = connection.uid;
@@ -164,7 +164,7 @@ impl<C> Admission<C> {
         })
     }
 
-    /// Counts a connection, and so many descriptors for it, among the attached ones from now on.
+    /// Counts a connection and its descriptors as attached from now on.
     pub(super) fn attach(&mut self, number: Number, descriptors: usize) {
         if let Some(Unattached { uid, .. }) = self.unattached.remove(&number) {
             self.attached.insert(number, Attached { uid, descriptors });
@@ -172,7 +172,7 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a connection that has ended.
     pub(super) fn leave(&mut self, number: Number) {
         self.unattached.remove(&number);
         let Some(Attached { uid, descriptors }) = self.attached.remove(&number) else {
@@ -186,12 +186,12 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Returns when the next connection has had its time.
+    /// Returns the earliest deadline of a connection.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.unattached.values().map(|of| of.deadline).min()
     }
 
-    /// Takes out the connections that have had their time, to be hung up.
+    /// Removes and returns the connections past their deadline, which the caller hangs up.
     pub(super) fn take_late(&mut self, now: Instant) -> Vec<C> {
         let late = self.unattached.extract_if(.., |_, of| of.deadline <= now);
         late.map(|(_, of)| of.connection).collect()
@@ -201,8 +201,9 @@ impl<C> Admission<C> {
         self.unattached.values().filter(|of| of.uid == uid).count()
     }
 
-    /// Makes room for a newcomer: at the cost of the stranger who has most connections, or else, for
-    /// one of our own user, of our own.
+    /// Makes room for a newcomer by dropping a connection of the stranger with the most
+    /// connections. If there are no strangers, a newcomer of our own user replaces a connection of
+    /// our own user.
     fn take_for(&mut self, is_stranger: bool) -> Verdict<C> {
         let strangers = self.unattached.values().map(|of| of.uid);
         let strangers = strangers.filter(|uid| *uid != self.own_uid);
@@ -214,8 +215,8 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Takes out the oldest connection of some users that was answered without being attached, or else
-    /// the oldest.
+    /// Removes the oldest connection of some users that had a reply without attaching, or otherwise
+    /// their oldest connection.
     fn take_oldest(&mut self, is_theirs: impl Fn(u32) -> bool) -> Verdict<C> {
         let theirs = self.unattached.iter().filter(|(_, of)| is_theirs(of.uid));
         let oldest = theirs.min_by_key(|(number, of)| (of.requests == 0, **number));
@@ -289,7 +290,7 @@ mod tests {
         exporter.welcome(OWN);
         assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[0]));
         assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(all[2]));
-        // Hung up already.
+        // This connection was hung up already.
         assert!(!exporter.attach(all[2]));
         assert!(exporter.attach(all[3]));
     }
@@ -301,7 +302,7 @@ mod tests {
         for number in &all[5..] {
             assert!(exporter.admission.spoke(*number, exporter.now));
         }
-        // Newcomers stay, who have had no time to say anything.
+        // Newcomers stay, because they have had no time to send anything.
         for number in &all[5..] {
             let (newcomer, verdict) = exporter.connect(OWN);
             assert_eq!(verdict, Verdict::InsteadOf(*number));
@@ -354,7 +355,7 @@ mod tests {
                 break (number, verdict);
             }
         };
-        // The first stranger's.
+        // This connection belongs to the first stranger.
         assert_eq!(last.1, Verdict::InsteadOf(own + 1));
         for _ in 0..MAX_UNATTACHED - 1 {
             let Verdict::InsteadOf(gone) = exporter.connect(OWN).1 else {
@@ -362,7 +363,7 @@ mod tests {
             };
             assert_ne!(gone, own);
         }
-        // Now all are the owner's.
+        // Now all connections belong to the owner.
         assert_eq!(exporter.connect(STRANGER).1, Verdict::Refused);
         assert_eq!(exporter.connect(OWN).1, Verdict::InsteadOf(own));
     }

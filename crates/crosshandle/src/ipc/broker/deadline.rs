@@ -5,15 +5,15 @@ use crate::sync::Deadline;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// The deadline of one open, which covers all its questions to the exporter: connecting, attaching,
-/// fetching.
+/// The deadline of one open, which covers all its requests to the exporter: connecting, attaching
+/// and fetching.
 ///
-/// The time runs from the first [`get`](Self::get) on. An open that needs no question never calls
-/// it, and so never reads the clock, which would double the time of such an open. Work of this
-/// process, such as mapping what has come, does not count ([`excluding`](Self::excluding)).
+/// The time starts at the first call of [`get`](Self::get). An open without a request never calls
+/// it, and so never reads the clock, which would double the duration of such an open. Work of this
+/// process, such as mapping received memory, does not count ([`excluding`](Self::excluding)).
 pub(crate) struct OpenDeadline {
     timeout: Duration,
-    /// `None` before the first look.
+    /// `None` before the first call of `get`.
     end: Cell<Option<Deadline>>,
 }
 
@@ -26,7 +26,7 @@ impl OpenDeadline {
         }
     }
 
-    /// Returns the deadline, and starts its time at the first call.
+    /// Returns the deadline. The first call starts the time.
     pub(crate) fn get(&self) -> Deadline {
         self.end.get().unwrap_or_else(|| {
             let end = interrupt::deadline(Deadline::after(self.timeout));
@@ -35,7 +35,7 @@ impl OpenDeadline {
         })
     }
 
-    /// Calls `work`, and postpones the deadline by the time that it takes.
+    /// Calls `work`, and postpones the deadline by its duration.
     pub(crate) fn excluding<R>(&self, work: impl FnOnce() -> R) -> R {
         let began = Instant::now();
         let result = work();

@@ -1,35 +1,36 @@
-//! The socket directory, held by a descriptor: what is done in it is done in the directory that was
-//! looked at, whatever happens to its path meanwhile.
+//! The socket directory, opened as a descriptor. All operations happen in the directory that was
+//! checked, even if its path changes.
 
 use super::address::SOCKET_DIR_VARIABLE;
 use crate::error::{Error, Result};
 use crate::os::{is_planted, process};
 use rustix::fs::{self, AtFlags, Dir, FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use std::ffi::OsStr;
 use std::fs::DirBuilder;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Bytes of the longest socket directory: what fits into a socket address, less a socket's name.
+/// Maximum length of a socket directory's path in bytes. A socket address must also have room for
+/// the socket's name.
 const MAX_DIRECTORY_BYTES: usize = 107 - 24;
 
-/// Bits of a mode: others or the group may write.
+/// Permission bits that let the group or others write.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
-/// The bit of a mode: only owners remove what is in a directory.
+/// Mode bit that lets only owners remove entries.
 const STICKY: u32 = 0o1000;
 
-/// A directory that exists and is safe to listen in.
+/// An existing directory that is safe to listen in.
 #[derive(Debug)]
 pub(super) struct SocketDirectory {
     path: PathBuf,
-    /// Good for looking up names, even where this user may not list them.
+    /// Descriptor for looking up names, even if this user may not list them.
     place: OwnedFd,
     id: DirectoryId,
 }
 
-/// The identity of a directory, whatever path leads to it.
+/// The identity of a directory, whatever its path.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct DirectoryId {
     device: u64,
@@ -37,10 +38,11 @@ pub(super) struct DirectoryId {
 }
 
 impl SocketDirectory {
-    /// Opens a directory, and makes it first if it is not there. `shared`: other users are admitted.
+    /// Opens a directory, and creates it if necessary. If `shared`, other users are admitted.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a directory that cannot be used or that others can change.
+    /// [`Error::InvalidArgument`] for a directory that cannot be used or that other users can
+    /// change.
     pub(super) fn open(path: &Path, shared: bool) -> Result<Self> {
         if path.as_os_str().len() > MAX_DIRECTORY_BYTES {
             return Err(Error::invalid(format!(
@@ -49,7 +51,7 @@ impl SocketDirectory {
             )));
         }
         let unusable = |errno: Errno| match errno {
-            // Not the directory's fault.
+            // This error is not specific to the directory.
             Errno::MFILE | Errno::NFILE => Error::os("opening the socket directory")(errno),
             errno => Error::invalid(format!(
                 "the socket directory {} cannot be used: {}; set {SOCKET_DIR_VARIABLE}",
@@ -69,7 +71,8 @@ impl SocketDirectory {
             Err(errno) => return Err(unusable(errno)),
         };
         let status = fs::fstat(&place).map_err(unusable)?;
-        // A user who can write there could replace this process's socket, unless the directory is sticky.
+        // A user with write access could replace this process's socket, unless the directory is
+        // sticky.
         let is_open = status.st_mode & WRITABLE_BY_OTHERS != 0 && status.st_mode & STICKY == 0;
         if !shared && !is_open && process::is_nobody(status.st_uid) {
             return Err(Error::invalid(format!(
@@ -96,11 +99,11 @@ impl SocketDirectory {
         })
     }
 
-    /// Opens a directory to look after what this user has in it; `None` if there is none. It may be one
-    /// that nobody should listen in.
+    /// Opens a directory to inspect this user's entries, or returns `None` if it does not exist.
+    /// The directory may be unsafe to listen in.
     pub(super) fn existing(path: &Path) -> Result<Option<Self>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let place = match fs::open(path, flags, Mode::empty()) {
+        let place = match open_at(fs::CWD, path, flags, Mode::empty()) {
             Ok(place) => place,
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(errno),
@@ -116,14 +119,14 @@ impl SocketDirectory {
         }))
     }
 
-    /// Makes a directory if there is none, and finds it. `None`: it is a symbolic link that another user
-    /// may have placed there.
+    /// Opens a directory, and creates it if necessary. Returns `None` if it is a symbolic link that
+    /// another user may have placed there.
     fn find(path: &Path, shared: bool) -> Result<Option<OwnedFd>, Errno> {
         const FLAGS: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let mode = if shared { 0o711 } else { 0o700 };
-        // Of `/` and of paths that end in `..` no last part can be a link.
+        // The last component of `/`, or of a path that ends in `..`, cannot be a link.
         let Some(Component::Normal(name)) = path.components().next_back() else {
-            return fs::open(path, FLAGS, Mode::empty()).map(Some);
+            return open_at(fs::CWD, path, FLAGS, Mode::empty()).map(Some);
         };
         let around = match path.parent() {
             Some(around) if !around.as_os_str().is_empty() => around,
@@ -131,14 +134,14 @@ impl SocketDirectory {
         };
         let made = DirBuilder::new().recursive(true).mode(mode).create(around);
         made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        let around = fs::open(around, FLAGS, Mode::empty())?;
-        // One that is there is found even where this user could not make one.
+        let around = open_at(fs::CWD, around, FLAGS, Mode::empty())?;
+        // An existing directory is opened even if this user could not create it.
         let made = fs::mkdirat(&around, name, Mode::from_raw_mode(mode));
         let no_follow = match is_planted("finding-11") {
             true => OFlags::empty(),
             false => OFlags::NOFOLLOW,
         };
-        match fs::openat(&around, name, FLAGS | no_follow, Mode::empty()) {
+        match open_at(&around, name, FLAGS | no_follow, Mode::empty()) {
             Err(Errno::NOENT) => Err(made.err().unwrap_or(Errno::NOENT)),
             Err(errno @ (Errno::LOOP | Errno::NOTDIR)) => {
                 let link = fs::statat(&around, name, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -146,20 +149,20 @@ impl SocketDirectory {
                     return Err(errno);
                 }
                 let status = fs::fstat(&around)?;
-                // Sticky or not: others could have been first to take the name.
+                // Even if the directory is sticky, other users could have taken the name first.
                 if status.st_mode & WRITABLE_BY_OTHERS != 0 || !is_trusted(status.st_uid) {
                     return Ok(None);
                 }
-                fs::openat(&around, name, FLAGS, Mode::empty()).map(Some)
+                open_at(&around, name, FLAGS, Mode::empty()).map(Some)
             }
             result => result.map(Some),
         }
     }
 
-    /// Opens the directory for its entries and locks, which takes the right to list it.
+    /// Opens the directory for its entries and locks, which needs the permission to list it.
     pub(super) fn open_entries(&self) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        fs::openat(&self.place, ".", flags, Mode::empty())
+        open_at(&self.place, ".", flags, Mode::empty())
     }
 
     /// Returns the directory's entries.
@@ -171,12 +174,12 @@ impl SocketDirectory {
         self.id
     }
 
-    /// Returns the path of an entry, for the calls that take nothing else.
+    /// Returns the path of an entry, for calls that accept only paths.
     pub(super) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
 
-    /// Returns what is known of a socket of this user; `None` for anything else of that name.
+    /// Returns the status of a socket of this user, or `None` for any other entry.
     pub(super) fn own_socket(&self, name: &str) -> Option<Stat> {
         let status = fs::statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let is_own = status.st_uid == rustix::process::geteuid().as_raw();
@@ -184,7 +187,7 @@ impl SocketDirectory {
         (is_own && is_socket).then_some(status)
     }
 
-    /// Sets the permissions of an entry that is no link.
+    /// Sets the permissions of an entry that is not a link.
     pub(super) fn set_mode(&self, name: &str, mode: u32) -> Result<(), Errno> {
         fs::chmodat(
             &self.place,
@@ -194,44 +197,46 @@ impl SocketDirectory {
         )
     }
 
-    /// Gives an entry another name, in place of what has that name.
+    /// Renames an entry, and replaces an existing entry with the new name.
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<(), Errno> {
         fs::renameat(&self.place, from, &self.place, to)
     }
 
-    /// Gives an entry a second name, which nothing has yet ([`Errno::EXIST`]).
+    /// Gives an entry a second name. Fails with [`Errno::EXIST`] if the name exists.
     pub(super) fn link(&self, from: &str, to: &str) -> Result<(), Errno> {
         fs::linkat(&self.place, from, &self.place, to, AtFlags::empty())
     }
 
-    /// Returns whether two names are there and of one file.
+    /// Returns whether two names exist and refer to the same file.
     pub(super) fn are_same(&self, one: &str, other: &str) -> bool {
         self.file_id(one)
             .is_some_and(|file| self.file_id(other) == Some(file))
     }
 
-    /// Returns which file has a name, if there is one.
+    /// Returns the identity of the file with a name, if it exists.
     pub(super) fn file_id(&self, name: &str) -> Option<(u64, u64)> {
         let status = fs::statat(&self.place, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some((status.st_dev, status.st_ino))
     }
 
-    /// Opens a file of this user, and makes it first if there is none.
+    /// Opens a file of this user, and creates it if necessary.
     pub(super) fn create(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+        open_at(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Makes a file of this user that nobody else may read or write ([`Errno::EXIST`] if something has the name).
+    /// Creates a file that only this user may read or write. Fails with [`Errno::EXIST`] if the
+    /// name exists.
     pub(super) fn create_new(&self, name: &str) -> Result<OwnedFd, Errno> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        fs::openat(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
+        open_at(&self.place, name, flags, Mode::RUSR | Mode::WUSR)
     }
 
-    /// Opens a file that only this user may have written and read; `None` for anything else of that name.
+    /// Opens a file that only this user can have written or read, or returns `None` for any other
+    /// entry.
     pub(super) fn own_file(&self, name: &str) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = fs::openat(&self.place, name, flags, Mode::empty()).ok()?;
+        let file = open_at(&self.place, name, flags, Mode::empty()).ok()?;
         let status = fs::fstat(&file).ok()?;
         let is_own = status.st_uid == rustix::process::geteuid().as_raw()
             && FileType::from_raw_mode(status.st_mode) == FileType::RegularFile
@@ -239,16 +244,26 @@ impl SocketDirectory {
         is_own.then_some(file)
     }
 
-    /// Removes an entry that is no directory.
+    /// Removes an entry that is not a directory.
     pub(super) fn remove(&self, name: &str) -> Result<(), Errno> {
         fs::unlinkat(&self.place, name, AtFlags::empty())
     }
 }
 
-/// Returns whether what a user owns is changed by nobody else than this process's user and root.
+/// Returns whether only this process's user and root can change what a user owns.
 fn is_trusted(owner: u32) -> bool {
     let own = rustix::process::geteuid().as_raw();
     owner == 0 || owner == own && !process::is_nobody(owner)
+}
+
+/// Opens a path that starts at a directory. Some file systems are interrupted by signals.
+fn open_at(
+    around: impl AsFd,
+    path: impl AsRef<Path>,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    retry_on_intr(|| fs::openat(&around, path.as_ref(), flags, mode))
 }
 
 #[cfg(test)]
@@ -257,7 +272,7 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// A directory that is removed at the end.
+    /// A directory that is removed on drop.
     struct Sandbox(PathBuf);
 
     impl Sandbox {
@@ -293,7 +308,7 @@ mod tests {
             assert!(refused.to_string().contains("symbolic link"), "{refused}");
             SocketDirectory::open(&target, false).expect("no link");
         }
-        // Where only this user could have made it, it is this user's will.
+        // A link is accepted if only this user could have created it.
         place.set_mode(0o700);
         let linked = SocketDirectory::open(&link, false).expect("an own link");
         let direct = SocketDirectory::open(&target, false).expect("no link");
@@ -313,7 +328,7 @@ mod tests {
         fs::set_permissions(&deep, Permissions::from_mode(0o777)).expect("changed");
         assert!(SocketDirectory::open(&deep, false).is_err());
         SocketDirectory::open(&deep, true).expect("others are admitted");
-        // What happens to the path does not matter.
+        // Later changes of the path do not matter.
         let moved = place.0.join("moved");
         fs::rename(&deep, &moved).expect("moved");
         fs::write(moved.join("entry"), "").expect("a file");

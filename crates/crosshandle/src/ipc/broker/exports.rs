@@ -1,4 +1,4 @@
-//! What a context exports, as the broker sees it.
+//! The broker's interface to a context's exports.
 
 use super::client::Client;
 use super::protocol::{BackendBlob, PiecePart, PieceSpan, ProgramName, Refusal};
@@ -11,26 +11,27 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A context's exports, as the exchange thread uses them. None of the methods blocks or calls a
-/// driver. All but the first check that the credential is that of an object of this context.
+/// A context's exports, as the exchange thread uses them. No method blocks or calls a driver,
+/// unless it says so. All methods with a credential check that it belongs to an object of this
+/// context.
 pub(crate) trait Exports: Send + Sync {
-    /// Returns the number of the context in the process that made it.
+    /// Returns the number of the context in the process that created it.
     fn number(&self) -> u32;
 
     /// Returns whether this user's processes may attach.
     fn admits(&self, uid: u32) -> bool;
 
-    /// Returns how many descriptors this process keeps for an importer that is attached, beside that
-    /// of its connection.
+    /// Returns how many descriptors this process keeps for an attached importer, in addition to its
+    /// connection's descriptor.
     fn descriptors_kept(&self) -> usize;
 
-    /// Lets an importer in.
+    /// Attaches an importer.
     fn attach(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal>;
 
-    /// Returns the chunks of the catalog and of an importer's ledger that a record lies in.
+    /// Returns the chunks of the catalog and of an importer's ledger that contain a record.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory for an importer; of memory that consists of pieces, some of them.
+    /// Finds memory for an importer. If the memory consists of pieces, finds some of them.
     fn memory(
         &self,
         owner: u16,
@@ -45,107 +46,107 @@ pub(crate) trait Exports: Send + Sync {
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
 
-    /// Describes the context for people, and lists at most so many objects of each kind. May take
-    /// milliseconds: not for the exchange thread.
+    /// Describes the context for people, and lists at most `most` objects of each kind. May take
+    /// milliseconds, so the exchange thread must not call it.
     fn describe(&self, most: usize) -> ContextReport;
 
-    /// Takes note that an importer has hung up: fails its unfinished signals and forgets its opens.
+    /// Processes the hang-up of an importer: fails its unfinished signals and discards its opens.
     fn detach(&self, owner: u16);
 
-    /// Ends one use of the exports. If it was the last, they are dropped in the background.
+    /// Ends one use of the exports. After the last use, they are dropped in the background.
     fn release(self: Arc<Self>);
 
-    /// Returns the exports as their own type, for an importer in the same process.
+    /// Returns the exports as their concrete type, for an importer in the same process.
     fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
 }
 
-/// An importer that wants to attach, and the object whose handle it has.
+/// An importer that wants to attach, and the object of its handle.
 pub(crate) struct Newcomer {
     pub(crate) credential: Credential,
-    /// The process id in this process's PID namespace; 0 if it has none there.
+    /// The process id in this process's PID namespace, or 0 if it has none there.
     pub(crate) pid: u32,
     pub(crate) uid: u32,
     pub(crate) program: ProgramName,
 }
 
-/// An importer's place.
+/// The result of attaching.
 pub(crate) struct Attached {
     pub(crate) owner: u16,
-    /// The descriptors of the first chunks of catalog and ledger.
+    /// Descriptors of the first chunks of catalog and ledger.
     pub(crate) files: [Arc<OwnedFd>; 2],
     pub(crate) locks_ledger: bool,
 }
 
-/// The answer to a request for an object.
+/// The result of finding an object.
 pub(crate) enum Fetch {
     /// The object is ready.
     Ready(Supply),
-    /// The object takes a call, which may block in a driver.
+    /// The object needs a call, which may block in a driver.
     CallsDriver {
-        /// Whether the object consists of pieces, whose descriptors are many.
+        /// Whether the object consists of pieces, which have many descriptors.
         brings_many: bool,
         call: Box<dyn FnOnce() -> Result<Supply, Refusal> + Send>,
     },
 }
 
-/// What an importer gets of an object.
+/// The delivery of an object to an importer.
 pub(crate) enum Supply {
     /// The object's own descriptor.
     Whole(Fetched),
     /// Descriptors of some of its pieces.
     Pieces(FetchedPieces),
-    /// The driver's handle to it, which has no descriptor.
+    /// The driver's handle of an object without a descriptor.
     DriverHandle(FetchedHandle),
 }
 
-/// A driver's handle to a segment, and what belongs to it.
+/// A driver's handle of a segment, with the segment's properties.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct FetchedHandle {
-    /// The number that handles give the segment.
+    /// The segment number that handles contain.
     pub(crate) segment: u32,
-    /// Bytes in the segment.
+    /// Size of the segment in bytes.
     pub(crate) len: u64,
     /// The handle, which only the backends of both sides understand.
     pub(crate) handle: BackendBlob,
 }
 
-/// Some pieces of a segment that consists of pieces.
+/// Some of the pieces of a segment.
 pub(crate) struct FetchedPieces {
-    /// The number that handles give the segment.
+    /// The segment number that handles contain.
     pub(crate) segment: u32,
-    /// Bytes in the segment.
+    /// Size of the segment in bytes.
     pub(crate) len: u64,
     pub(crate) batch: PieceBatch,
 }
 
-/// Pieces that cross with one message.
+/// Pieces that are sent with one message.
 pub(crate) struct PieceBatch {
-    /// The number of all pieces of the segment.
+    /// Number of all pieces of the segment.
     pub(crate) total: u32,
-    /// The number of the first piece here.
+    /// Number of the first piece in this batch.
     pub(crate) first: u32,
     pub(crate) files: Vec<PieceFile>,
-    /// The blob of each piece that the exporter's backend sends to the importer's.
+    /// The blob for each piece, from the exporter's backend to the importer's.
     pub(crate) note: BackendBlob,
 }
 
-/// A piece on its way.
+/// A piece in a message.
 pub(crate) struct PieceFile {
     pub(crate) file: Arc<OwnedFd>,
     pub(crate) part: PiecePart,
-    /// What to drop after `file`, of a descriptor that a peer sent.
+    /// The disposal of a peer's descriptor, which is dropped after `file`.
     pub(crate) disposal: Option<Disposal>,
 }
 
-/// An object's descriptor and what belongs to it.
+/// An object's descriptor, with the object's properties.
 pub(crate) struct Fetched {
     pub(crate) file: Arc<OwnedFd>,
-    /// The number that handles to this object give its segment.
+    /// The segment number that handles to this object contain.
     pub(crate) segment: u32,
-    /// Bytes in the segment.
+    /// Size of the segment in bytes.
     pub(crate) len: u64,
-    /// The blob that the exporter's backend sends to the importer's.
+    /// The blob from the exporter's backend to the importer's.
     pub(crate) note: BackendBlob,
-    /// What to drop after `file`, of a descriptor that a peer sent.
+    /// The disposal of a peer's descriptor, which is dropped after `file`.
     pub(crate) disposal: Option<Disposal>,
 }

@@ -1,9 +1,10 @@
-//! The files of a holder in a socket directory: its lock, the socket at which it is asked for names, the
-//! socket at which it answers importers, and that socket's names, one for each exporter that has handed
-//! something over.
+//! The files of a holder in a socket directory: a lock, a socket for programs, a socket for
+//! importers, and a journal.
 //!
-//! The names are links to one socket, so whoever has its descriptor answers under all of them: a
-//! successor has it before it is needed, and connections wait in its queue while the holder changes.
+//! The socket for importers also has one name for each exporter that has handed memory over. These
+//! names are links to the same socket, so a process that has its descriptor serves importers under
+//! all of them. A successor has the descriptor in advance, and connections wait in the socket's
+//! queue while the holder changes.
 
 use super::address::{held_exporter_of, held_name};
 use super::directory::SocketDirectory;
@@ -17,21 +18,22 @@ use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// The name of the socket at which programs ask for names, and hand memory over.
+/// Name of the socket at which programs ask for names and hand memory over.
 const CONTROL: &str = "holder.sock";
-/// The name of the socket at which importers ask for memory.
+/// Name of the socket at which importers ask for memory.
 const IMPORTERS: &str = "holder.importers";
-/// The name of the file that the living holder has locked.
+/// Name of the file that the living holder has locked.
 const LOCK: &str = "holder.lock";
-/// The beginning of the names of files that say what is held, for a holder that comes when this one and its successor
-/// have died at once. Behind it come a number, which counts the files, and a random one: another user of the
-/// directory cannot take the name before. The release before wrote one file of this very name.
+/// Prefix of the names of journal files. They record the held memory for a new holder, if a holder
+/// and its successor die at the same time. A counter and a random number follow the prefix, so
+/// another user of the directory cannot take the name in advance. The previous release wrote a
+/// single file with exactly this name.
 const JOURNAL: &str = "holder.journal";
 
-/// What tells a file from all others: its file system and its number there.
+/// Identity of a file: its file system and its number there.
 pub(crate) type FileId = (u64, u64);
 
-/// The files in the socket directory that are a holder's own.
+/// The files of a holder in the socket directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct HolderFiles {
     /// The socket for programs.
@@ -42,22 +44,22 @@ pub(crate) struct HolderFiles {
     pub(crate) lock: Option<FileId>,
 }
 
-/// A socket directory with a holder in it.
+/// A socket directory with a holder.
 pub(crate) struct HolderDirectory {
     directory: SocketDirectory,
     shared: bool,
 }
 
-/// The names in the directory that a new holder makes, and its successors do not.
+/// Names in the directory that a new holder creates, and a successor does not.
 pub(crate) const MADE_BY_NEW_HOLDERS: [&str; 2] = [CONTROL, IMPORTERS];
 
-/// Returns the path of a holder's socket in a directory.
+/// Returns the path of a holder's socket for programs in a directory.
 pub(crate) fn control_path(directory: &Path) -> PathBuf {
     directory.join(CONTROL)
 }
 
 impl HolderDirectory {
-    /// Opens the directory at `path`, and makes it first if it is not there. `shared`: other users are
+    /// Opens the directory at `path`, and creates it if necessary. If `shared`, other users are
     /// admitted.
     pub(crate) fn open(path: &Path, shared: bool) -> Result<Self> {
         Ok(Self {
@@ -66,7 +68,7 @@ impl HolderDirectory {
         })
     }
 
-    /// Opens the directory that is at `path` now; `None` if there is none.
+    /// Opens the directory that is at `path` now, or returns `None` if there is none.
     pub(crate) fn reopen(path: &Path, shared: bool) -> Result<Option<Self>> {
         let found = SocketDirectory::existing(path);
         match found.map_err(Error::os("opening the socket directory"))? {
@@ -75,7 +77,7 @@ impl HolderDirectory {
         }
     }
 
-    /// Returns which files have the names of a holder's files, each `None` if nothing has it.
+    /// Returns the identities of the holder's files. A missing file is `None`.
     pub(crate) fn files(&self) -> HolderFiles {
         HolderFiles {
             programs: self.directory.file_id(CONTROL),
@@ -84,8 +86,8 @@ impl HolderDirectory {
         }
     }
 
-    /// Takes the lock of the directory's one holder. It is held as long as any process has the
-    /// descriptor; `None` if a holder has it.
+    /// Takes the lock of the directory's only holder. The lock is held while any process has the
+    /// descriptor. Returns `None` if another holder has the lock.
     pub(crate) fn lock(&self) -> Result<Option<OwnedFd>> {
         let failed = Error::os("opening the holder's lock");
         let file = self.directory.create(LOCK).map_err(failed)?;
@@ -96,12 +98,12 @@ impl HolderDirectory {
         }
     }
 
-    /// Listens where programs ask for names. The caller has the lock, so what is there is left over.
+    /// Listens for programs. The caller has the lock, so an existing socket is left over.
     pub(crate) fn listen_for_programs(&self) -> Result<OwnedFd> {
         self.listen(CONTROL)
     }
 
-    /// Listens where importers ask for memory.
+    /// Listens for importers.
     pub(crate) fn listen_for_importers(&self) -> Result<OwnedFd> {
         self.listen(IMPORTERS)
     }
@@ -114,14 +116,14 @@ impl HolderDirectory {
         Ok(listener)
     }
 
-    /// Answers for an exporter under its name from now on.
+    /// Serves an exporter's importers from now on, under a name for the exporter.
     pub(crate) fn answer_for(&self, exporter: u64) -> Result<()> {
         let name = held_name(exporter);
         let failed = Error::os("naming the holder's socket for an exporter");
         match self.directory.link(IMPORTERS, &name) {
             Err(Errno::EXIST) if self.directory.are_same(IMPORTERS, &name) => Ok(()),
             Err(Errno::EXIST) => {
-                // Of a holder before this one.
+                // An earlier holder left this name.
                 let _ = self.directory.remove(&name);
                 self.directory.link(IMPORTERS, &name).map_err(failed)
             }
@@ -129,12 +131,12 @@ impl HolderDirectory {
         }
     }
 
-    /// Answers for an exporter no more.
+    /// Stops serving an exporter's importers.
     pub(crate) fn leave(&self, exporter: u64) {
         let _ = self.directory.remove(&held_name(exporter));
     }
 
-    /// Removes the names that holders before this one have left behind.
+    /// Removes the names that earlier holders have left behind.
     pub(crate) fn remove_left_names(&self) {
         let Ok(entries) = self.directory.entries() else {
             return;
@@ -149,7 +151,7 @@ impl HolderDirectory {
         }
     }
 
-    /// Makes a file of the journal, which only this user can read. Returns its name, too.
+    /// Creates a journal file that only this user can read, and returns its name and the file.
     pub(crate) fn create_journal(&self, number: u64) -> Result<(String, File)> {
         let mut random = [0; 8];
         process::random(&mut random).map_err(Error::os("asking for random numbers"))?;
@@ -162,7 +164,8 @@ impl HolderDirectory {
         Ok((name, File::from(file)))
     }
 
-    /// Returns the files of the journal that holders of this user have left, by their numbers: the oldest first.
+    /// Returns the journal files of this user's earlier holders with their numbers, the oldest
+    /// first.
     pub(crate) fn journals(&self) -> Vec<(u64, String)> {
         let Ok(entries) = self.directory.entries() else {
             return Vec::new();
@@ -183,12 +186,12 @@ impl HolderDirectory {
         found
     }
 
-    /// Returns whether a file of the journal is there and this user's.
+    /// Returns whether a journal file exists and belongs to this user.
     pub(crate) fn has_journal(&self, name: &str) -> bool {
         self.directory.own_file(name).is_some()
     }
 
-    /// Reads a file of the journal, of at most `limit` bytes.
+    /// Reads a journal file of at most `limit` bytes.
     pub(crate) fn read_journal(&self, name: &str, limit: u64) -> Option<Vec<u8>> {
         let file = File::from(self.directory.own_file(name)?);
         let mut bytes = Vec::new();
@@ -196,13 +199,14 @@ impl HolderDirectory {
         (read as u64 <= limit).then_some(bytes)
     }
 
-    /// Removes a file of the journal. Returns whether it is gone.
+    /// Removes a journal file. Returns whether it no longer exists.
     pub(crate) fn remove_journal(&self, name: &str) -> bool {
         matches!(self.directory.remove(name), Ok(()) | Err(Errno::NOENT))
     }
 
-    /// Removes the holder's sockets and its journal. Its lock stays, so that two holders never lock two files, and the
-    /// socket of programs if a service manager made it.
+    /// Removes the holder's sockets and its journal, but keeps its lock file, so that two holders
+    /// never lock different files. If `is_given`, it also keeps the socket for programs, which a
+    /// service manager made.
     pub(crate) fn clear(&self, is_given: bool) {
         if !is_given {
             let _ = self.directory.remove(CONTROL);
@@ -215,7 +219,7 @@ impl HolderDirectory {
     }
 }
 
-/// Returns the number of a file of the journal by its name.
+/// Returns the number of a journal file by its name.
 fn journal_number(name: &str) -> Option<u64> {
     let rest = name.strip_prefix(JOURNAL)?;
     if rest.is_empty() {
@@ -226,7 +230,7 @@ fn journal_number(name: &str) -> Option<u64> {
     u64::from_str_radix(number, 16).ok().filter(|_| is_good)
 }
 
-/// Returns whether a name in the directory is one of a holder's, so that the holder makes it again when it goes.
+/// Returns whether a name in the directory belongs to a holder, which restores it if it is removed.
 pub(crate) fn is_holders(name: &[u8]) -> bool {
     let Ok(name) = str::from_utf8(name) else {
         return false;
@@ -248,7 +252,7 @@ mod tests {
         let path = std::env::temp_dir().join(format!("xh-journal-{}", std::process::id()));
         let directory = HolderDirectory::open(&path, false).expect("a directory");
         assert_eq!(directory.journals(), []);
-        // The release before had one of this name; others are nobody's.
+        // The previous release used one of these names. The other names are not journals.
         for name in [
             "holder.journal.next",
             "holder.journal.1.2",

@@ -1,4 +1,4 @@
-//! The exporter's socket: one for each process and directory.
+//! The exporter's socket: each process has one per directory.
 
 use super::address::{self, PeerPolicy};
 use super::client::{self, Client, no_room};
@@ -28,41 +28,43 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Instant;
 
-/// This process's socket in one directory. Closed and removed when its last user drops it.
+/// This process's socket in one directory. It is closed and removed when its last user drops it.
 ///
-/// Somebody else may remove the socket or the directory: `logind` does at the end of a session, and cleaners of
-/// directories for temporary files do. The broker then listens again under the same name. It is told by
-/// inotify, if the system has an instance left, and looks whenever something is exported.
+/// Other programs may remove the socket or the directory, for example `logind` at the end of a
+/// session, or cleaners of temporary directories. The broker then listens again under the same
+/// name. inotify reports the removal, if the system has a free instance. The broker also checks at
+/// every export.
 pub(crate) struct Broker {
     place: Mutex<Listening>,
-    /// The directory that the program chose; `None` for the default one, which is made again if it is removed.
+    /// The directory that the program chose. `None` for the default directory, which is recreated
+    /// if it is removed.
     chosen: Option<PathBuf>,
     /// Whether other users are admitted.
     is_shared: AtomicBool,
-    /// The socket's name.
+    /// Name of the socket.
     name: String,
     birth: Birth,
 }
 
-/// Where a broker listens. Dropped in this order.
+/// The place where a broker listens. The fields are dropped in this order.
 struct Listening {
     _listening: Watch,
     _removal: Option<Watch>,
     directory: SocketDirectory,
     cell: Arc<BrokerCell>,
-    /// The file that the socket's name is of.
+    /// Identity of the socket's file.
     file: Option<(u64, u64)>,
-    /// Tells other exporters that this one lives. Dropped after the socket has been removed.
+    /// Shows other exporters that this one is alive. Dropped after the socket has been removed.
     liveness: Option<LivenessLock>,
-    /// Another broker of this process, which was there first when the directory was made again.
+    /// Another broker of this process that was faster to recreate the directory.
     other: Option<Arc<Broker>>,
 }
 
-/// The broker of one directory. Locked while it is set up or removed, so that one process has one. No lock on a
-/// [`Listening`] is taken under this one.
+/// The broker of one directory. It is locked during setup and removal, so that a process has only
+/// one. No lock on a [`Listening`] may be taken while this lock is held.
 type BrokerCell = Mutex<Weak<Broker>>;
 
-/// The directories that this process listens in, or is about to.
+/// The directories in which this process listens or is about to listen.
 static BROKERS: PerProcess<Mutex<BTreeMap<DirectoryId, Arc<BrokerCell>>>> =
     PerProcess::new(Mutex::default);
 
@@ -71,16 +73,18 @@ fn cell_of(id: DirectoryId) -> Arc<BrokerCell> {
 }
 
 impl Broker {
-    /// Starts to answer importers in a directory: the one that the program chose, or the default one.
+    /// Starts to reply to importers in the directory that the program chose, or in the default
+    /// directory.
     pub(crate) fn listen(chosen: Option<&Path>, policy: &PeerPolicy) -> Result<Arc<Self>> {
         let shared = *policy != PeerPolicy::SameUser;
-        // Before one looks for a broker, since two paths may lead to one directory.
+        // The directory is opened before the search for a broker, because two paths may lead to one
+        // directory.
         let directory = SocketDirectory::open(&address::directories(chosen)[0], shared)?;
         let id = directory.id();
         let cell = cell_of(id);
         let mut listening = cell.lock();
         if let Some(broker) = listening.upgrade() {
-            // First, since dropping the last broker takes the lock.
+            // The lock is released first, because dropping the last broker takes it.
             drop(listening);
             broker.ensure()?;
             if shared {
@@ -112,7 +116,7 @@ impl Broker {
         created
     }
 
-    /// Lets other users connect, too.
+    /// Lets other users connect too.
     fn open_to_others(&self) -> Result<()> {
         self.is_shared.store(true, Ordering::Relaxed);
         let place = self.place.lock();
@@ -125,10 +129,10 @@ impl Broker {
         }
     }
 
-    /// Makes sure that importers find the socket, before something is exported.
+    /// Ensures that importers can find the socket, before an object is exported.
     ///
     /// # Errors
-    /// As [`listen`](Self::listen), if the socket was removed.
+    /// The errors of [`listen`](Self::listen), if the socket was removed.
     #[inline]
     pub(crate) fn ensure(self: &Arc<Self>) -> Result<()> {
         let place = self.place.lock();
@@ -139,8 +143,8 @@ impl Broker {
         self.restore(true)
     }
 
-    /// Listens again if the socket or its directory was removed. `makes`: makes a directory that the program chose
-    /// again, too; it may be gone because it is not wanted any more.
+    /// Listens again if the socket or its directory was removed. With `makes`, it also recreates a
+    /// directory that the program chose, which may have been removed on purpose.
     #[cold]
     fn restore(self: &Arc<Self>, makes: bool) -> Result<()> {
         if self.birth.is_inherited() {
@@ -168,7 +172,8 @@ impl Broker {
         let other = listening.upgrade();
         if let Some(other) = other.filter(|other| !Arc::ptr_eq(other, self)) {
             drop(listening);
-            // Nobody finds this one any more, so none waits for another in a circle.
+            // No thread can find this broker any more, so brokers cannot wait for each other in a
+            // cycle.
             *place.cell.lock() = Weak::new();
             place.other = Some(other);
             return Ok(());
@@ -188,7 +193,8 @@ impl Broker {
         let former = std::mem::replace(&mut *place, made);
         place.watch(self);
         drop(place);
-        // Without the lock, like all that has threads or other brokers behind it.
+        // They are dropped without the lock, because the drops may involve threads or other
+        // brokers.
         drop((former, cell));
         if before.0 != id {
             forget_unused(before.0, &before.1);
@@ -201,13 +207,13 @@ impl Broker {
     }
 }
 
-/// Returns the name of this process's socket. The process has its number by then.
+/// Returns the name of this process's socket. The process already has its exporter number.
 fn place_name() -> String {
     address::exporter_id().map_or(String::new(), address::socket_name)
 }
 
 impl Listening {
-    /// Listens in a directory. `liveness`: the lock that this process has there already.
+    /// Listens in a directory. `liveness` is the lock that this process may already have there.
     fn new(
         directory: SocketDirectory,
         shared: bool,
@@ -215,13 +221,15 @@ impl Listening {
         liveness: Option<LivenessLock>,
     ) -> Result<Self> {
         let exporter = address::exporter_id()?;
-        // Before there is a socket, so that no exporter takes it for a dead one.
+        // The lock is taken before the socket exists, so that no exporter treats the socket as
+        // dead.
         let liveness = match liveness {
             Some(held) => Some(held),
             None => lock_liveness(&directory, exporter)?,
         };
         let name = address::socket_name(exporter);
-        // Named only once it listens: a socket that refuses connections is a dead one.
+        // The socket gets its name only after it listens, because a socket that refuses connections
+        // looks dead.
         let unnamed = address::unnamed_name(exporter);
         let _ = directory.remove(&unnamed);
         let listening = socket::listen(&directory.path_of(&unnamed));
@@ -257,7 +265,8 @@ impl Listening {
         })
     }
 
-    /// Has the broker told when the socket or the directory is removed, if the system can.
+    /// Requests a notification when the socket or the directory is removed, if the system supports
+    /// it.
     fn watch(&mut self, broker: &Arc<Broker>) {
         let removal = Removal::watch(&self.directory, &broker.name, Arc::downgrade(broker));
         self._removal = removal
@@ -265,14 +274,15 @@ impl Listening {
                 tracing::debug!(%error, "a removed socket is noticed at the next export only");
             })
             .ok();
-        // It may have been removed before.
+        // The socket may have been removed before the watch began.
         if !self.has_name(&broker.name) {
             let broker = Arc::clone(broker);
             background::run(move || drop(broker.restore(false)));
         }
     }
 
-    /// Returns whether the socket has its name in the directory, wherever that is now.
+    /// Returns whether the socket still has its name in the directory, wherever the directory is
+    /// now.
     fn has_name(&self, name: &str) -> bool {
         self.file.is_some() && self.directory.file_id(name) == self.file
     }
@@ -290,8 +300,8 @@ impl Removal {
         let inotify =
             inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).map_err(&failed)?;
         let gone = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
-        // The file's own changes, and not those in the directory, where other exporters come and go. Its attributes
-        // have the number of its names.
+        // Only changes of the file itself are watched, because other exporters often change the
+        // directory. The file's attributes include the number of its names.
         let file = gone | WatchFlags::ATTRIB | WatchFlags::DONT_FOLLOW;
         inotify::add_watch(&inotify, directory.path_of(name), file).map_err(&failed)?;
         inotify::add_watch(&inotify, directory.path_of(""), gone | WatchFlags::ONLYDIR)
@@ -315,7 +325,7 @@ impl Source for Removal {
     fn ready(&self, _: Registration) -> Next {
         let mut buffer = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&self.inotify, &mut buffer);
-        // All of them: what counts is what is there now.
+        // All events are skipped, because only the present state matters.
         while events.next().is_ok() {}
         if self.broker.strong_count() == 0 {
             // The broker has removed its socket itself.
@@ -340,9 +350,9 @@ impl Drop for Broker {
             return;
         }
         let mut place = self.place.lock();
-        // The removal below is its own.
+        // The broker makes the following removal itself.
         place._removal = None;
-        // Another thread may be listening there again; then the name is that broker's.
+        // Another thread may be listening there again, and then the name belongs to its broker.
         let listening = place.cell.lock();
         if listening.strong_count() == 0 && place.other.is_none() && place.has_name(&self.name) {
             let _ = place.directory.remove(&self.name);
@@ -352,10 +362,11 @@ impl Drop for Broker {
     }
 }
 
-/// Forgets a directory's cell unless another thread uses it.
+/// Removes a directory's cell unless another thread uses it.
 fn forget_unused(directory: DirectoryId, cell: &Arc<BrokerCell>) {
     let mut places = BROKERS.lock();
-    // The map's and the caller's. Others get theirs from the map alone.
+    // The two references are the map's and the caller's. Other threads get references only from the
+    // map.
     if Arc::strong_count(cell) == 2
         && places
             .get(&directory)
@@ -365,12 +376,12 @@ fn forget_unused(directory: DirectoryId, cell: &Arc<BrokerCell>) {
     }
 }
 
-/// Locks the exporter's byte of the directory, if that is possible: without the lock other exporters
-/// only have to try whether the socket answers.
+/// Locks the exporter's byte of the directory, if possible. Without the lock, other exporters only
+/// have to probe whether the socket replies.
 fn lock_liveness(directory: &SocketDirectory, exporter: u64) -> Result<Option<LivenessLock>> {
     let locks = LivenessLocks::get()?;
     if !locks.are_separate() {
-        // Any look of this process into the directory would drop it.
+        // Any access of this process to the directory would drop the lock.
         return Ok(None);
     }
     let index = sweep::lock_of(exporter);
@@ -389,7 +400,8 @@ fn lock_liveness(directory: &SocketDirectory, exporter: u64) -> Result<Option<Li
     }
 }
 
-/// Makes sure that a new socket, which the kernel takes a path for, is in the directory that was looked at.
+/// Checks that a new socket is in the directory that was opened, because the kernel takes a path
+/// for it.
 fn check_place(directory: &SocketDirectory, name: &str) -> Result<()> {
     match directory.own_socket(name) {
         Some(_) => Ok(()),
@@ -400,8 +412,8 @@ fn check_place(directory: &SocketDirectory, name: &str) -> Result<()> {
     }
 }
 
-/// Lets only this user connect, or every user if `shared`. `has_lock`: this process holds a liveness
-/// lock in the directory.
+/// Lets only this user connect, or every user if `shared`. `has_lock` says whether this process
+/// holds a liveness lock in the directory.
 pub(super) fn open_to(
     directory: &SocketDirectory,
     name: &str,
@@ -418,14 +430,14 @@ pub(super) fn open_to(
         .map_err(Error::os("setting the permissions of the broker's socket"))
 }
 
-/// A listening socket at which this process answers for what others have handed over. The socket may
-/// come from the process that did so before, with connections waiting in its queue.
+/// A listening socket at which this process serves memory that other processes have handed over.
+/// The socket may come from the process that did so before, with connections waiting in its queue.
 pub(crate) struct HeldListener {
     _watch: Watch,
 }
 
 impl HeldListener {
-    /// Begins to answer.
+    /// Starts to reply.
     pub(crate) fn serve(listener: OwnedFd) -> Result<Self> {
         published::note_start();
         let guard = socket::refuse_descriptors(&listener);
@@ -440,7 +452,7 @@ impl HeldListener {
     }
 }
 
-/// Makes a descriptor to keep in reserve, so that importers can be refused when there is none left.
+/// Makes a reserve descriptor, so that importers can be refused when no other descriptor is free.
 fn spare() -> Result<OwnedFd, Errno> {
     eventfd(0, EventfdFlags::CLOEXEC)
 }
@@ -452,8 +464,9 @@ struct Listener {
 }
 
 impl Listener {
-    /// Refuses an importer when no descriptor is left: gives up the spare one to accept it and say
-    /// so, rather than let it wait for ever. Returns `false` if even that fails.
+    /// Refuses an importer when no descriptor is free. It gives up the reserve descriptor to accept
+    /// the importer and send the refusal, so that the importer does not wait forever. Returns
+    /// `false` if even that fails.
     fn refuse(&self) -> bool {
         let mut spare_place = self.spare.lock();
         drop(spare_place.take());
@@ -499,7 +512,7 @@ impl Source for Listener {
                 }
             }
         }
-        // The others are reported again, after other sources have had their turn.
+        // The remaining connections are reported again after other sources have had their turn.
         Next::Continue
     }
 

@@ -1,10 +1,10 @@
-//! The broker, by which descriptors cross between processes and a death becomes known.
+//! The broker carries descriptors between processes and reports deaths.
 //!
-//! Each exporting process answers on a Unix socket in a directory that both sides know. An
-//! importer connects, shows the key from a handle, is checked, and receives
-//! descriptors by `SCM_RIGHTS`. No ptrace permission is involved anywhere, and a directory shared
-//! between containers is all that they need. One connection serves one exporting context for as
-//! long as anything of it is open; when it hangs up, the process at the other end is gone.
+//! Each exporting process listens on a Unix socket in a directory that both sides know. An importer
+//! connects, presents the key from a handle, is checked, and receives descriptors by `SCM_RIGHTS`.
+//! No ptrace permission is necessary. Containers only need to share the directory. One connection
+//! serves one exporting context while anything of it is open. A hang-up means that the process at
+//! the other end has ended.
 
 pub(crate) mod address;
 mod admission;

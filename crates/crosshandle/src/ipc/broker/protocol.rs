@@ -1,7 +1,7 @@
-//! The messages between an importer and a broker: pure values, checked before use.
+//! The messages between an importer and a broker, as pure values.
 //!
-//! Both sides may be hostile, so a message is taken only if its size, magic number, version and
-//! every field are right.
+//! Both sides may be hostile. A message is accepted only if its size, magic number, version and
+//! every field are valid.
 
 use crate::handle::Key;
 use crate::ipc::record::{Credential, Record};
@@ -12,38 +12,38 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHBR";
-/// The version of the protocol. It changes whenever a message or the shared layout behind it does.
+/// Version of the protocol. It changes with every change of a message or of a shared layout.
 pub(crate) const VERSION: u16 = 9;
-/// Bytes in a request.
+/// Size of a request in bytes.
 pub(crate) const REQUEST_SIZE: usize = size_of::<RawRequest>();
-/// Bytes in a reply, without the table of pieces that may follow it in the same message.
+/// Size of a reply in bytes, without a table of pieces that may follow it in the message.
 pub(crate) const REPLY_SIZE: usize = size_of::<RawReply>();
-/// Bytes of the longest message with a reply.
+/// Maximum size of a message with a reply, in bytes.
 pub(crate) const MAX_REPLY_MESSAGE: usize = REPLY_SIZE + PieceTable::size(MAX_DESCRIPTORS);
 
-/// The most pieces that memory consists of: all of a large GPU's memory, in the smallest pieces.
+/// Maximum number of pieces of memory, enough for all memory of a large GPU in the smallest pieces.
 pub(crate) const MAX_PIECES: usize = 1 << 17;
 
-/// Bytes of the longest blob.
+/// Maximum length of a blob in bytes.
 const BLOB_BYTES: usize = 128;
 
-/// A backend blob, or note: bytes that an exporter's backend sends to the importer's beside the
-/// descriptor, and that only these two understand. Empty for most backends.
+/// A backend blob, or note: bytes that an exporter's backend sends to the importer's backend with a
+/// descriptor. Only these two backends understand it. Most backends use none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BackendBlob {
     len: usize,
-    /// Zeros after the first `len`.
+    /// The bytes after the first `len` are zeros.
     bytes: [u8; BLOB_BYTES],
 }
 
 impl BackendBlob {
-    /// A blob without bytes.
+    /// An empty blob.
     pub(crate) const NONE: Self = Self {
         len: 0,
         bytes: [0; BLOB_BYTES],
     };
 
-    /// Makes a blob of the first [`BLOB_BYTES`] bytes of `text`.
+    /// Makes a blob from at most [`BLOB_BYTES`] bytes of `text`.
     pub(crate) fn new(text: &[u8]) -> Self {
         let mut note = Self::NONE;
         note.len = text.len().min(BLOB_BYTES);
@@ -51,7 +51,7 @@ impl BackendBlob {
         note
     }
 
-    /// Returns the blob's bytes. A peer chose them, unless this process made the blob.
+    /// Returns the blob's bytes. Unless this process made the blob, a peer chose them.
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -66,119 +66,121 @@ impl BackendBlob {
     }
 }
 
-/// A question of an importer. All but [`Describe`](Self::Describe) show the credential of an object
-/// of the context; the answer concerns that object alone.
+/// A request of an importer. Each request except [`Describe`](Self::Describe) contains the
+/// credential of an object of the context, and its reply concerns only that object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Request {
-    /// Asks to be let into a context. Answered with the first chunk of the context's catalog, and
-    /// that of a ledger for the importer.
+    /// Attaches to a context. The reply carries the first chunk of the context's catalog and of a
+    /// ledger for the importer.
     Attach {
         context: u32,
         credential: Credential,
-        /// The importer's program; for people.
+        /// The importer's program, for people.
         program: ProgramName,
     },
-    /// Asks for the chunks of catalog and ledger that the object's record lies in.
+    /// Requests the chunks of catalog and ledger that contain the object's record.
     Chunk(Credential),
-    /// Asks for memory. Answered with its descriptor; with those of some pieces, if the memory consists of
-    /// pieces; or with the driver's handle, if the driver has no descriptor of it.
+    /// Requests memory. The reply carries its descriptor, the descriptors of some pieces if the
+    /// memory consists of pieces, or the driver's handle if the memory has no descriptor.
     Memory {
         credential: Credential,
         access: Access,
         /// [`PieceSpan::ALL`] for memory that does not consist of pieces.
         span: PieceSpan,
     },
-    /// Asks for an event's arena. Answered with its descriptor, and that of the file in which the
-    /// processes that signal events show that they live.
+    /// Requests an event's arena. The reply carries its descriptor, and that of the file in which
+    /// the processes that signal events show that they are alive.
     Arena(Credential),
-    /// Asks for an event's native mirror. Answered with its descriptor.
+    /// Requests an event's native mirror. The reply carries its descriptor.
     Mirror(Credential),
-    /// Asks for a report of all contexts for people, from a process of the exporter's own user.
-    /// Answered with a file of JSON.
+    /// Requests a report of all contexts for people. Only processes of the exporter's own user may
+    /// request it. The reply carries a JSON file.
     Describe,
 }
 
-/// The pieces that an importer asks for at a time, of memory that consists of pieces.
+/// The pieces that an importer requests at a time, if memory consists of pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PieceSpan {
-    /// The number of the first one.
+    /// Number of the first requested piece.
     pub(crate) first: u32,
-    /// The most that the importer has descriptors for; 0: as many as an answer holds.
+    /// Maximum number of pieces, for which the importer has free descriptors. 0 stands for as many
+    /// as a reply holds.
     pub(crate) most: u8,
 }
 
 impl PieceSpan {
-    /// All pieces, as many as an answer holds.
+    /// All pieces, as many as a reply holds.
     pub(crate) const ALL: Self = Self { first: 0, most: 0 };
 }
 
-/// The name of a program, cut to what fits.
+/// The name of a program, truncated to this size.
 pub(crate) type ProgramName = [u8; 16];
 
-/// Returns the name that a program gave itself.
+/// Returns the program name that a peer sent as text.
 pub(crate) fn program_text(name: &ProgramName) -> String {
     let end = name.iter().position(|byte| *byte == 0);
     String::from_utf8_lossy(&name[..end.unwrap_or(name.len())]).into_owned()
 }
 
-/// An answer of the broker.
+/// A reply of the broker.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reply {
-    /// The importer is attached and signals as this owner. The descriptors of catalog and ledger come
-    /// along.
+    /// The importer is attached and signals with this owner number. The reply carries the
+    /// descriptors of catalog and ledger.
     Attached {
         owner: u16,
-        /// Whether the importer shall lock its ledger, to show that it lives.
+        /// Whether the importer must lock its ledger to show that it is alive.
         locks_ledger: bool,
     },
-    /// The descriptors that were asked for come along: catalog and ledger, an arena, or a report.
+    /// The reply carries the requested descriptors: catalog and ledger, an arena, or a report.
     Sent,
-    /// The number and the size of the object's segment, and the backend's blob. The descriptor
-    /// comes along.
+    /// The number and the size of the object's segment, and the backend's blob. The reply carries
+    /// the descriptor.
     Fetched {
         segment: u32,
         len: u64,
         note: BackendBlob,
     },
-    /// The number and the size of a segment that consists of pieces, and the backend's blob for each. A
-    /// [`PieceTable`] follows the reply, and the descriptors of the pieces in it come along.
+    /// The number and the size of a segment that consists of pieces, and the backend's blob for
+    /// each piece. A [`PieceTable`] follows the reply, which carries the descriptors of the pieces
+    /// in the table.
     Pieces {
         segment: u32,
         len: u64,
         note: BackendBlob,
     },
-    /// The number and the size of a segment that has no descriptor, and the driver's handle to it.
+    /// The number and the size of a segment without a descriptor, and the driver's handle of it.
     DriverHandle {
         segment: u32,
         len: u64,
         handle: BackendBlob,
     },
-    /// The broker refuses.
+    /// The broker refuses the request.
     Refused(Refusal),
 }
 
 /// A piece's part of the memory behind a descriptor, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PiecePart {
-    /// The length of all memory behind the descriptor.
+    /// Length of all memory behind the descriptor.
     pub(crate) whole: u64,
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
 
-/// The pieces whose descriptors come with a message, in their order in the segment.
+/// The pieces whose descriptors a message carries, in their order in the segment.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct PieceTable {
-    /// The number of all pieces of the segment.
+    /// Number of all pieces of the segment.
     pub(crate) total: u32,
-    /// The number of the first piece here.
+    /// Number of the first piece in this table.
     pub(crate) first: u32,
-    /// At least one, and at most [`MAX_DESCRIPTORS`].
+    /// At least one part, and at most [`MAX_DESCRIPTORS`].
     pub(crate) parts: Vec<PiecePart>,
 }
 
 impl PieceTable {
-    /// Returns the bytes of a table of so many pieces.
+    /// Returns the size in bytes of a table of this many pieces.
     const fn size(pieces: usize) -> usize {
         8 + 24 * pieces
     }
@@ -234,36 +236,36 @@ impl PieceTable {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub(crate) enum Refusal {
-    /// The request makes no sense here.
+    /// The request is not valid in this state.
     BadRequest = 1,
-    /// The broker speaks another version.
+    /// The broker uses another version of the protocol.
     Version = 2,
-    /// There is no context with this number (any more).
+    /// No context with this number exists (any more).
     UnknownContext = 3,
     /// The importer's user is not admitted.
     NotAdmitted = 4,
     /// The object was freed.
     Stale = 5,
-    /// The handle grants reading only.
+    /// The handle only grants reading.
     ReadOnly = 6,
-    /// The exporter has no room for another importer, or no descriptor left.
+    /// The exporter has no room for another importer, or no free descriptor.
     NoRoom = 7,
-    /// The key is not the object's.
+    /// The key does not belong to the object.
     WrongKey = 8,
-    /// The exporter cannot make a descriptor for reading only.
+    /// The exporter cannot make a read-only descriptor.
     NoReadOnly = 9,
-    /// Too many importers are connected that have not attached, or too many of this user.
+    /// Too many unattached importers are connected, or too many importers of this user.
     Busy = 10,
-    /// The exporter has handed the memory over: its holder answers.
+    /// The exporter has handed the memory over, so its holder replies.
     Moved = 11,
 }
 
-/// The reason why a message is not accepted.
+/// The reason why a message is rejected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BadMessage {
-    /// The message is of another version.
+    /// The message has another version.
     Version,
-    /// The bytes are not a message.
+    /// The bytes are not a valid message.
     Malformed(&'static str),
 }
 
@@ -273,14 +275,14 @@ struct RawRequest {
     magic: [u8; 4],
     version: U16,
     operation: U16,
-    /// The context's number, or that of the first piece.
+    /// The context's number, or the number of the first piece.
     context: U32,
     record: U32,
     generation: U64,
     key: [u8; 16],
     access: U32,
     serial: U32,
-    /// The importer's program; or the most pieces that are asked for, and zeros.
+    /// The importer's program, or the maximum number of requested pieces followed by zeros.
     program: [u8; 16],
 }
 
@@ -290,12 +292,12 @@ struct RawReply {
     magic: [u8; 4],
     version: U16,
     status: U16,
-    /// What the reply is, if the status is 0.
+    /// The kind of reply, if the status is 0.
     content: U32,
-    /// The owner's number, or the segment's.
+    /// The owner's number or the segment's number.
     number: U32,
     serial: U32,
-    /// For an attached importer, whether it locks its ledger; otherwise the blob's length.
+    /// For an attached importer, whether it locks its ledger. Otherwise the blob's length.
     note_len: U32,
     len: U64,
     note: [u8; BLOB_BYTES],
@@ -314,12 +316,12 @@ const FETCHED: u32 = 3;
 const PIECES: u32 = 4;
 const DRIVER_HANDLE: u32 = 5;
 
-/// The number of a question on its connection. The answer has the same one, so that a late answer
-/// is told from the next one.
+/// The number of a request on its connection. The reply contains the same number, which
+/// distinguishes a late reply from the next one.
 pub(crate) type Serial = u32;
 
 impl Request {
-    /// Returns whether a client that is attached nowhere may ask this.
+    /// Returns whether an unattached client may send this request.
     pub(super) fn is_of_no_context(&self) -> bool {
         matches!(self, Self::Attach { .. } | Self::Describe)
     }
@@ -404,7 +406,7 @@ impl Request {
             _ => return Err(BadMessage::Malformed("operation")),
         };
         let serial = raw.serial.get();
-        // Every field that the request does not use is zero.
+        // Every field that the request does not use must be zero.
         if request.encode(serial) != bytes {
             return Err(BadMessage::Malformed("fields of two requests"));
         }
@@ -458,7 +460,7 @@ impl Reply {
         zerocopy::transmute!(raw)
     }
 
-    /// Reads a message: a reply, and the table of pieces if it has one.
+    /// Decodes a message, which is a reply and its table of pieces, if it has one.
     pub(crate) fn read(bytes: &[u8]) -> Result<(Self, Serial, Option<PieceTable>), BadMessage> {
         let (reply, rest) = bytes
             .split_at_checked(REPLY_SIZE)
@@ -472,7 +474,7 @@ impl Reply {
         Ok((reply, serial, table))
     }
 
-    /// Reads a message that is a reply without a table.
+    /// Decodes a message that is a reply without a table.
     pub(crate) fn decode(bytes: &[u8]) -> Result<(Self, Serial), BadMessage> {
         let raw =
             RawReply::ref_from_bytes(bytes).map_err(|_| BadMessage::Malformed("wrong size"))?;
@@ -505,7 +507,7 @@ impl Reply {
             _ => return Err(BadMessage::Malformed("content")),
         };
         let serial = raw.serial.get();
-        // Every field that the reply does not use is zero.
+        // Every field that the reply does not use must be zero.
         if reply.encode(serial) != bytes {
             return Err(BadMessage::Malformed("fields of two replies"));
         }
@@ -514,7 +516,7 @@ impl Reply {
 }
 
 impl Refusal {
-    /// Returns the reason as the program is told it.
+    /// Returns the reason in the form that the program sees.
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::BadRequest => Reason::BadRequest,
@@ -531,7 +533,7 @@ impl Refusal {
         }
     }
 
-    /// Returns whether a request is refused so before a context is asked.
+    /// Returns whether the broker refuses for this reason before it asks a context.
     pub(super) fn is_of_no_context(self) -> bool {
         matches!(
             self,
@@ -646,7 +648,7 @@ mod tests {
         ] {
             assert!(Reply::read(&message(&table)).is_err(), "{table:?}");
         }
-        // Nothing follows any other reply.
+        // No other reply may have a table.
         let mut sent = Reply::Sent.encode(1).to_vec();
         assert!(Reply::read(&sent).is_ok());
         sent.push(0);

@@ -11,22 +11,22 @@ use crate::types::report::ProcessReport;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
 
-/// A context that has exported something.
+/// A context that has exported an object.
 struct Published {
     policy: PeerPolicy,
     exports: Weak<dyn Exports>,
 }
 
-/// All contexts of this process that have exported something, by number.
+/// All contexts of this process that have exported an object, by number.
 static PUBLISHED: PerProcess<RwLock<HashMap<u32, Published>>> = PerProcess::new(RwLock::default);
 
-/// The exports that answer for records which other processes have handed over to this one, by the
-/// records' keys. A key names its record alone, whatever context of whatever process that was in.
+/// The exports of records that other processes have handed over to this one, by the records' keys.
+/// A key identifies its record, whatever its former context and process.
 static HELD: PerProcess<RwLock<HashMap<[u8; 16], Published>>> = PerProcess::new(RwLock::default);
 
-/// When this process began to export, in nanoseconds since 1970.
+/// Time at which this process began to export, in nanoseconds since 1970.
 static STARTED: PerProcess<OnceLock<u64>> = PerProcess::new(OnceLock::new);
-/// Requests and connections that were refused before they were any context's.
+/// Number of requests and connections that were refused before they belonged to a context.
 pub(super) static REFUSALS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes a context reachable for importers.
@@ -36,47 +36,47 @@ pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Export
     all.insert(context, Published { policy, exports });
 }
 
-/// Notes that this process answers importers from now on, though it exports nothing yet.
+/// Records that this process replies to importers from now on, although it exports nothing yet.
 pub(super) fn note_start() {
     STARTED.get_or_init(process::time);
 }
 
-/// Answers for a record that another process has handed over.
+/// Serves a record that another process has handed over.
 pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
     STARTED.get_or_init(process::time);
     let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
     all.insert(*key.as_bytes(), Published { policy, exports });
 }
 
-/// Answers for such a record no more.
+/// Stops serving such a record.
 pub(crate) fn release_held(key: Key) {
     let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
     all.remove(key.as_bytes());
 }
 
-/// Returns the exports that answer for a credential which names a context of this number.
+/// Returns the exports that serve a credential, given its key and the number of its context.
 pub(super) fn exports_for(context: u32, key: Key) -> Option<Arc<dyn Exports>> {
     let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
     let held = held.get(key.as_bytes()).map(|held| held.exports.upgrade());
     held.unwrap_or_else(|| local_exports(context))
 }
 
-/// Makes a context unreachable for importers again.
+/// Makes a context unreachable for importers.
 pub(crate) fn withdraw(context: u32) {
     let mut all = PUBLISHED.write().unwrap_or_else(PoisonError::into_inner);
     all.remove(&context);
 }
 
-/// Returns the context of this process that has this number.
+/// Returns the context of this process with this number.
 pub(crate) fn local_exports(context: u32) -> Option<Arc<dyn Exports>> {
     let all = PUBLISHED.read().unwrap_or_else(PoisonError::into_inner);
     all.get(&context)?.exports.upgrade()
 }
 
 /// Returns whether a user may open anything of this process. Other users are sent no descriptor,
-/// and theirs are not received.
+/// and their descriptors are not received.
 pub(super) fn is_admitted_anywhere(uid: u32) -> bool {
-    // A holder that holds nothing yet has no context, and reports that to its user.
+    // A holder that holds nothing yet has no context, and reports that to its own user.
     if PeerPolicy::SameUser.admits(uid) {
         return true;
     }
@@ -89,7 +89,8 @@ pub(super) fn is_admitted_anywhere(uid: u32) -> bool {
     }
 }
 
-/// Calls `f` with exports, and releases them so that the exchange thread never drops them itself.
+/// Calls `f` with exports, and then releases them, so that the exchange thread never drops them
+/// itself.
 pub(super) fn with<R>(
     exports: Option<Arc<dyn Exports>>,
     f: impl FnOnce(&dyn Exports) -> R,
@@ -100,7 +101,7 @@ pub(super) fn with<R>(
     Some(result)
 }
 
-/// Returns the exports that answer for what other processes have handed over, each once.
+/// Returns the exports of records from other processes, each once.
 fn held_exports() -> Vec<(u32, Arc<dyn Exports>)> {
     let held = HELD.read().unwrap_or_else(PoisonError::into_inner);
     let mut found: Vec<_> = held
@@ -137,7 +138,7 @@ pub(super) fn describe() -> ProcessReport {
         ..ProcessReport::default()
     };
     for (_, exports) in exports {
-        // The rest are released all the same.
+        // The other contexts are only released.
         let is_described = report.contexts.len() < MAX_DESCRIBED_CONTEXTS;
         let described = with(Some(exports), |exports| {
             is_described.then(|| exports.describe(most))

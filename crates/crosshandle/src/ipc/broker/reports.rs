@@ -1,4 +1,5 @@
-//! Reports on request: made by one background thread, one after another, however many ask.
+//! Reports on request. One background thread makes them one after another, however many processes
+//! ask.
 
 use super::protocol::Refusal;
 use crate::ipc::tuning::MAX_REPORT_BYTES;
@@ -11,16 +12,16 @@ use std::mem;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// The file of a report, or the reason why there is none.
+/// The file of a report, or the reason why it could not be made.
 type Made = Result<Arc<OwnedFd>, Refusal>;
 
-/// What is to be done with a report once it is made.
+/// A callback that receives a report.
 type Asker = Box<dyn FnOnce(Made) + Send>;
 
-/// Those who wait for a report.
+/// The callbacks that wait for a report.
 struct Askers {
     waiting: Vec<Asker>,
-    /// Whether a background thread makes reports.
+    /// Whether a background thread is making reports.
     is_busy: bool,
 }
 
@@ -31,8 +32,9 @@ static ASKERS: PerProcess<Mutex<Askers>> = PerProcess::new(|| {
     })
 });
 
-/// Has a report made by `describe`, and calls `asker` with it; both on a background thread. All who
-/// ask while one is made get the next one, so that many cost no more than one thread.
+/// Calls `asker` with a report that `describe` makes, both on a background thread. All requests
+/// that arrive while a report is being made share the next one, so that many requests need only one
+/// thread.
 pub(super) fn make_for(describe: fn() -> ProcessReport, asker: impl FnOnce(Made) + Send + 'static) {
     let mut askers = ASKERS.lock();
     askers.waiting.push(Box::new(asker));
@@ -40,12 +42,12 @@ pub(super) fn make_for(describe: fn() -> ProcessReport, asker: impl FnOnce(Made)
         return;
     }
     drop(askers);
-    // Contexts are let go of afterwards, which may call a driver.
+    // Contexts are released after the report, which may call a driver.
     driver_jobs::run(move || make_all(describe));
 }
 
 fn make_all(describe: fn() -> ProcessReport) {
-    /// Lets others make reports, also after a panic.
+    /// Lets other threads make reports when dropped, even after a panic.
     struct Busy;
     impl Drop for Busy {
         fn drop(&mut self) {
@@ -57,7 +59,7 @@ fn make_all(describe: fn() -> ProcessReport) {
         let mut askers = ASKERS.lock();
         let waiting = mem::take(&mut askers.waiting);
         if waiting.is_empty() {
-            // Under the lock, so that nobody is left waiting.
+            // The lock is held, so that no callback is left waiting.
             askers.is_busy = false;
             mem::forget(busy);
             return;
@@ -70,7 +72,7 @@ fn make_all(describe: fn() -> ProcessReport) {
     }
 }
 
-/// Writes a report to a file that nobody can change.
+/// Writes a report to a file that no process can change.
 fn file_of(report: &ProcessReport) -> Made {
     let json = serde_json::to_vec(report).map_err(|_| Refusal::NoRoom)?;
     if json.len() > MAX_REPORT_BYTES {

@@ -1,11 +1,11 @@
-//! Removal of sockets whose processes were killed before they could do so themselves.
+//! Removal of sockets that killed processes left behind.
 //!
-//! Each exporter has a liveness lock on a byte of the socket directory, as long as its socket is
-//! there. So living exporters are told from dead ones without connecting to them: only a socket
-//! whose lock is free is tried, and removed if it refuses.
+//! Each exporter holds a liveness lock on a byte of the socket directory while its socket exists.
+//! The locks distinguish living exporters from dead ones without a connection. Only a socket with a
+//! free lock is probed by a connection, and is removed if it refuses.
 //!
-//! In a directory that other machines have too, such as one of NFS, nothing is removed: their
-//! exporters' locks don't show here, and their sockets refuse connections from here.
+//! Nothing is removed in a directory that other machines may share, for example on NFS. The locks
+//! of their exporters do not show here, and their sockets refuse connections from here.
 
 use super::address::{exporter_of, socket_path};
 use super::directory::SocketDirectory;
@@ -20,17 +20,17 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Returns the byte of the socket directory that an exporter locks. Offsets of files end at 2⁶³.
+/// Returns the byte of the socket directory that an exporter locks. File offsets end at 2⁶³.
 pub(super) fn lock_of(exporter: u64) -> u64 {
     exporter >> 2
 }
 
-/// The permission that a socket has whose exporter holds a lock in the directory: it lets the owner
-/// execute it, which means nothing for sockets. Not every exporter can lock.
+/// Permission bit of a socket whose exporter holds a lock in the directory. It is the owner's
+/// execute permission, which has no meaning for sockets. Not every exporter can lock.
 pub(super) const HAS_LOCK: u32 = 0o100;
 
-/// Returns whether an exporter is known to be dead, whoever may have its socket still: a child of a
-/// raw clone(2), say. `false` if that cannot be told.
+/// Returns whether an exporter is known to be dead, even if another process has a copy of its
+/// socket, such as a child of a raw clone(2). Returns `false` if the death cannot be determined.
 pub(super) fn is_known_dead(directory: &Path, exporter: u64) -> bool {
     let socket = fs::symlink_metadata(socket_path(directory, exporter));
     let has_lock = socket.is_ok_and(|socket| {
@@ -49,7 +49,7 @@ pub(crate) struct DeadSocket {
     pub(crate) exporter: u64,
 }
 
-/// Removes this user's dead sockets, at most a few. Called without a lock; never waits.
+/// Removes some of this user's dead sockets. Called without a lock. Never waits.
 pub(super) fn remove_dead_sockets(directory: &SocketDirectory) {
     let Ok(Some(dead)) = find_dead(directory, MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES) else {
         return;
@@ -59,11 +59,11 @@ pub(super) fn remove_dead_sockets(directory: &SocketDirectory) {
     }
 }
 
-/// Returns all of this user's dead sockets in the directory at `path`, which may not exist. `removes`:
-/// removes them too, and returns those that it has removed.
+/// Returns all of this user's dead sockets in the directory at `path`, which may not exist. With
+/// `removes`, it removes them and returns the removed ones.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a directory that other machines may have too; [`Error::Os`].
+/// [`Error::Unsupported`] for a directory that other machines may share, and [`Error::Os`].
 pub(crate) fn dead_sockets(path: &Path, removes: bool) -> Result<Vec<DeadSocket>> {
     let failed = Error::os("reading the socket directory");
     let Some(directory) = SocketDirectory::existing(path).map_err(&failed)? else {
@@ -92,8 +92,9 @@ pub(crate) fn dead_sockets(path: &Path, removes: bool) -> Result<Vec<DeadSocket>
     Ok(found)
 }
 
-/// Returns the names of this user's dead sockets and their exporters, after at most so many looks at
-/// entries and attempts to connect; `None` if that cannot be told from here.
+/// Returns the names and exporters of this user's dead sockets. Limits the number of checked
+/// entries and of connection attempts. Returns `None` if dead sockets cannot be determined from
+/// here.
 fn find_dead(
     directory: &SocketDirectory,
     looks: usize,
@@ -103,24 +104,24 @@ fn find_dead(
     if !descriptor::is_on_this_machine_alone(&opened) {
         return Ok(None);
     }
-    // A lock that cannot be asked for says nothing.
+    // A lock that cannot be queried tells nothing.
     let is_locked = |exporter| lock::is_held(opened.as_fd(), lock_of(exporter)).unwrap_or(false);
     let suspects = entries.flatten().take(looks).filter_map(|entry| {
         let name = entry.file_name().to_str().ok()?.to_owned();
         let (exporter, is_unnamed) = exporter_of(&name)?;
         let status = directory.own_socket(&name)?;
-        // An exporter without a lock is between two steps: it does not listen yet.
+        // An exporter without a lock is still starting, and does not listen yet.
         let is_dead = !(is_locked(exporter) || is_unnamed && age(&status) < MIN_UNNAMED_AGE);
         is_dead.then_some((name, exporter))
     });
-    // A socket gets its name only once its exporter listens, so no new one is taken for dead.
+    // A socket gets its name only after its exporter listens, so no new one is treated as dead.
     let refuses = |(name, _): &(String, u64)| {
         socket::try_connect(&directory.path_of(name)) == Err(Errno::CONNREFUSED)
     };
     Ok(Some(suspects.take(probes).filter(refuses).collect()))
 }
 
-/// Returns the time since an entry was made or changed; zero if that is in the future.
+/// Returns the time since an entry was created or changed, or zero if that time is in the future.
 fn age(status: &Stat) -> Duration {
     let made = Duration::from_secs(status.st_ctime.try_into().unwrap_or(0));
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -140,7 +141,7 @@ mod tests {
         let path = std::env::temp_dir().join(name);
         let directory = SocketDirectory::open(&path, false).expect("a directory");
         let listen = |name: &str| socket::listen(&path.join(name)).expect("a socket").0;
-        // None has a lock.
+        // None of these sockets has a lock.
         let living = listen(&socket_name(4));
         drop(listen(&socket_name(8)));
         drop(listen(&unnamed_name(16)));
@@ -149,7 +150,7 @@ mod tests {
         drop(listen(&socket_name(20)));
         symlink(socket_path(&path, 8), socket_path(&path, 24)).expect("a link");
         fs::write(socket_path(&path, 12), "no socket").expect("a file");
-        // Only root can give files away.
+        // Only root can change the owner of a file.
         let is_of_another = chown(socket_path(&path, 20), Some(1234), None).is_ok();
         remove_dead_sockets(&directory);
         let opened = File::open(&path).expect("opened");
@@ -165,7 +166,7 @@ mod tests {
         }
         assert!(socket_path(&path, 24).is_symlink());
         assert_eq!(socket_path(&path, 20).exists(), is_of_another || !is_swept);
-        // Too new.
+        // This socket is too new.
         assert!(path.join(unnamed_name(16)).exists());
         drop(living);
         fs::remove_dir_all(&path).expect("removed");
@@ -190,7 +191,7 @@ mod tests {
         ];
         let opened = File::open(&directory).expect("opened");
         let is_local = descriptor::is_on_this_machine_alone(&opened);
-        // As another process holds it: this one's own locks don't show.
+        // The liveness thread holds the lock, because a process does not see its own locks.
         let locks = crate::ipc::liveness::LivenessLocks::get().expect("a thread");
         let held = locks.hold(opened.as_fd(), lock_of(12), LockKind::Shared);
         let lock = held.expect("locked");
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn sockets_of_other_machines_are_not_looked_at() {
-        // No list of file systems can be tried here, so one that is not in ours stands for them.
+        // The tests cannot mount file systems, so an unlisted one stands for those of other
+        // machines.
         let unknown = File::open("/proc").expect("opened");
         assert!(!descriptor::is_on_this_machine_alone(&unknown));
     }

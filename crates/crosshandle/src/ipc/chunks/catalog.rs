@@ -1,9 +1,10 @@
-//! The catalog: what a context tells its importers about its objects and about each other.
+//! The catalog informs a context's importers about its objects and about each other.
 //!
-//! For each record it has the generation, by which an importer sees whether a handle is stale, the
-//! object's name, and perhaps a driver's handle that only the holder of the record's key can read; for
-//! each attached process its number and program, so that errors can name it. The exporter alone writes
-//! it: once the exporter has mapped a chunk, the kernel lets no other process map it for writing.
+//! For each record, the catalog has the generation, which shows whether a handle is stale, and the
+//! object's name. It may also have a driver's handle that can be read only with the record's key.
+//! For each attached process, it has the process id and the program, so that errors can name the
+//! process. Only the exporter writes the catalog. Once the exporter has mapped a chunk, the kernel
+//! lets no other process map it for writing.
 
 use super::sealed_handle::SEALED_BYTES;
 use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
@@ -18,43 +19,44 @@ use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of the longest name of an object.
+/// Maximum length of an object's name in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 32;
-/// Bytes of the longest name of a program.
+/// Maximum length of a program's name in bytes.
 pub(crate) const MAX_PROGRAM_BYTES: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"XHCATLG3");
-/// Bytes before the peers, or before the generations in all chunks but the first.
+/// Number of bytes before the peers in the first chunk, or before the generations in other chunks.
 const HEADER_BYTES: usize = 4096;
-/// Entries of peers: one for each owner number, and an unused one.
+/// Number of peer entries, one for each owner number and an unused one.
 const PEERS: usize = Owner::MAX as usize + 1;
 
 type NameWords = [AtomicU64; MAX_NAME_BYTES / 8];
 type SealedWords = [AtomicU64; SEALED_BYTES / 8];
 
-/// A process that is, or was, attached. All of it is atomic, and any bits are valid in it.
+/// A process that is or was attached. All fields are atomic, and any bits are valid.
 #[repr(C)]
 struct PeerEntry {
-    /// The process id in the exporter's PID namespace; 0 if it is not known.
+    /// The process id in the exporter's PID namespace, or 0 if it is unknown.
     pid: AtomicU32,
-    /// Unused: keeps the words after it aligned.
+    /// Unused padding that keeps the following words aligned.
     _reserved: AtomicU32,
     program: [AtomicU64; MAX_PROGRAM_BYTES / 8],
-    /// When it hung up, in nanoseconds since 1970; 0 while it is attached.
+    /// Time at which the process hung up, in nanoseconds since 1970, or 0 while it is attached.
     ended: AtomicU64,
     _rest: [AtomicU64; 4],
 }
 
 const _: () = assert!(size_of::<PeerEntry>() == 64);
 
-/// A process, as the catalog describes it.
+/// A process as the catalog describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct PeerDescription {
-    /// The process id in the exporter's PID namespace; 0 if it is not known.
+    /// The process id in the exporter's PID namespace, or 0 if it is unknown.
     pub(crate) pid: u32,
-    /// The program's name; empty if it is not known.
+    /// The program's name, or an empty string if it is unknown.
     pub(crate) program: String,
-    /// When it hung up, in nanoseconds since 1970; 0 if it has not, as far as is known.
+    /// Time at which the process hung up, in nanoseconds since 1970. 0 if it has not, as far as
+    /// known.
     pub(crate) ended: u64,
 }
 
@@ -69,7 +71,8 @@ pub(crate) struct CatalogChunk {
     chunk: usize,
     /// The descriptor to send to importers, in the process that made the chunk.
     file: Option<Arc<OwnedFd>>,
-    /// A bit for each record whose object has a name, in the process that made the chunk: few have.
+    /// A bit for each record whose object has a name, in the process that made the chunk. Few have
+    /// a name.
     named: Box<[AtomicU64]>,
 }
 
@@ -86,7 +89,8 @@ const fn names_at(chunk: usize) -> usize {
     generations_at(chunk) + capacity(chunk) * size_of::<AtomicU64>()
 }
 
-/// Returns the offset of a chunk's sealed handles in bytes. Few records have one, so they lie apart.
+/// Returns the offset of a chunk's sealed handles in bytes. They are separate because few records
+/// have one.
 const fn sealed_at(chunk: usize) -> usize {
     names_at(chunk) + capacity(chunk) * MAX_NAME_BYTES
 }
@@ -114,7 +118,7 @@ impl CatalogChunk {
         Ok(created)
     }
 
-    /// Maps the chunk behind a descriptor that an exporter sent.
+    /// Maps the chunk of a descriptor that an exporter sent.
     pub(crate) fn open(file: &OwnedFd, chunk: usize) -> Result<Self> {
         let (len, is_sealed) = memfd::check(file).map_err(Error::os("looking at a catalog"))?;
         if len != len_of(chunk) as u64 || !is_sealed {
@@ -142,14 +146,16 @@ impl CatalogChunk {
     /// Returns a value in the mapping.
     ///
     /// # Safety
-    /// `T` is made of atomics alone, and a `T` at `offset` lies inside the mapping, aligned.
+    /// `T` must consist only of atomics. A `T` at `offset` must lie inside the mapping and be
+    /// aligned.
     #[inline]
     unsafe fn at<T>(&self, offset: usize) -> &T {
-        // SAFETY: in bounds and aligned, as the caller promises. The file is sealed against
-        // shrinking, and the mapping lives as long as `self`. All processes access it atomically,
-        // and any bits are valid. An importer, whose mapping is for reading, only loads, at most
-        // eight bytes: on machines of 64 bits that is an instruction that writes nothing, in all
-        // orders. (The standard library promises so much for relaxed loads alone.)
+        // SAFETY: the value is in bounds and aligned, by the contract of this function. The file is
+        // sealed against shrinking, and the mapping lives as long as `self`. All processes access
+        // it atomically, and any bits are valid. An importer has a read-only mapping and only
+        // loads, at most eight bytes at a time. On 64-bit machines such a load is an instruction
+        // that writes nothing, in all memory orders. (The standard library guarantees this only for
+        // relaxed loads.)
         unsafe { self.mapping.start().add(offset).cast().as_ref() }
     }
 
@@ -162,40 +168,40 @@ impl CatalogChunk {
     #[inline]
     fn generation(&self, place: RecordPlace) -> &AtomicU64 {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: a catalog keeps each chunk under its own number, so the place is of this chunk and
-        // its index below the capacity. All generations up to that lie in the mapping, by `len_of`,
-        // from a multiple of eight on.
+        // SAFETY: a catalog keeps each chunk under its own number, so the place belongs to this
+        // chunk and its index is below the capacity. By `len_of`, all generations up to the
+        // capacity lie in the mapping, and they start at a multiple of eight.
         unsafe { self.at(generations_at(self.chunk) + place.index() * size_of::<AtomicU64>()) }
     }
 
     fn name(&self, place: RecordPlace) -> &NameWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: as for the generations, behind which the names lie.
+        // SAFETY: as for the generations. The names follow them.
         unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
     }
 
     fn sealed(&self, place: RecordPlace) -> &SealedWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: as for the generations, behind which first the names lie and then these.
+        // SAFETY: as for the generations. The names follow them, and then the sealed handles.
         unsafe { self.at(sealed_at(self.chunk) + place.index() * SEALED_BYTES) }
     }
 
-    /// Returns the word and the bit that tell whether a record's object has a name.
+    /// Returns the word and the bit that say whether a record's object has a name.
     #[inline]
     fn named(&self, place: RecordPlace) -> (&AtomicU64, u64) {
         (&self.named[place.index() / 64], 1 << (place.index() % 64))
     }
 
-    /// Returns an owner's entry. The first chunk only.
+    /// Returns an owner's entry. Only for the first chunk.
     fn peer(&self, owner: Owner) -> &PeerEntry {
         assert!(self.chunk == 0);
         // SAFETY: an owner is at most `Owner::MAX`, so its entry lies before the generations of the
-        // first chunk; entries start at a page.
+        // first chunk. The entries start at a page.
         unsafe { self.at(HEADER_BYTES + usize::from(owner.get()) * size_of::<PeerEntry>()) }
     }
 }
 
-/// A context's catalog: the exporter's own, or an importer's view of it.
+/// A context's catalog, in the exporter or in an importer.
 #[derive(Default)]
 pub(crate) struct Catalog {
     chunks: [OnceLock<CatalogChunk>; CHUNKS],
@@ -204,14 +210,14 @@ pub(crate) struct Catalog {
 }
 
 impl Catalog {
-    /// Returns the chunk that a record lies in, if it is here, and the record's place.
+    /// Returns the chunk of a record, if it exists here, and the record's place.
     #[inline]
     fn chunk_of(&self, record: u32) -> Option<(&CatalogChunk, RecordPlace)> {
         let place = place_of(record)?;
         Some((self.chunks[place.chunk()].get()?, place))
     }
 
-    /// Makes sure that a record's chunk is there. The exporter only.
+    /// Creates a record's chunk if necessary. Only for the exporter.
     #[inline]
     pub(crate) fn ensure(&self, record: u32) -> Result<()> {
         match self.chunk_of(record) {
@@ -235,19 +241,19 @@ impl Catalog {
         let _ = self.chunks[chunk.chunk].set(chunk);
     }
 
-    /// Returns the descriptor of a chunk, to be sent to importers. The exporter only.
+    /// Returns the descriptor of a chunk, to send to importers. Only for the exporter.
     pub(crate) fn file(&self, chunk: usize) -> Option<Arc<OwnedFd>> {
         self.chunks[chunk].get()?.file.clone()
     }
 
-    /// Returns the generation of a record, if its chunk is here.
+    /// Returns the generation of a record, if its chunk exists here.
     #[inline]
     pub(crate) fn generation(&self, record: u32) -> Option<&AtomicU64> {
         let (chunk, place) = self.chunk_of(record)?;
         Some(chunk.generation(place))
     }
 
-    /// Names a record's object. The exporter only, which makes sure that the chunk is here.
+    /// Names a record's object. Only for the exporter, which ensures that the chunk exists.
     pub(crate) fn set_name(&self, record: u32, name: &str) {
         if let Some((chunk, place)) = self.chunk_of(record) {
             let (word, bit) = chunk.named(place);
@@ -256,8 +262,8 @@ impl Catalog {
         }
     }
 
-    /// Lets importers who have the record's key read a driver's handle. The exporter only, which makes sure that the
-    /// chunk is here, and does so once for a key.
+    /// Lets importers that have the record's key read a driver's handle. Only for the exporter,
+    /// which ensures that the chunk exists, and calls this once per key.
     pub(crate) fn set_sealed_handle(&self, record: u32, sealed: &[u8; SEALED_BYTES]) {
         if let Some((chunk, place)) = self.chunk_of(record) {
             let words: [u64; SEALED_BYTES / 8] = zerocopy::transmute!(*sealed);
@@ -267,13 +273,14 @@ impl Catalog {
         }
     }
 
-    /// Ends that: who has not read it yet asks, and is refused. The exporter only.
+    /// Clears a sealed handle. An importer that has not read it yet asks the exporter, which
+    /// refuses. Only for the exporter.
     pub(crate) fn clear_sealed_handle(&self, record: u32) {
         self.set_sealed_handle(record, &[0; SEALED_BYTES]);
     }
 
-    /// Returns the sealed handle of a record, if its chunk is here. No key opens what is there if none was set, or if
-    /// it is overwritten at this moment.
+    /// Returns the sealed handle of a record, if its chunk exists here. No key opens the result if
+    /// none was set, or if it is being overwritten.
     pub(crate) fn sealed_handle(&self, record: u32) -> Option<[u8; SEALED_BYTES]> {
         let (chunk, place) = self.chunk_of(record)?;
         let words = chunk.sealed(place);
@@ -282,8 +289,8 @@ impl Catalog {
         Some(zerocopy::transmute!(words))
     }
 
-    /// Puts a record to a new use, for an object of this kind that has no name yet, and returns its
-    /// generation; `None` if its chunk is not here. The exporter only.
+    /// Starts a new use of a record, for an object of this kind without a name, and returns its
+    /// generation. Returns `None` if its chunk does not exist here. Only for the exporter.
     #[inline]
     pub(crate) fn start_use(&self, record: u32, kind: u64) -> Option<u64> {
         let (chunk, place) = self.chunk_of(record)?;
@@ -295,13 +302,13 @@ impl Catalog {
         Some(open_count::start_generation(chunk.generation(place), kind))
     }
 
-    /// Returns the name of a record's object; empty if it has none.
+    /// Returns the name of a record's object, or an empty string if it has none.
     pub(crate) fn name(&self, record: u32) -> String {
         let found = self.chunk_of(record);
         found.map_or_else(String::new, |(chunk, place)| load_text(chunk.name(place)))
     }
 
-    /// Describes the process that attached as `owner`. The exporter only.
+    /// Describes the process that attached as `owner`. Only for the exporter.
     pub(crate) fn set_peer(&self, owner: Owner, pid: u32, program: &str) {
         if let Some(first) = self.chunks[0].get() {
             let entry = first.peer(owner);
@@ -311,21 +318,21 @@ impl Catalog {
         }
     }
 
-    /// Notes when a process hung up, in nanoseconds since 1970. The exporter only.
+    /// Records when a process hung up, in nanoseconds since 1970. Only for the exporter.
     pub(crate) fn set_ended(&self, owner: Owner, time: u64) {
         if let Some(first) = self.chunks[0].get() {
             first.peer(owner).ended.store(time, Ordering::Release);
         }
     }
 
-    /// Returns the process id of a process, as the exporter knows it; 0 if it does not.
+    /// Returns the process id of a process as the exporter recorded it, or 0 if it is unknown.
     #[inline]
     pub(crate) fn peer_pid(&self, owner: Owner) -> u32 {
         let first = self.chunks[0].get();
         first.map_or(0, |first| first.peer(owner).pid.load(Ordering::Relaxed))
     }
 
-    /// Returns what is known of a process.
+    /// Returns the description of a process.
     pub(crate) fn peer(&self, owner: Owner) -> PeerDescription {
         self.chunks[0].get().map_or_else(Default::default, |first| {
             let entry = first.peer(owner);
@@ -338,7 +345,7 @@ impl Catalog {
     }
 }
 
-/// Stores a text, cut at a character's end where it is too long.
+/// Stores a text, truncated at a character boundary if it is too long.
 fn store_text(words: &[AtomicU64], text: &str) {
     let mut bytes = [0; MAX_NAME_BYTES];
     let room = 8 * words.len();
@@ -350,7 +357,7 @@ fn store_text(words: &[AtomicU64], text: &str) {
     }
 }
 
-/// Returns a text that a peer may have chosen: what is no printable text is replaced.
+/// Returns a text that a peer may have chosen. Unprintable parts are replaced.
 fn load_text(words: &[AtomicU64]) -> String {
     let bytes = words.iter().map(|word| word.load(Ordering::Relaxed));
     let bytes: Vec<u8> = bytes.flat_map(u64::to_le_bytes).collect();

@@ -1,7 +1,8 @@
-//! The ledger: how often one importing process has each record of one context open, and which of its
-//! threads sleep until an event of the context is signalled.
+//! The ledger of one importing process for one context. It counts how often the process has each
+//! record open, and lists its threads that sleep until an event of the context is signalled.
 //!
-//! The exporter makes it and sends it, so that it takes no descriptor from an importer. Both write it.
+//! The exporter creates the ledger and sends it, so that it receives no descriptor from an
+//! importer. Both write it.
 
 use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::error::{Error, Result};
@@ -20,42 +21,41 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-/// Bytes before the counts of the first chunk.
+/// Number of bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;
-/// The byte of the importer's liveness lock, behind the counts.
+/// The byte of the importer's liveness lock, beyond the counts.
 const LOCK_AT: u64 = 1 << 40;
 
-/// The start of the first chunk. All of it is atomic, and any bits are valid in it.
+/// The header of the first chunk. All fields are atomic, and any bits are valid.
 #[repr(C)]
 struct Header {
     /// Bytes that commands of the process have copied from or to the context's memory.
     copied_bytes: AtomicU64,
-    /// Not 0 once the process has closed all that it had open, and detaches.
+    /// Not 0 once the process has closed everything and detaches.
     has_left: AtomicU64,
     _reserved: [AtomicU64; 6],
     sleepers: [SleeperEntry; SLEEPERS],
 }
 
-/// The number of sleeping threads of one process that others can see.
+/// Maximum number of sleeping threads of one process that reports can show.
 const SLEEPERS: usize = (HEADER_BYTES - 64) / size_of::<SleeperEntry>();
 
 /// A thread that sleeps until a signal has finished.
 #[repr(C)]
 #[derive(Default)]
 struct SleeperEntry {
-    /// One more than the event's record; 0 while the entry is free.
+    /// One more than the event's record, or 0 while the entry is free.
     record: AtomicU32,
     thread: AtomicU32,
     number: AtomicU64,
-    /// When the wait began, in nanoseconds of the monotonic clock.
+    /// Time at which the wait began, in nanoseconds of the monotonic clock.
     since: AtomicU64,
     _reserved: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
 
-/// A sleeping thread, as a ledger tells of it. The process that it belongs to may have written
-/// anything.
+/// A sleeping thread according to a ledger. The importing process may have written any values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Sleeper {
     /// The record of the event that the thread waits for.
@@ -64,7 +64,7 @@ pub(crate) struct Sleeper {
     pub(crate) number: u64,
     /// The thread's id in its own PID namespace.
     pub(crate) thread: u32,
-    /// When the wait began, in nanoseconds of the monotonic clock.
+    /// Time at which the wait began, in nanoseconds of the monotonic clock.
     pub(crate) since: u64,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Sleeper {
 pub(crate) struct LedgerChunk {
     mapping: Mapping,
     chunk: usize,
-    /// The chunk that was sent in place of this one, which the importer did not get.
+    /// The replacement of this chunk, which was sent because the importer did not get this one.
     instead: OnceLock<Box<LedgerChunk>>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn len_of(chunk: usize) -> usize {
 }
 
 impl LedgerChunk {
-    /// Makes a chunk without opens, and its descriptor.
+    /// Creates a chunk without opens, and its descriptor.
     fn create(chunk: usize) -> Result<(Self, OwnedFd)> {
         let len = len_of(chunk);
         let file = memfd::create("crosshandle-ledger", len as u64)
@@ -96,7 +96,7 @@ impl LedgerChunk {
         Ok((Self::map(&file, chunk)?, file))
     }
 
-    /// Maps the chunk behind a descriptor that an exporter sent.
+    /// Maps the chunk of a descriptor that an exporter sent.
     pub(crate) fn open(file: &OwnedFd, chunk: usize) -> Result<Self> {
         let (len, is_sealed) = memfd::check(file).map_err(Error::os("looking at a ledger"))?;
         if len != len_of(chunk) as u64 || !is_sealed {
@@ -117,7 +117,7 @@ impl LedgerChunk {
         })
     }
 
-    /// Returns the chunk that was sent last, and how many were sent before it.
+    /// Returns the latest replacement of this chunk, and how many chunks were sent before it.
     fn latest(&self) -> (&Self, usize) {
         let mut latest = (self, 0);
         while let Some(next) = latest.0.instead.get() {
@@ -126,28 +126,29 @@ impl LedgerChunk {
         latest
     }
 
-    /// Returns the header. The first chunk only.
+    /// Returns the header. Only for the first chunk.
     fn header(&self) -> &Header {
         assert!(self.chunk == 0);
-        // SAFETY: the first chunk starts with a header, by `counts_at`; as for the counts.
+        // SAFETY: the first chunk starts with a header, by `counts_at`. The rest is as for the
+        // counts.
         unsafe { self.mapping.start().cast().as_ref() }
     }
 
-    /// Returns the count of opens of a record of this chunk.
+    /// Returns the open count of a record of this chunk.
     #[inline]
     fn count(&self, place: RecordPlace) -> &AtomicU32 {
         debug_assert_eq!(place.chunk(), self.chunk);
         let offset = counts_at(self.chunk) + place.index() * size_of::<AtomicU32>();
-        // SAFETY: a ledger keeps each chunk under its own number, so the place is of this chunk, its
-        // index below the capacity, and the count in bounds, by `len_of`. The mapping starts at a
-        // page, so counts are aligned; its file is sealed against shrinking, and it lives as long as
-        // `self`. All accesses, also those of other processes, are atomic, and any bits are a valid
-        // count.
+        // SAFETY: a ledger keeps each chunk under its own number, so the place belongs to this
+        // chunk and its index is below the capacity. The count is in bounds by `len_of`. The
+        // mapping starts at a page, so counts are aligned. The file is sealed against shrinking,
+        // and the mapping lives as long as `self`. All accesses, including those of other
+        // processes, are atomic, and any bits are a valid count.
         unsafe { self.mapping.start().add(offset).cast().as_ref() }
     }
 }
 
-/// A process's ledger: the importer's own, or the exporter's view of it.
+/// A ledger, in the importer that it belongs to or in the exporter.
 #[derive(Default)]
 pub(crate) struct Ledger {
     chunks: [OnceLock<LedgerChunk>; CHUNKS],
@@ -155,20 +156,20 @@ pub(crate) struct Ledger {
     making: Mutex<()>,
     /// Whether the importer has hung up, so that its counts no longer matter.
     has_hung_up: AtomicBool,
-    /// The segments that the importer was given, in the exporter. What it counts in others keeps
-    /// nothing: whoever has one object's handle can write all counts.
+    /// In the exporter, the segments that the importer was given. Counts for other segments keep
+    /// nothing open, because an importer with one handle can write all counts.
     given: Mutex<BTreeSet<u32>>,
-    /// The same of event arenas.
+    /// In the exporter, the event arenas that the importer was given.
     given_arenas: Mutex<BTreeSet<ArenaKey>>,
-    /// The file of the first chunk, where the importer shows by a lock that it lives.
+    /// The file of the first chunk, in which the importer shows by a lock that it is alive.
     file: Option<OwnedFd>,
-    /// That lock, in the importer.
+    /// The importer's lock in that file.
     liveness: OnceLock<LivenessLock>,
 }
 
 impl Ledger {
-    /// Makes an importer's ledger with its first chunk, and the descriptor to send. With `keeps_file`,
-    /// the importer can be asked for later whether it [lives](Self::is_owner_alive).
+    /// Creates an importer's ledger with its first chunk, and the descriptor to send. With
+    /// `keeps_file`, [`is_owner_alive`](Self::is_owner_alive) can later check the importer.
     pub(crate) fn create(keeps_file: bool) -> Result<(Self, OwnedFd)> {
         let (first, file) = LedgerChunk::create(0)?;
         let kept = keeps_file.then(|| file.try_clone()).transpose();
@@ -183,9 +184,10 @@ impl Ledger {
         Ok((ledger, file))
     }
 
-    /// Makes a chunk for an importer, and returns the descriptor to send. An importer that asks again
-    /// did not get the first one, as its question timed out, say: from now on the new one counts.
-    /// `None` if it has asked too often, or for the first chunk, with which ledgers begin.
+    /// Creates a chunk for an importer, and returns the descriptor to send. If an importer asks
+    /// again, it did not get the earlier chunk, for example because its request timed out. From now
+    /// on the new chunk is valid. Returns `None` if the importer has asked too often, or for the
+    /// first chunk, which exists from the beginning.
     pub(crate) fn extend(&self, chunk: usize) -> Result<Option<OwnedFd>> {
         let _making = self.making.lock();
         let latest = self.chunks[chunk].get().map(LedgerChunk::latest);
@@ -200,7 +202,8 @@ impl Ledger {
         Ok(Some(file))
     }
 
-    /// Makes sure that a record's count is there. For a process's opens of its own exports.
+    /// Creates the chunk of a record's count if necessary, for this process's opens of its own
+    /// exports.
     pub(crate) fn ensure(&self, record: u32) -> Result<()> {
         let chunk = place_of(record).ok_or(Error::Stale)?.chunk();
         let _making = self.making.lock();
@@ -215,18 +218,18 @@ impl Ledger {
         let _ = self.chunks[chunk.chunk].set(chunk);
     }
 
-    /// Returns the count of a record's opens, if its chunk is here.
+    /// Returns the open count of a record, if its chunk exists here.
     #[inline]
     pub(crate) fn count(&self, record: u32) -> Option<&AtomicU32> {
         let place = place_of(record)?;
         Some(self.chunks[place.chunk()].get()?.count(place))
     }
 
-    /// Tells others that the calling thread sleeps until an event of the context is signalled. Returns
-    /// the number to [end](Self::leave) that with; `None` if there is no room, and others are not told.
+    /// Records for reports that the calling thread sleeps until an event of the context is
+    /// signalled. Returns the argument for [`leave`](Self::leave), or `None` if there is no room.
     pub(crate) fn enter(&self, sleeper: Sleeper) -> Option<usize> {
         let entries = &self.chunks[0].get()?.header().sleepers;
-        // Threads start at different entries, so that the first one is free as a rule.
+        // Threads start at different entries, so that the first one is usually free.
         let start = sleeper.thread as usize % SLEEPERS;
         let taken = sleeper.record.checked_add(1)?;
         let index = (start..SLEEPERS).chain(0..start).find(|index| {
@@ -243,7 +246,7 @@ impl Ledger {
         Some(index)
     }
 
-    /// Ends what [`enter`](Self::enter) began.
+    /// Removes the entry that [`enter`](Self::enter) made.
     pub(crate) fn leave(&self, index: usize) {
         let first = self.chunks[0].get();
         if let Some(entry) = first.and_then(|first| first.header().sleepers.get(index)) {
@@ -252,7 +255,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the threads that sleep, as far as they have entered themselves.
+    /// Returns the sleeping threads that have entries.
     pub(crate) fn sleepers(&self) -> Vec<Sleeper> {
         let Some(first) = self.chunks[0].get() else {
             return Vec::new();
@@ -266,7 +269,7 @@ impl Ledger {
                     number: entry.number.load(Ordering::Relaxed),
                     thread: entry.thread.load(Ordering::Relaxed),
                 };
-                // 0: it is being entered.
+                // 0 means that the entry is still being written.
                 (sleeper.since != 0).then_some(sleeper)
             })
             .collect()
@@ -288,14 +291,14 @@ impl Ledger {
         })
     }
 
-    /// Notes, for the exporter, that this process detaches and has nothing open any more.
+    /// Records for the exporter that this process detaches and has nothing open.
     pub(crate) fn leave_all(&self) {
         if let Some(first) = self.chunks[0].get() {
             first.header().has_left.store(1, Ordering::Release);
         }
     }
 
-    /// Returns whether the importer has detached, rather than ended.
+    /// Returns whether the importer has detached, as opposed to ended.
     pub(crate) fn has_left(&self) -> bool {
         let first = self.chunks[0].get();
         first.is_some_and(|first| first.header().has_left.load(Ordering::Acquire) != 0)
@@ -307,22 +310,24 @@ impl Ledger {
         count.map_or(0, |count| count.load(Ordering::Relaxed))
     }
 
-    /// Notes that the importer is given a segment. Before the descriptor is sent.
+    /// Records that the importer is given a segment. Must be called before the descriptor is sent.
     pub(crate) fn note_given(&self, segment: u32) {
         self.given.lock().insert(segment);
     }
 
-    /// Notes that the importer is given an event arena. Before the descriptor is sent.
+    /// Records that the importer is given an event arena. Must be called before the descriptor is
+    /// sent.
     pub(crate) fn note_given_arena(&self, arena: ArenaKey) {
         self.given_arenas.lock().insert(arena);
     }
 
-    /// Returns whether the importer has an event open that lies in an arena.
+    /// Returns whether the importer has an event open that lies in this arena.
     pub(crate) fn has_event_open(&self, record: u32, arena: ArenaKey) -> bool {
         self.is_open(record) && self.given_arenas.lock().contains(&arena)
     }
 
-    /// Returns whether the importer has a record open, of memory in a segment or of an event.
+    /// Returns whether the importer has a record open. `segment` is the segment of memory, or
+    /// `None` for an event.
     pub(crate) fn has_open(&self, record: u32, segment: Option<u32>) -> bool {
         let is_given = |segment: u32| self.given.lock().contains(&segment);
         self.is_open(record) && segment.is_none_or(is_given)
@@ -337,7 +342,7 @@ impl Ledger {
         chunk.is_some_and(|chunk| open_count::is_open(chunk.latest().0.count(place)))
     }
 
-    /// Notes that the importer has hung up.
+    /// Records that the importer has hung up.
     pub(crate) fn mark_hung_up(&self) {
         self.has_hung_up.store(true, Ordering::SeqCst);
     }
@@ -346,7 +351,8 @@ impl Ledger {
         self.has_hung_up.load(Ordering::SeqCst)
     }
 
-    /// Shows, as long as this lives, that the importer does. `file` is that of the first chunk.
+    /// Shows that the importer is alive while this ledger exists. `file` is that of the first
+    /// chunk.
     pub(crate) fn lock_liveness(&self, file: &OwnedFd) -> Result<()> {
         let held = LivenessLocks::get()?.hold(file.as_fd(), LOCK_AT, LockKind::Shared);
         let held = held.map_err(Error::os("locking a ledger"))?;
@@ -354,10 +360,12 @@ impl Ledger {
         Ok(())
     }
 
-    /// Returns whether the importer still lives, as its lock says; `true` if the file was not kept.
+    /// Returns whether the importer is alive according to its lock. Returns `true` if the file was
+    /// not kept.
     pub(crate) fn is_owner_alive(&self) -> bool {
         let file = self.file.as_ref();
-        // Where the kernel cannot say, or nobody locks it, the memory is kept: a connection tells then.
+        // If the kernel cannot tell, the memory is kept, and the connection shows the importer's
+        // death.
         file.is_none_or(|file| lock::is_held(file.as_fd(), LOCK_AT).unwrap_or(true))
     }
 }

@@ -1,9 +1,9 @@
-//! Chunks: the pieces in which the files of a context grow.
+//! Chunks are the units in which the files of a context grow.
 //!
-//! A context numbers the objects that it shares; a number is a *record*. Everything that is kept for
-//! each record lies in files of one chunk each, made and mapped when the chunk's first record is
-//! needed. So a context with few objects takes little memory and few addresses, and a file that
-//! other processes have mapped never changes its size.
+//! A context numbers its shared objects; such a number is a *record*. All data per record is in
+//! files, each of which covers one chunk of records. A file is created and mapped when the first
+//! record of its chunk is needed. A context with few objects therefore uses little memory and few
+//! addresses, and a file that other processes have mapped never changes its size.
 
 mod catalog;
 mod ledger;
@@ -18,19 +18,19 @@ pub(crate) use {catalog::len_of as catalog_len, ledger::len_of as ledger_len};
 
 use crate::os::mapping::page_size;
 
-/// The number of objects that one context can share at a time.
+/// Maximum number of objects that one context can share at a time.
 pub(crate) const MAX_RECORDS: u32 = 1 << 20;
-/// The number of chunks.
+/// Number of chunks.
 pub(crate) const CHUNKS: usize = 6;
 
-/// The binary logarithm of the number of records in the first chunk.
+/// Binary logarithm of the number of records in the first chunk.
 const FIRST_LOG: u32 = 10;
-/// The binary logarithm of the factor by which a chunk ends later than the one before: large, because
-/// each chunk is a mapping, and small, because it takes that many more addresses than are used.
+/// Binary logarithm of the growth factor of the chunks' ends. A large factor saves mappings, and a
+/// small factor saves unused addresses.
 const GROWTH_LOG: u32 = 2;
 
-/// A record's chunk, and its index there, which is below the chunk's capacity. Only [`place_of`]
-/// makes one.
+/// The chunk of a record, and its index there, which is below the chunk's capacity. Only
+/// [`place_of`] makes this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct RecordPlace {
     chunk: usize,
@@ -49,7 +49,7 @@ impl RecordPlace {
     }
 }
 
-/// Returns the place of a record; `None` if no context has such a record.
+/// Returns the place of a record, or `None` if the record is out of range.
 #[inline]
 pub(crate) fn place_of(record: u32) -> Option<RecordPlace> {
     if record < 1 << FIRST_LOG {
@@ -68,7 +68,7 @@ pub(crate) fn place_of(record: u32) -> Option<RecordPlace> {
     })
 }
 
-/// Returns the first record behind a chunk.
+/// Returns the first record after a chunk.
 #[inline]
 const fn end_of(chunk: u32) -> usize {
     1 << (FIRST_LOG + GROWTH_LOG * chunk)
@@ -90,25 +90,25 @@ pub(crate) const fn first_of(chunk: usize) -> u32 {
     }
 }
 
-/// An arena of events among those of a context.
+/// Identifies an event arena among those of a context.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ArenaKey(u32);
 
 impl ArenaKey {
-    /// Returns the key of the context's own arena in which a record's event lies.
+    /// Returns the key of the context's arena that contains a record's event.
     pub(crate) fn common(record: u32) -> Self {
-        // No record lies in a chunk of this number.
+        // No record belongs to a chunk with the number `CHUNKS`.
         let chunk = place_of(record).map_or(CHUNKS, RecordPlace::chunk);
         Self(chunk as u32)
     }
 
-    /// Returns the key of the arena of an event that has one to itself.
+    /// Returns the key of the arena that an event has to itself.
     pub(crate) fn isolated(record: u32) -> Self {
         Self(CHUNKS as u32 + 1 + record)
     }
 }
 
-/// Returns the length of a file with so many bytes of contents: whole pages.
+/// Returns the length of a file with this many bytes of contents, rounded up to whole pages.
 pub(crate) fn file_len(bytes: usize) -> usize {
     bytes.next_multiple_of(page_size())
 }

@@ -1,11 +1,11 @@
-//! Sealed handles: a driver's handle to memory, in the catalog that every importer of the context can read, but of
-//! use only to those who have the key of the memory's record.
+//! Sealed handles are drivers' handles of memory in the catalog. Every importer of the context can
+//! read the catalog, but a sealed handle is useful only with the key of the memory's record.
 //!
-//! An importer that is attached so finds the handle without asking: it maps the memory while its question is under
-//! way, and the exporter still says whether it may. The exporter makes a key for one use of a record, and seals one
-//! handle with it, so a stream of bytes that the key yields is combined with nothing else. The sealed bytes begin with
-//! zeros and a sum of all that follows, by which a wrong key shows, or a handle that is just being overwritten. Nobody
-//! but the exporter can write them.
+//! An attached importer thus finds the handle without a request. It maps the memory while its
+//! request is in progress, and the exporter still decides whether the memory may be used. The
+//! exporter makes a key for one use of a record and seals one handle with it, so the key stream is
+//! never used twice. The sealed bytes begin with zeros and a checksum of the rest, which reveal a
+//! wrong key, or a handle that is being overwritten. Only the exporter can write them.
 
 use crate::handle::Key;
 use crate::ipc::broker::FetchedHandle;
@@ -15,17 +15,17 @@ use chacha20::rand_core::{Rng, SeedableRng};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Bytes of a sealed handle.
+/// Size of a sealed handle in bytes.
 pub(super) const SEALED_BYTES: usize = size_of::<Plain>();
-/// Bytes of the longest handle that can be sealed.
+/// Maximum length of a handle that can be sealed, in bytes.
 const MAX_HANDLE_BYTES: usize = 96;
 
-/// What is sealed.
+/// The contents that are sealed.
 #[derive(FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 struct Plain {
     zeros: U64,
-    /// The [`sum`] of what follows.
+    /// The [`sum`] of the words after it.
     sum: U64,
     len: U64,
     segment: U32,
@@ -33,10 +33,10 @@ struct Plain {
     handle: [u8; MAX_HANDLE_BYTES],
 }
 
-/// Sets what keys are used for here apart from other uses.
+/// Separates the use of keys here from other uses.
 const PURPOSE: [u8; 16] = *b"xh sealed handle";
 
-/// Returns a sum of all words but the first two, which differs for the same words in another order.
+/// Returns a checksum of all words except the first two. It depends on their order.
 fn sum(plain: &[U64; SEALED_BYTES / 8]) -> u64 {
     let rest = plain.iter().skip(2);
     rest.fold(0x9E37_79B9_7F4A_7C15, |sum: u64, word| {
@@ -44,7 +44,7 @@ fn sum(plain: &[U64; SEALED_BYTES / 8]) -> u64 {
     })
 }
 
-/// Combines bytes with the stream that a key yields. Twice is nothing.
+/// Combines bytes with the key stream. Combining them twice restores the bytes.
 fn combine(key: &Key, bytes: [u8; SEALED_BYTES]) -> [u8; SEALED_BYTES] {
     let seed: [[u8; 16]; 2] = [*key.as_bytes(), PURPOSE];
     let mut stream = [0; SEALED_BYTES];
@@ -52,8 +52,8 @@ fn combine(key: &Key, bytes: [u8; SEALED_BYTES]) -> [u8; SEALED_BYTES] {
     std::array::from_fn(|index| bytes[index] ^ stream[index])
 }
 
-/// Seals a handle with the key of its record. A handle that is too long becomes one that nobody opens: importers
-/// ask for it then.
+/// Seals a handle with the key of its record. A handle that is too long becomes one that no key
+/// opens, and then importers send a request for it.
 pub(crate) fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
     let bytes = found.handle.as_bytes();
     let mut handle = [0; MAX_HANDLE_BYTES];
@@ -73,8 +73,8 @@ pub(crate) fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
     combine(key, zerocopy::transmute!(words))
 }
 
-/// Opens a sealed handle; `None` if none is there, if it was sealed with another key, or if parts of it were
-/// overwritten. A peer has chosen what is in it.
+/// Opens a sealed handle. Returns `None` if there is none, if it was sealed with another key, or if
+/// parts of it were overwritten. A peer chose the contents.
 pub(crate) fn open(key: &Key, sealed: [u8; SEALED_BYTES]) -> Option<FetchedHandle> {
     // Most records have none.
     if sealed == [0; SEALED_BYTES] {
@@ -135,7 +135,7 @@ mod tests {
         let (key, other) = (Key::from_bytes([1; 16]), Key::from_bytes([2; 16]));
         assert_eq!(open(&key, [0; SEALED_BYTES]), None);
         let (old, new) = (seal(&other, &found(&[1; 80])), seal(&key, &found(&[2; 80])));
-        // Words are overwritten one by one, and read in between.
+        // Words are overwritten one by one, and may be read in between.
         for end in (8..SEALED_BYTES).step_by(8) {
             for rest in [[0; SEALED_BYTES], old] {
                 let mut torn = new;
@@ -146,7 +146,7 @@ mod tests {
                 assert_eq!(open(&key, torn), None, "up to byte {end}");
             }
         }
-        // A handle whose length cannot be, of a hostile exporter.
+        // A hostile exporter sealed a handle with an impossible length.
         let mut plain: [U64; SEALED_BYTES / 8] = zerocopy::transmute!(combine(&key, new));
         plain[3] = (u64::from(plain[3].get() as u32) | 97 << 32).into();
         plain[1] = sum(&plain).into();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// A hostile exporter has the key, and seals what it likes.
+        /// A hostile exporter has the key, and can seal any contents.
         #[test]
         fn what_a_peer_has_sealed_is_a_handle_or_nothing(
             mut chosen: [u64; SEALED_BYTES / 8],
@@ -184,7 +184,7 @@ mod tests {
         }
     }
 
-    /// As ChaCha20 of OpenSSL yields them, with the counter and the nonce zero.
+    /// Checks the bytes that OpenSSL's ChaCha20 produces, with counter and nonce zero.
     #[test]
     fn the_bytes_that_cross_are_known() {
         let key = Key::from_bytes(std::array::from_fn(|index| index as u8));

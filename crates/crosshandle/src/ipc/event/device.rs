@@ -1,16 +1,16 @@
-//! The part of an event that queues of devices use.
+//! Methods of an event for queues of devices.
 //!
-//! A device waits for and writes the upper halves of the words of an event's slot. The queue does the
-//! rest, through these methods, in this order:
+//! A device waits for and writes the upper halves of the words of an event's slot. The queue does
+//! the rest with these methods, in this order:
 //!
-//! - for a wait: [`prepare_device_wait`](EventCore::prepare_device_wait), then
-//!   [`word`](EventCore::word) for the device;
-//! - for a signal: [`mark_device_signals`](EventCore::mark_device_signals), then
-//!   [`issue`](EventCore::issue), then, unless it [may be written](EventCore::may_write) now, a wait
-//!   for the number before, then the write, and
-//!   [`finish_device_signal`](EventCore::finish_device_signal) once the device has written.
+//! - For a wait, it calls [`prepare_device_wait`](EventCore::prepare_device_wait), and then
+//!   [`word`](EventCore::word) for the device.
+//! - For a signal, it calls [`mark_device_signals`](EventCore::mark_device_signals) and
+//!   [`issue`](EventCore::issue). Unless the signal [may be written](EventCore::may_write) now, the
+//!   device first waits for the previous number of the word. Then it writes. When the device has
+//!   written, the queue calls [`finish_device_signal`](EventCore::finish_device_signal).
 //!
-//! An event stays open until the device is past it.
+//! An event must stay open until the device no longer uses it.
 
 use super::EventCore;
 use crate::error::{Error, Result};
@@ -20,12 +20,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Bytes from the start of a word to the half that devices use.
+/// Offset in bytes of the half that devices use, from the start of a word.
 const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
 
 impl EventCore {
-    /// Returns the address of a signal's half word. Devices of `pinner` can access it from now on, as
-    /// long as the event is open.
+    /// Returns the address of the half word that devices use for a signal. From now on, devices of
+    /// `pinner` can access it while the event is open.
     #[inline]
     pub(crate) fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
         self.pin(pinner)?;
@@ -33,7 +33,7 @@ impl EventCore {
         Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
     }
 
-    /// Lets devices of `pinner` access all words.
+    /// Gives devices of `pinner` access to all words.
     #[inline]
     pub(crate) fn pin(&self, pinner: &impl Pinner) -> Result<()> {
         let bit = 1 << pinner.kind() as u32;
@@ -50,8 +50,8 @@ impl EventCore {
         Ok(())
     }
 
-    /// Makes sure that a device can wait for a signal: that the word reaches the number when the signal
-    /// finishes. Returns the signal's result instead if it has finished.
+    /// Prepares a device's wait for a signal, so that the word reaches the number when the signal
+    /// finishes. If the signal has finished, returns its result instead.
     pub(crate) fn prepare_device_wait(&self, number: u64) -> Result<Option<Result<()>>> {
         match self.slot().prepare_device_wait(number) {
             DeviceWait::Ready => Ok(None),
@@ -62,21 +62,21 @@ impl EventCore {
         }
     }
 
-    /// Returns whether a signal may still be submitted: it was not yet, and the event's creator is
-    /// not known to have ended.
+    /// Returns whether a signal may still be submitted. It was not submitted yet, and the event's
+    /// creator is not known to have ended.
     #[inline]
     pub(crate) fn may_still_come(&self, number: u64) -> bool {
         number > self.issued() && !self.liveness().is_known_abandoned()
     }
 
-    /// Lets waiters know that devices will signal this event.
+    /// Records for waiters that devices will signal this event.
     #[inline]
     pub(crate) fn mark_device_signals(&self) {
         self.slot().mark_device_signals();
     }
 
-    /// Returns the unfinished signal that must finish before the one with this ticket; `None` stands
-    /// for the ticket that is issued next.
+    /// Returns the unfinished signal that must finish before the signal of this ticket. `None`
+    /// stands for the ticket that is issued next.
     #[inline]
     pub(crate) fn unfinished_predecessor(&self, ticket: Option<Ticket>) -> Option<u64> {
         let previous = match ticket {
@@ -86,13 +86,14 @@ impl EventCore {
         previous.filter(|previous| *previous > 0 && !self.is_finished(*previous))
     }
 
-    /// Returns whether a device may write a signal's number: its word has reached the number before.
+    /// Returns whether a device may write a signal's number, because its word has reached the
+    /// number before.
     #[inline]
     pub(crate) fn may_write(&self, ticket: Ticket) -> bool {
         self.slot().may_write(ticket)
     }
 
-    /// Records that a device has written a signal, and sees to it that the signal's word says so.
+    /// Records that a device has written a signal, and ensures that the signal's word shows it.
     pub(crate) fn finish_device_signal(&self, number: u64) {
         self.slot().record_finished(number);
         if !self.is_finished(number) {
@@ -101,9 +102,10 @@ impl EventCore {
         self.finish_due_after(number);
     }
 
-    /// Does what other processes left undone for a device that waits for `number`: see
-    /// `Slot::help_device_wait`. To be called now and then, so that the device does not wait for ever.
-    /// If the number will never come, because the event's creator has ended, it is taken and failed.
+    /// Does the work that other processes left undone for a device that waits for `number` (see
+    /// `Slot::help_device_wait`). If the number will never come because the event's creator has
+    /// ended, it is taken and failed. Must be called at intervals, so that the device does not wait
+    /// forever.
     pub(crate) fn help_device_wait(self: &Arc<Self>, number: u64) {
         if number <= self.issued() {
             self.slot().help_device_wait(number, self.liveness());
@@ -112,25 +114,26 @@ impl EventCore {
         }
     }
 
-    /// Returns whether a number was not submitted and never will be, since the event's creator has
-    /// ended. May make a system call.
+    /// Returns whether a number was not submitted and never will be, because the event's creator
+    /// has ended. May make a system call.
     pub(crate) fn is_abandoned(&self, number: u64) -> bool {
         number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
     }
 
-    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system call.
+    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system
+    /// call.
     pub(crate) fn is_known_abandoned(&self, number: u64) -> bool {
         self.liveness().is_known_abandoned() && number > self.issued()
     }
 
-    /// Returns whether a device that waits for a signal goes on. If the signal has finished and the
-    /// device does not go on, [`help_device_wait`](Self::help_device_wait) sees to it.
+    /// Returns whether a device that waits for a signal resumes. If the signal has finished and the
+    /// device does not resume, [`help_device_wait`](Self::help_device_wait) releases it.
     #[inline]
     pub(crate) fn releases_device(&self, number: u64) -> bool {
         self.is_finished(number) && self.slot().is_written(number)
     }
 
-    /// Returns whether a signal has finished, well or not.
+    /// Returns whether a signal has finished, successfully or not.
     #[inline]
     pub(crate) fn is_finished(&self, number: u64) -> bool {
         self.slot().outcome(number) != Outcome::Pending
@@ -149,13 +152,14 @@ impl EventCore {
                     next = number;
                 }
                 Err(IssueError::TooFarAhead(limit)) if limit > self.issued() => next = limit,
-                // Another process was faster, or must finish something first: the next call will do.
+                // Another process was faster, or must first finish another signal. The next call
+                // will succeed.
                 Err(_) => return,
             }
         }
     }
 
-    /// Lets waiters know that signals of this event may fail although no process ends. Called before
+    /// Records that signals of this event may fail although no process ends. Must be called before
     /// they are submitted.
     #[inline]
     pub(crate) fn mark_fallible(&self) {

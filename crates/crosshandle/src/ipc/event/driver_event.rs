@@ -1,4 +1,4 @@
-//! The contract of a backend whose driver has events that cross processes.
+//! The contract of a backend whose driver has events that work across processes.
 
 use crate::error::Result;
 use crate::ipc::broker::protocol::{BackendBlob, PiecePart};
@@ -8,14 +8,14 @@ use crate::threads::disposer::Disposal;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// An object that an exporter sent. The backend checks it before its driver sees any of it.
+/// An object that an exporter sent. The backend checks it before the driver gets any of it.
 pub(crate) struct Import {
     pub(crate) file: Arc<OwnedFd>,
-    /// The size that the exporter named, in bytes.
+    /// The size that the exporter claims, in bytes.
     pub(crate) len: usize,
     /// The blob that the exporter's backend sent to the importer's.
     pub(crate) note: BackendBlob,
-    /// What to drop after `file`, of a descriptor that a peer sent.
+    /// The disposal of a peer's descriptor, which is dropped after `file`.
     _disposal: Option<Disposal>,
 }
 
@@ -46,26 +46,28 @@ impl PieceBatch {
     }
 }
 
-/// Makes and opens events of a driver's own. Such an event mirrors an event of ours from when a
-/// queue of that driver first signals it after it got a handle, so that queues, also those of other
-/// processes, wait for each other without the host. The event's slot stays the account of numbers,
-/// failures and deaths.
+/// Creates and opens a driver's own events.
+///
+/// Such an event mirrors one of our events. The mirror starts when a queue of the driver first
+/// signals our event after it got a handle. Queues, including those of other processes, then wait
+/// for each other without the host. The event's slot remains the record of numbers, failures and
+/// deaths.
 pub(crate) trait DriverEvents: Send + Sync {
-    /// Creates an event to be shared.
+    /// Creates an event that can be shared.
     fn create(&self) -> Result<DriverEvent>;
 
     /// Opens an event that another process created.
     fn open(&self, import: Import) -> Result<DriverEvent>;
 }
 
-/// A native event: one of a driver's own.
+/// A native event, which belongs to a driver.
 pub(crate) struct DriverEvent {
-    /// The object that ends the event when dropped, and shares it.
+    /// The object that shares the event, and destroys it on drop.
     pub(crate) object: Arc<dyn Shared>,
     /// The driver's handle.
     pub(crate) handle: usize,
-    /// The address of the driver's object that the event belongs to, and keeps. Only queues that
-    /// belong to the same object know it.
+    /// The address of the driver's object that the event belongs to and keeps. Only queues of the
+    /// same object can use the event.
     pub(crate) owner: usize,
     /// Whether queues may signal the event, not only wait for it.
     pub(crate) may_signal: bool,

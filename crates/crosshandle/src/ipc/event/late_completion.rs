@@ -1,17 +1,17 @@
 //! Late completions: signals that were completed before their turn.
 //!
 //! Signal *n + 7* completes only after signal *n*. A thread that completes it earlier leaves it
-//! here, so that neither a caller nor a queue waits for another one's signal. It is rare: eight
-//! signals of one event must be unfinished at once.
+//! here, so that neither a caller nor a queue waits for another process's signal. This is rare,
+//! because eight signals of one event must be unfinished at the same time.
 //!
-//! A late signal completes in the thread of this process that completes the one before it. Those
-//! that other processes or devices hold back are the job's: it waits for the signals before them, as
-//! any waiter does. Signals of one word complete in order, so only the first late one of each word
-//! is ever looked at.
+//! Usually the thread of this process that completes the signal before it also completes a late
+//! signal. If other processes or devices delay the earlier signal, a job waits for it like any
+//! waiter. Signals of one word complete in order, so only the first late signal of each word is
+//! ever checked.
 //!
-//! Late signals belong to the exporter or the attachment that the event is of, and end with it: other
-//! processes then take them for those of a process that has died. An event that is dropped with late
-//! signals gives its record back after the last of them.
+//! Late signals belong to the exporter or the attachment of the event, and end with it. Other
+//! processes then treat them like those of a dead process. If an event is dropped while it has late
+//! signals, its record is given back after the last of them.
 
 use super::signal::try_finish;
 use super::{EventCore, Role};
@@ -40,10 +40,10 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// An event by the address of its exporter or attachment and by its record.
+/// Identifies an event by the address of its exporter or attachment and by its record.
 type Key = (usize, u32);
 
-/// What the job needs of an event. It keeps the event's memory, and nothing of a driver's.
+/// The parts of an event that the job needs. They keep the event's memory, but no driver objects.
 struct KeptSlot {
     slot: SlotPlace,
     _arenas: Arc<EventArenas>,
@@ -56,18 +56,18 @@ struct KeptSlot {
 struct LateEvent {
     kept: Arc<KeptSlot>,
     record: Record,
-    /// For each word, what to finish by number.
+    /// The late signals of each word, by number.
     words: [BTreeMap<u64, Late>; RING as usize],
-    /// The number of signals in `words`.
+    /// Number of signals in `words`.
     unfinished: usize,
-    /// How often the record is to be given back after the last signal: once for each open that ended
+    /// How often the record must be given back after the last signal, once for each open that ended
     /// meanwhile.
     given_back_later: u32,
-    /// Whether a handle to the event was ever made.
+    /// Whether a handle of the event was ever made.
     exported: bool,
 }
 
-/// A signal to be finished once its turn has come.
+/// A signal that must be finished when its turn has come.
 #[derive(Clone, Copy)]
 struct Late {
     ticket: Ticket,
@@ -77,7 +77,7 @@ struct Late {
 struct LateSignals {
     events: BTreeMap<Key, LateEvent>,
     has_job: bool,
-    /// The job's thread, and the exporters and attachments of the events that it looks at.
+    /// The job's thread, and the exporters and attachments of the events that it currently uses.
     holder: Option<(ThreadId, BTreeSet<usize>)>,
 }
 
@@ -89,15 +89,15 @@ static LATE: PerProcess<Mutex<LateSignals>> = PerProcess::new(|| {
     })
 });
 
-/// Its upper half is raised when the job must look at the signals anew.
+/// A word whose upper half is raised when the job must check the signals again.
 static CHANGES: AtomicU64 = AtomicU64::new(0);
-/// Whether the job finishes signals at this moment, or hands on what is to be done after the last.
-/// Changed under the lock.
+/// Whether the job is currently finishing signals, or handing on the work after an event's last
+/// late signal. Changed under the lock.
 static IS_IN_ROUND: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
-/// Notified when the job lets go of the events that it has looked at.
+/// Notified when the job releases the events that it has used.
 static ROUND_ENDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
-/// Finishes a ticket as soon as the signals before it allow.
+/// Finishes a ticket as soon as the earlier signals allow it.
 pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<FailureReason>) {
     if core.is_inherited() {
         return;
@@ -129,7 +129,7 @@ pub(super) fn complete_later(core: &EventCore, ticket: Ticket, failure: Option<F
     }
 }
 
-/// Refuses if an event has as many late signals as it may have.
+/// Fails if an event has the maximum number of late signals.
 #[cold]
 pub(super) fn check_limit(core: &EventCore) -> Result<()> {
     if is_planted("finding-7") {
@@ -160,7 +160,8 @@ pub(super) fn finish_due_after(core: &EventCore, number: u64) {
     }
 }
 
-/// Leaves it to the last late signal to give the event's record back. `false`: there is none.
+/// Lets the last late signal give back the event's record. Returns `false` if there is no late
+/// signal.
 #[cold]
 pub(super) fn give_back_later(core: &EventCore, exported: bool) -> bool {
     if core.is_inherited() {
@@ -175,7 +176,7 @@ pub(super) fn give_back_later(core: &EventCore, exported: bool) -> bool {
     true
 }
 
-/// The end, when this is dropped, of an exporter's or attachment's late signals, by its address.
+/// Ends the late signals of an exporter or attachment, given by its address, when this is dropped.
 struct Ending(usize);
 
 impl Drop for Ending {
@@ -184,8 +185,8 @@ impl Drop for Ending {
     }
 }
 
-/// Forgets the late signals of an exporter or attachment, and waits until the job has let go of it,
-/// as a rule not at all.
+/// Removes the late signals of an exporter or attachment, and waits until the job has released it.
+/// Usually there is nothing to wait for.
 fn forget(role: usize) {
     let mut late = LATE.lock();
     let is_ended = |key: &Key, _: &mut LateEvent| key.0 == role;
@@ -203,17 +204,17 @@ fn forget(role: usize) {
     } else {
         drop(late);
     }
-    // Without the lock: it may have the last of the event's memory.
+    // The lock is released first, because the drop may free the last of the event's memory.
     drop(ended);
 }
 
-/// Waits, as a rule not at all, until the job has handed on what it found to be done.
+/// Waits until the job has handed on the work that it found. Usually there is nothing to wait for.
 ///
-/// To be called before the wait for driver jobs: what follows an event's last late signal may call a
-/// driver, and drivers don't survive that while the process ends.
+/// Must be called before the wait for driver jobs. The work after an event's last late signal may
+/// call a driver, and drivers crash if that happens while the process ends.
 #[inline]
 pub(crate) fn wait_for_round() {
-    // A thread that saw a signal of this round complete sees this too.
+    // A thread that saw a signal of this round complete also sees this flag.
     if IS_IN_ROUND.load(Ordering::Relaxed) {
         wait_for_round_end();
     }
@@ -239,7 +240,7 @@ fn notify_job() {
 }
 
 /// Finishes the late signals of an event whose turn has come, among those of the word of `number`.
-/// Returns whether the event has others left.
+/// Returns whether the event has other late signals left.
 fn finish_due(key: Key, number: u64) -> bool {
     loop {
         let mut late = LATE.lock();
@@ -247,7 +248,7 @@ fn finish_due(key: Key, number: u64) -> bool {
             return false;
         };
         if event.finish_batch((number % RING) as usize) {
-            // Others may take the lock.
+            // Other threads may take the lock between batches.
             continue;
         }
         if event.unfinished > 0 {
@@ -268,7 +269,7 @@ impl LateEvent {
             Role::Creator(exporter) => Arc::clone(exporter.arenas()),
             Role::Opener(attachment) => attachment.shared_arenas(),
         };
-        // SAFETY: it keeps the arena that the slot is in.
+        // SAFETY: `KeptSlot` keeps the arena that contains the slot.
         let slot = unsafe { SlotPlace::new(core.slot()) };
         Self {
             kept: Arc::new(KeptSlot {
@@ -285,7 +286,7 @@ impl LateEvent {
         }
     }
 
-    /// Adds a signal, and returns whether it is the first of its word.
+    /// Adds a signal, and returns whether it is the first late one of its word.
     fn add(&mut self, late: Late) -> bool {
         let number = late.ticket.number;
         let word = &mut self.words[(number % RING) as usize];
@@ -311,12 +312,12 @@ impl LateEvent {
         true
     }
 
-    /// Gives the record back for those that dropped the event meanwhile.
+    /// Gives back the record for each open that ended meanwhile.
     fn give_back(self) {
         if self.given_back_later == 0 {
             return;
         }
-        // In a job: it may call a driver.
+        // A job does this, because it may call a driver.
         driver_jobs::run(move || {
             if let Some(role) = self.kept.role.upgrade() {
                 for _ in 0..self.given_back_later {
@@ -328,24 +329,24 @@ impl LateEvent {
     }
 }
 
-/// The job that finishes what other processes and devices hold back.
+/// The job that finishes signals that other processes and devices delay.
 #[derive(Default)]
 struct Job {
-    /// Where the next round begins, while there are more words than it can wait for.
+    /// Where the next round begins, if there are more words than one round can wait for.
     next: Key,
-    /// Words that were reported finished without anything to be finished then, which a hostile peer
-    /// can bring about, and until when the job leaves them alone.
+    /// Words that were reported finished although nothing could be finished, which a hostile peer
+    /// can cause. The job ignores them until `stuck_until`.
     stuck: BTreeSet<(Key, u64)>,
     stuck_until: Option<Instant>,
 }
 
-/// A word to wait for.
+/// A word that the job waits for.
 struct Wanted {
     key: Key,
     kept: Arc<KeptSlot>,
     /// The number of the word's first late signal.
     first: u64,
-    /// The number that holds it back.
+    /// The number that must finish before it.
     number: u64,
 }
 
@@ -371,7 +372,7 @@ impl Job {
         drop(targets);
         if let Some((_, Err(WaitError::TimedOut))) = waited {
             for wanted in &wanted {
-                // The signal before may be that of a process that died.
+                // The earlier signal may be that of a dead process.
                 let slot = wanted.kept.slot.get();
                 slot.fail_orphans(&wanted.kept.role);
             }
@@ -444,7 +445,7 @@ impl Wanted {
     }
 }
 
-/// The end of a round, also if a panic ends it.
+/// Marks the end of a round when dropped, even by a panic.
 struct RoundEnd;
 
 impl Drop for RoundEnd {
@@ -457,7 +458,7 @@ impl Drop for RoundEnd {
     }
 }
 
-/// An event's role, without keeping its exporter or attachment.
+/// An event's role, without keeping its exporter or attachment alive.
 enum WeakRole {
     Creator(Weak<Exporter>),
     Opener(Weak<Attachment>),
@@ -478,11 +479,11 @@ impl WeakRole {
         }
     }
 
-    /// Asks the role; `None` if it is gone.
+    /// Calls `question` with the role, or returns `None` if the role no longer exists.
     fn ask<T>(&self, question: impl FnOnce(&dyn Liveness) -> T) -> Option<T> {
         let role = self.upgrade()?;
         let answer = question(role.liveness());
-        // It may be the last one by now, and dropping it may call a driver.
+        // This may be the last reference by now, and dropping it may call a driver.
         match role {
             Role::Creator(exporter) => drop(Arc::into_inner(exporter).map(driver_jobs::drop_later)),
             Role::Opener(opener) => drop(Arc::into_inner(opener).map(driver_jobs::drop_later)),
@@ -491,7 +492,7 @@ impl WeakRole {
     }
 }
 
-/// Once the role is gone, its late signals are about to be forgotten.
+/// Liveness by the role. Once the role no longer exists, its late signals are about to be removed.
 impl Liveness for WeakRole {
     fn is_dead(&self, owner: Owner) -> bool {
         self.ask(|role| role.is_dead(owner)).unwrap_or(false)
@@ -507,7 +508,7 @@ impl Liveness for WeakRole {
 }
 
 impl Role {
-    /// Returns the address of the exporter or attachment, by which its late signals are found.
+    /// Returns the address of the exporter or attachment, which identifies its late signals.
     fn address(&self) -> usize {
         match self {
             Self::Creator(exporter) => Arc::as_ptr(exporter).addr(),

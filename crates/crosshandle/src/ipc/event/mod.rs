@@ -1,8 +1,8 @@
-//! An event's core: its slot, the owner that this process signals as, and what keeps the slot.
+//! The core of an event: its slot, the owner number that this process signals with, and the objects
+//! that keep the slot valid.
 //!
-//! `device` has the part that queues of devices use, `native_mirror` the part for queues whose
-//! driver has events of its own, and `late_completion` the signals that were completed before their
-//! turn.
+//! `device` is for queues of devices. `native_mirror` is for queues whose driver has its own
+//! events. `late_completion` keeps signals that were completed before their turn.
 
 pub(crate) mod awaiting;
 mod device;
@@ -33,48 +33,47 @@ use native_mirror::NativeMirror;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// An event that this process has, as its creator or by opening a handle. Parts that few events
-/// need are in boxes of their own, so that opening and closing touches no more than two cache
-/// lines.
+/// An event that this process created or opened. Parts that few events need are boxed, so that
+/// opening and closing touches at most two cache lines.
 pub(crate) struct EventCore {
     role: Role,
     slot: SlotPlace,
-    // A `Record`, without the gap that it would leave.
+    // The fields of a `Record`, without its padding.
     index: u32,
     generation: u64,
     owner: Owner,
     mode: WaitMode,
-    /// Whether a handle to the event was ever made, in the process that created it; then `key` is its
-    /// key.
+    /// Whether the creator of the event has made a handle of it. `key` is then the handle's key.
     exported: AtomicBool,
     key: AtomicKey,
-    /// Present if the event has any of it.
+    /// Parts that few events have, if the event has any of them.
     extras: Option<Box<Extras>>,
-    /// Whether this process may have late signals of the event. Set and cleared by `late_completion`.
+    /// Whether this process may have late signals of the event. `late_completion` sets and clears
+    /// it.
     has_late: AtomicBool,
-    /// The number that this process signalled last: as a rule the next signal starts from it.
+    /// The latest number that this process signalled, from which the next signal usually starts.
     latest: AtomicU64,
-    /// The backends whose devices can access the slot: a bit for each.
+    /// The backends whose devices can access the slot, one bit each.
     pinned: AtomicU32,
-    /// The reason why this process's latest failed command failed.
+    /// The reason for the failure of this process's latest failed command.
     failure: Mutex<Option<Box<Failure>>>,
     mirror: Option<Arc<NativeMirror>>,
 }
 
-// With the two counts of its `Arc` 120 bytes: the most that glibc frees without a look at what is free
-// around it. A larger one took half as long again to close, and a sixth to open.
+// With the two counts of its `Arc`, this is 120 bytes, the largest size that glibc frees without
+// examining adjacent free memory. A larger one took 50 % longer to close and 17 % longer to open.
 const _: () = assert!(size_of::<EventCore>() <= 104);
 
-/// What few events have.
+/// Parts that few events have.
 struct Extras {
-    /// The event's arena, if it has one to itself.
+    /// The event's own arena, if it has one.
     isolated: Option<Arc<EventArena>>,
-    /// Present if the event can take timestamps; then it cannot be shared.
+    /// Present if the event can take timestamps. Such an event cannot be shared.
     profile: Option<Profile>,
 }
 
 impl Extras {
-    /// Returns them in a box; `None` if there are none.
+    /// Returns the parts in a box, or `None` if there are none.
     #[inline]
     fn boxed(isolated: Option<Arc<EventArena>>, profile: Option<Profile>) -> Option<Box<Self>> {
         let has_some = isolated.is_some() || profile.is_some();
@@ -82,14 +81,14 @@ impl Extras {
     }
 }
 
-/// The reason why a command failed, in words.
+/// The reason for the failure of a command.
 struct Failure {
     /// The number of the command's signal.
     number: u64,
     message: Arc<str>,
 }
 
-/// This process's role for an event, with what keeps the event's arena.
+/// This process's role for an event, and the object that keeps the event's arena.
 enum Role {
     /// The process created the event.
     Creator(Arc<Exporter>),
@@ -98,8 +97,8 @@ enum Role {
 }
 
 impl EventCore {
-    /// Creates an event, which no other process knows yet. `isolated`: it shares its arena with no
-    /// other.
+    /// Creates an event that no other process knows yet. If `isolated`, the event has an arena to
+    /// itself.
     pub(crate) fn create(
         exporter: &Arc<Exporter>,
         mode: WaitMode,
@@ -122,7 +121,8 @@ impl EventCore {
                 common.slot(index)
             }
         };
-        // SAFETY: `Self` keeps the exporter, which keeps its arenas, or the event's own arena.
+        // SAFETY: `Self` keeps the exporter, which keeps its arenas, or it keeps the event's own
+        // arena.
         let slot = unsafe { SlotPlace::new(slot) };
         let role = Role::Creator(Arc::clone(exporter));
         let extras = Extras::boxed(arena, profiling.then(Profile::default));
@@ -130,7 +130,7 @@ impl EventCore {
         Ok(Self::new(role, slot, extras, record, mode, mirror))
     }
 
-    /// Opens an event of another context. `isolated`: it has an arena to itself.
+    /// Opens an event of another context. If `isolated`, the event has an arena to itself.
     pub(crate) fn open(
         attachment: Arc<Attachment>,
         credential: Credential,
@@ -192,7 +192,7 @@ impl EventCore {
         })
     }
 
-    /// Returns the credential to put into a handle; `None` unless this process created the event.
+    /// Returns the credential for a handle, or `None` unless this process created the event.
     pub(crate) fn export(&self) -> Result<Option<Credential>> {
         let Role::Creator(exporter) = &self.role else {
             return Ok(None);
@@ -205,13 +205,13 @@ impl EventCore {
         }
         let mirror = self.mirror.as_ref().map(|mirror| Arc::clone(mirror) as _);
         let credential = exporter.export_event(record, self.isolated(), mirror)?;
-        // A thread that exports it at the same time gets the same key.
+        // A thread that exports the event at the same time gets the same key.
         self.key.store(credential.key);
         self.exported.store(true, Ordering::Release);
         Ok(Some(credential))
     }
 
-    /// Returns whether the event is of a process that this one was forked from.
+    /// Returns whether a process that this one was forked from created or opened the event.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         match &self.role {
@@ -220,8 +220,8 @@ impl EventCore {
         }
     }
 
-    /// Refuses an event that a forked child has inherited: its parent counts what it signals, and tells it of
-    /// deaths.
+    /// Rejects an event that a forked child has inherited. The event's signals are counted for the
+    /// parent, and only the parent is notified of deaths.
     #[inline]
     pub(crate) fn check_birth(&self) -> Result<()> {
         match self.is_inherited() {
@@ -252,14 +252,14 @@ impl EventCore {
         self.exported.load(Ordering::Acquire)
     }
 
-    /// Returns the event's timestamps, if it takes any at the moment.
+    /// Returns the event's timestamps, if they are currently enabled.
     #[inline]
     pub(crate) fn profile(&self) -> Option<&Profile> {
         let profile = self.extras.as_ref()?.profile.as_ref();
         profile.filter(|profile| profile.is_on())
     }
 
-    /// Lets the signals from now on take timestamps or not, if the event can take any.
+    /// Enables or disables timestamps for later signals, if the event can take any.
     pub(crate) fn set_profiling(&self, wanted: bool) {
         if let Some(Extras {
             profile: Some(profile),
@@ -287,7 +287,7 @@ impl EventCore {
         self.slot.get()
     }
 
-    /// Returns the owner that this process signals the event as.
+    /// Returns the owner number that this process signals the event with.
     #[inline]
     fn owner(&self) -> Owner {
         self.owner
@@ -297,7 +297,7 @@ impl EventCore {
         self
     }
 
-    /// Gives the event a name, if this process created it.
+    /// Sets the event's name, if this process created it.
     pub(crate) fn set_name(&self, name: &str) {
         if let Role::Creator(exporter) = &self.role {
             exporter.set_name(self.record(), name);
@@ -328,7 +328,7 @@ impl Drop for EventCore {
 }
 
 impl Role {
-    /// Gives an event's record back, and its arena if it has one to itself. May call a driver.
+    /// Gives back an event's record, and its own arena if it has one. May call a driver.
     #[inline]
     fn give_back(&self, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
         match self {
@@ -358,7 +358,8 @@ impl Role {
 
 /// Frees an event that this process created. May call a driver.
 fn retire(exporter: &Exporter, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
-    // Kept until importers have closed the event: deaths among them are told there.
+    // The arena is kept until importers have closed the event, because deaths of importers are
+    // recorded there.
     let keep = isolated.map(|arena| Box::new(Arc::clone(arena)) as _);
     exporter.retire(record, exported, keep);
     if exported {

@@ -1,4 +1,4 @@
-//! Native mirrors: a driver's own event that mirrors one of ours.
+//! Native mirrors: a driver's own events that mirror ours.
 
 use super::{DriverEvent, DriverEvents, EventCore, Role};
 use crate::error::{Error, Result};
@@ -11,13 +11,14 @@ use crate::types::Access;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// A native mirror, created or fetched from the exporter when a queue or another process first needs
-/// it: most events never need one.
+/// A native mirror of an event. It is created, or fetched from the exporter, when a queue or
+/// another process first needs it. Most events never need one.
 pub(super) struct NativeMirror {
     events: Arc<dyn DriverEvents>,
-    /// What opens the event, if another context created it.
+    /// The credential that opens the mirror, if another context created the event.
     credential: Option<Credential>,
-    /// `None` inside: the mirror could not be made or fetched, and that is not tried again.
+    /// The mirror, once it was created or fetched. `None` inside the cell means that this failed,
+    /// and it is not retried.
     made: OnceLock<Option<DriverEvent>>,
 }
 
@@ -50,7 +51,7 @@ impl NativeMirror {
     }
 }
 
-/// Importers fetch the driver's event.
+/// Shares the driver's event with importers.
 impl Shared for NativeMirror {
     fn len(&self) -> usize {
         1
@@ -69,7 +70,8 @@ impl Shared for NativeMirror {
 }
 
 impl EventCore {
-    /// Returns the native event if it is there or can be had without asking another process.
+    /// Returns the native event if it exists here or can be created without a request to another
+    /// process.
     #[inline]
     pub(crate) fn mirror(&self) -> Option<&DriverEvent> {
         let mirror = self.mirror.as_ref()?;
@@ -80,8 +82,8 @@ impl EventCore {
         }
     }
 
-    /// Makes queues signal the native event too from now on, if it is here: a queue could have
-    /// waited for it. Events that were never shared go without.
+    /// Makes queues also signal the native event from now on, if it exists here, because a queue
+    /// could have waited for it. Events that were never shared do not use it.
     pub(crate) fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;
@@ -96,7 +98,7 @@ impl EventCore {
         }
     }
 
-    /// Fetches the native event from its exporter unless it is here, and waits for the answer.
+    /// Fetches the native event from its exporter unless it exists here, and waits for the reply.
     pub(crate) fn fetch_mirror(&self) {
         if let (Some(mirror), Role::Opener(attachment)) = (&self.mirror, &self.role)
             && mirror.made.get().is_none()
@@ -116,14 +118,15 @@ impl EventCore {
         })
     }
 
-    /// Returns whether queues signal the native event too: that is so once a queue of any process
+    /// Returns whether queues also signal the native event. They do once a queue of any process
     /// could have waited for it. Hosts never signal it.
     pub(crate) fn is_mirror_requested(&self) -> bool {
         self.slot().is_mirror_requested()
     }
 
-    /// Announces that a queue signals the native event, if that is wanted and `find` finds it; to be
-    /// ended by [`end_mirror_signal`](Self::end_mirror_signal). `None` if it cannot be signalled now.
+    /// Announces that a queue signals the native event, if that was requested and `find` finds the
+    /// event. The caller must then call [`end_mirror_signal`](Self::end_mirror_signal). Returns
+    /// `None` if the event cannot be signalled now.
     #[inline]
     pub(crate) fn begin_mirror_signal<T>(&self, find: impl FnOnce() -> Option<T>) -> Option<T> {
         let slot = self.slot();
@@ -134,23 +137,26 @@ impl EventCore {
         slot.begin_mirror_signal().then_some(found)
     }
 
-    /// Takes note that the queue has signalled the native event for this number; for 0 if that failed.
+    /// Records that the queue has signalled the native event for this number, or for 0 if that
+    /// failed.
     pub(crate) fn end_mirror_signal(&self, number: u64) {
         self.slot().end_mirror_signal(number);
     }
 
-    /// Revokes the native event's signals by queues of this process: some of them will never come.
+    /// Revokes the signals of the native event by queues of this process, because some of them will
+    /// never come.
     pub(crate) fn revoke_mirror(&self) {
         self.slot().revoke_mirror();
     }
 
-    /// Returns whether the latest signal of the native event is this number's.
+    /// Returns whether the latest signal of the native event belongs to this number.
     pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
         self.mirror.is_some() && self.slot().has_mirror_signal(number)
     }
 
-    /// Keeps signals from the native event while a queue is told to wait for it in place of this
-    /// number, until the result is dropped. `None` if its latest signal is another number's.
+    /// Prevents signals of the native event while a queue is told to wait for it in place of this
+    /// number, until the result is dropped. Returns `None` if its latest signal belongs to another
+    /// number.
     pub(crate) fn hold_mirror(&self, number: u64) -> Option<MirrorHold<'_>> {
         let promise = self.slot().begin_mirror_wait(number)?;
         Some(MirrorHold {
@@ -164,19 +170,20 @@ impl EventCore {
         self.slot().is_revoked(promise)
     }
 
-    /// Returns whether this process submitted this signal, and no process has submitted one since.
+    /// Returns whether this process submitted this signal, and no process has submitted another
+    /// since.
     pub(crate) fn is_ours(&self, number: u64) -> bool {
         self.slot().is_latest_of(number, self.owner())
     }
 
-    /// Completes a signal that a queue was seen to have given. Its submitter may not know yet, but no
-    /// waiter shall be told that it is unfinished after others went on with it.
+    /// Completes a signal that a queue was observed to have signalled. Its submitter may not know
+    /// yet. But no waiter must see it as unfinished after others have continued because of it.
     pub(crate) fn complete_observed(&self, number: u64) {
         let _ = self.slot().complete_observed(number);
     }
 }
 
-/// Keeps signals from a native event while a driver is told to wait for it.
+/// Prevents signals of a native event while a driver is told to wait for it.
 pub(crate) struct MirrorHold<'a> {
     event: &'a EventCore,
     pub(crate) promise: Promise,
@@ -188,7 +195,8 @@ impl Drop for MirrorHold<'_> {
     }
 }
 
-/// Tests of `event_protocol/native_mirror.rs`: the model checkers compile all files of that folder.
+/// Tests of `event_protocol/native_mirror.rs`. They are here because the model checkers compile all
+/// files of that folder.
 #[cfg(test)]
 mod tests {
     use crate::event_protocol::{Completion, Outcome, Owner, Slot};

@@ -5,22 +5,22 @@ use crate::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Timestamps of the command that signalled last, in nanoseconds of the monotonic clock.
+/// Timestamps of the latest command that signalled, in nanoseconds of the monotonic clock.
 #[derive(Default)]
 pub(crate) struct Profile {
-    /// Whether no timestamps are taken at the moment.
+    /// Whether timestamps are currently disabled.
     is_off: AtomicBool,
     pub(crate) submitted: AtomicU64,
     pub(crate) started: AtomicU64,
     pub(crate) ended: AtomicU64,
-    /// Present if a device keeps the times of the command that signalled last.
+    /// Present if a device keeps the times of the latest command that signalled.
     device: Mutex<Option<Arc<dyn Timestamps>>>,
 }
 
-/// Times that a device keeps of a command.
+/// The times of a command that a device keeps.
 pub(crate) trait Timestamps: Send + Sync {
     /// Returns the times at which the command started and ended, in nanoseconds of the monotonic
-    /// clock; 0 for a time that has not come.
+    /// clock. A time is 0 if it has not come.
     fn read(&self) -> (u64, u64);
 }
 
@@ -37,36 +37,37 @@ impl Profile {
         }
     }
 
-    /// Stores the present time.
+    /// Stores the current time.
     pub(crate) fn stamp(place: &AtomicU64) {
         place.store(process::monotonic_nanoseconds(), Ordering::Relaxed);
     }
 
-    /// Begins the timestamps of a command that is being submitted.
+    /// Starts the timestamps of a command that is being submitted.
     pub(crate) fn restart(&self) {
         let before = self.device.lock().take();
         Self::stamp(&self.submitted);
         self.started.store(0, Ordering::Relaxed);
         self.ended.store(0, Ordering::Relaxed);
-        // Without the lock: it may call a driver.
+        // The lock is released first, because the drop may call a driver.
         drop(before);
     }
 
-    /// Takes the start and the end of that command from the device.
+    /// Takes the start and end times of that command from the device.
     pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
         let before = self.device.lock().replace(device);
-        // Without the lock: it may call a driver.
+        // The lock is released first, because the drop may call a driver.
         drop(before);
     }
 
     /// Returns the times at which the latest command was submitted, started and ended.
     pub(crate) fn times(&self) -> (u64, u64, u64) {
-        // Read without the lock: that may take a while, and submitters take it.
+        // The device is read without the lock, because reading may take long and submitters need
+        // the lock.
         let asked = self.device.lock().clone();
         if let Some(times) = asked {
             let (started, ended) = times.read();
             let mut device = self.device.lock();
-            // Not if another command was submitted meanwhile.
+            // The times are dropped if another command was submitted meanwhile.
             if device.as_ref().is_some_and(|now| Arc::ptr_eq(now, &times)) {
                 self.started.store(started, Ordering::Relaxed);
                 self.ended.store(ended, Ordering::Relaxed);

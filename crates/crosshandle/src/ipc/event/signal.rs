@@ -1,4 +1,4 @@
-//! Signals: numbers are taken, and completed or failed.
+//! Signals of an event: taking numbers, and completing or failing them.
 
 use super::{EventCore, Failure, late_completion};
 use crate::error::{Error, Result};
@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 impl EventCore {
     /// Signals from the host without blocking, and returns the signal's number. The signal
-    /// completes at once, or as soon as all earlier ones have finished.
+    /// completes at once, or as soon as all earlier signals have finished.
     #[inline]
     pub(crate) fn signal(self: &Arc<Self>) -> Result<u64> {
         self.check_birth()?;
@@ -28,7 +28,7 @@ impl EventCore {
         }
     }
 
-    /// Signals all numbers up to `value` from the host, as [`signal`](Self::signal) does.
+    /// Signals all numbers up to `value` from the host, like [`signal`](Self::signal).
     pub(crate) fn signal_up_to(self: &Arc<Self>, value: u64) -> Result<u64> {
         self.check_birth()?;
         observe::signalled();
@@ -54,7 +54,7 @@ impl EventCore {
         }
     }
 
-    /// Fails all numbers up to `value`, as a command that reports an error would.
+    /// Fails all numbers up to `value`, like a command that reports an error.
     pub(crate) fn fail_value(&self, value: u64, message: &str) -> Result<()> {
         self.check_birth()?;
         self.check_late_limit()?;
@@ -65,13 +65,13 @@ impl EventCore {
         Ok(())
     }
 
-    /// Fails the numbers that were not submitted, as the death of whoever was to submit them would.
+    /// Fails the numbers that were not submitted, as if their submitter had died.
     pub(crate) fn abandon(&self) -> Result<()> {
         self.check_birth()?;
         self.check_late_limit()?;
         loop {
             let latest = self.slot().issued();
-            // While earlier numbers are unfinished, the window starts at those.
+            // While earlier numbers are unfinished, the window starts at the oldest of them.
             let last = latest.max(self.slot().completed().saturating_add(WINDOW));
             match self.slot().issue_up_to(self.owner(), last) {
                 // Another thread or process was faster.
@@ -99,7 +99,8 @@ impl EventCore {
         Ok(ticket)
     }
 
-    /// Calls `submit`, and returns the first number that it takes for a signal of this event on this thread.
+    /// Calls `submit`, and returns the first number that it takes for a signal of this event on
+    /// this thread.
     pub(crate) fn number_issued_by(
         &self,
         submit: impl FnOnce() -> Result<()>,
@@ -111,7 +112,8 @@ impl EventCore {
         Ok(issued.and_then(|(_, number)| number))
     }
 
-    /// Tells [`number_issued_by`](Self::number_issued_by), if it is at work on this thread, of a number.
+    /// Passes a number to [`number_issued_by`](Self::number_issued_by), if it is active on this
+    /// thread.
     #[inline]
     pub(crate) fn note_issued(&self, number: u64) {
         if let Some((wanted, None)) = ISSUED.get()
@@ -121,7 +123,7 @@ impl EventCore {
         }
     }
 
-    /// Refuses further numbers while too many of this process's signals of the event are late.
+    /// Refuses further numbers while this process has too many late signals of the event.
     #[inline]
     fn check_late_limit(&self) -> Result<()> {
         match self.has_late.load(Ordering::Relaxed) {
@@ -130,7 +132,8 @@ impl EventCore {
         }
     }
 
-    /// Completes a ticket with a result, or has it completed when its turn comes. Never blocks.
+    /// Completes a ticket with a result now, or arranges its completion when its turn comes. Never
+    /// blocks.
     pub(crate) fn complete(&self, ticket: Ticket, result: Result<(), Arc<str>>) {
         if let Err(message) = &result {
             let mut failure = self.failure.lock();
@@ -143,7 +146,7 @@ impl EventCore {
         self.finish(ticket, failure);
     }
 
-    /// Finishes a ticket, or has it finished when its turn comes. Never blocks.
+    /// Finishes a ticket now, or arranges that it is finished when its turn comes. Never blocks.
     pub(super) fn finish(&self, ticket: Ticket, failure: Option<FailureReason>) {
         if try_finish(self.slot(), ticket, failure) == Completion::TooEarly {
             late_completion::complete_later(self, ticket, failure);
@@ -162,7 +165,8 @@ impl EventCore {
 }
 
 thread_local! {
-    /// The event whose next number on this thread somebody wants to know, by its address, and that number.
+    /// Address of the event whose next number on this thread is wanted, and that number once it is
+    /// taken.
     static ISSUED: Cell<Option<(usize, Option<u64>)>> = const { Cell::new(None) };
 }
 

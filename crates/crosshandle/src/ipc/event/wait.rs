@@ -1,4 +1,4 @@
-//! Waits, and what they end with.
+//! Waits for events and their results.
 
 use super::{EventCore, Role};
 use crate::error::{Error, PeerDeath, Result};
@@ -16,27 +16,28 @@ impl EventCore {
         self.slot().fail_orphans(self.liveness());
     }
 
-    /// Returns the number that a wait without a number is for; `None` if that signal is complete.
+    /// Returns the number that a wait without a number waits for, or `None` if that signal is
+    /// complete.
     #[inline]
     pub(crate) fn awaited(&self) -> Option<u64> {
         self.slot().awaited()
     }
 
-    /// Returns the number of the latest signal; `None` if there is none, or if it is complete.
+    /// Returns the number of the latest signal, or `None` if there is none or it is complete.
     #[inline]
     pub(crate) fn unfinished(&self) -> Option<u64> {
         self.slot().unfinished()
     }
 
-    /// Returns the number that a wait without a number is for, unless that signal has completed without
-    /// an error.
+    /// Returns the number that a wait without a number waits for, or `None` if that signal has
+    /// completed without an error.
     #[inline]
     pub(crate) fn latest_pending(&self) -> Option<u64> {
         self.slot().latest_pending()
     }
 
-    /// Returns the number of the latest signal; `None` if there is none, or if it has completed without
-    /// an error.
+    /// Returns the number of the latest signal, or `None` if there is none or it has completed
+    /// without an error.
     #[inline]
     pub(crate) fn submitted_pending(&self) -> Option<u64> {
         self.slot().submitted_pending()
@@ -50,8 +51,8 @@ impl EventCore {
         self.slot().completed()
     }
 
-    /// Returns the state of a signal. If the exporter is gone, first fails the signals that dead
-    /// processes left unfinished.
+    /// Returns the state of a signal. If the exporter has ended, it first fails the unfinished
+    /// signals of dead processes.
     #[inline]
     pub(crate) fn outcome(&self, number: u64) -> Outcome {
         match self.slot().outcome(number) {
@@ -62,7 +63,7 @@ impl EventCore {
 
     #[cold]
     fn outcome_among_orphans(&self, number: u64) -> Outcome {
-        // The exporter, which told of other importers' deaths, is gone.
+        // The exporter has ended, so no process reports the deaths of other importers.
         self.fail_orphans();
         self.slot().outcome(number)
     }
@@ -87,14 +88,14 @@ impl EventCore {
     /// Waits for a signal for at most `timeout`.
     pub(crate) fn wait_for(&self, number: u64, timeout: Duration) -> Result<()> {
         self.check_birth()?;
-        // A peer on another CPU often answers sooner than the clock can be read.
+        // A peer on another CPU often signals sooner than the clock can be read.
         match self.look(number) {
             Some(result) => result,
             None => self.wait_longer(number, Deadline::after(timeout)),
         }
     }
 
-    /// Waits for a signal, submitted or not.
+    /// Waits for a signal, which may not be submitted yet.
     pub(crate) fn wait(&self, number: u64, deadline: Deadline) -> Result<()> {
         self.check_birth()?;
         match self.look(number) {
@@ -103,7 +104,7 @@ impl EventCore {
         }
     }
 
-    /// Looks a few times whether a signal has finished, unless the wait saves power.
+    /// Polls a few times whether a signal has finished, unless the wait saves power.
     #[inline]
     fn look(&self, number: u64) -> Option<Result<()>> {
         if self.mode != WaitMode::Spin {
@@ -123,7 +124,7 @@ impl EventCore {
         self.mode
     }
 
-    /// Returns the event's part in a wait for several.
+    /// Returns the event's target in a wait for several events.
     pub(crate) fn target(&self, number: u64) -> Target<'_> {
         Target {
             slot: self.slot(),
@@ -161,7 +162,8 @@ impl EventCore {
         }
     }
 
-    /// Forgets which processes have ended that had the event open: another one is about to get it.
+    /// Clears the record of processes that ended with the event open, because another process is
+    /// about to get the event.
     pub(crate) fn forget_deaths(&self) {
         if let Role::Creator(_) = &self.role {
             self.slot().forget_deaths();
@@ -207,7 +209,7 @@ impl EventCore {
     }
 }
 
-/// What the event's role knows; and sleeping threads are entered into this process's ledger.
+/// Liveness by the event's role. Sleeping threads are entered into this process's ledger.
 impl Liveness for EventCore {
     fn is_dead(&self, owner: Owner) -> bool {
         self.role.liveness().is_dead(owner)
@@ -245,7 +247,8 @@ impl Liveness for EventCore {
 
     fn begin_sleep(&self, number: u64) -> Option<usize> {
         if let Role::Creator(exporter) = &self.role {
-            // Nobody asks about an event that nobody else has. The ledger is made once.
+            // An event that no other process has needs no entry, because no process asks about it.
+            // The ledger is made once.
             if !self.is_exported() || exporter.own_ledger().is_err() {
                 return None;
             }

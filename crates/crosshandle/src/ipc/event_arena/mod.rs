@@ -1,8 +1,8 @@
-//! Event arenas: the files in which the slots of events lie.
+//! Event arenas are the files that contain the slots of events.
 //!
-//! A context has an arena for each chunk of its records; the slot of an event is the one of its
-//! record. An event can also have an arena to itself. Whoever is given a handle of an event gets
-//! the event's arena, for reading and writing, and with it all events there.
+//! A context has one arena for each chunk of its records, and an event uses the slot of its record.
+//! An event can also have an arena to itself. A process that gets a handle of an event gets the
+//! event's arena for reading and writing, and thereby all events in it.
 
 mod peer_watch;
 mod pins;
@@ -31,13 +31,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The byte of the first liveness lock, far behind the last byte of the file.
+/// The byte of the first liveness lock, far beyond the end of the file.
 const LOCKS_AT: u64 = 1 << 40;
 
-// Three pairs of cache lines; the first line has all that a signal touches.
+// Three pairs of cache lines. The first line contains everything that a signal touches.
 const _: () = assert!(size_of::<Slot>() == 384);
 
-/// A mapped arena: the exporter's own, or an importer's view of it.
+/// A mapped arena, in the exporter or in an importer.
 pub(crate) struct EventArena {
     /// Rung when a word of the arena is woken. Dropped before the mapping.
     _doorbell: Doorbell,
@@ -47,17 +47,17 @@ pub(crate) struct EventArena {
     slots: usize,
     /// The descriptor to send to importers, in the process that made the arena.
     file: Option<Arc<OwnedFd>>,
-    /// A bit for each slot of an event that this process shares with others, or opened. Private to
-    /// this process: what a peer's words say must not decide how much there is to do.
+    /// A bit for each slot whose event this process shares or has opened. It is private to this
+    /// process, because a peer's words must not decide how much work there is.
     shared: Box<[AtomicU64]>,
 }
 
-/// Returns the length of the file of an arena: so many slots, then the doorbell.
+/// Returns the length of an arena's file in bytes, for this many slots and the doorbell.
 pub(crate) fn arena_len(slots: usize) -> usize {
     file_len(slots * size_of::<Slot>() + doorbell_bytes(slots))
 }
 
-/// The place of an event's slot, for an object that keeps the arena.
+/// The address of an event's slot, for an object that keeps the arena.
 pub(super) struct SlotPlace(NonNull<Slot>);
 
 // SAFETY: it stands for a shared reference to a slot, whose fields are all atomic.
@@ -67,7 +67,7 @@ unsafe impl Sync for SlotPlace {}
 
 impl SlotPlace {
     /// # Safety
-    /// The arena that `slot` is in is kept for at least as long as the result.
+    /// The arena of `slot` must be kept for at least as long as the result.
     #[inline]
     pub(super) unsafe fn new(slot: &Slot) -> Self {
         Self(NonNull::from(slot))
@@ -81,7 +81,7 @@ impl SlotPlace {
 }
 
 impl EventArena {
-    /// Makes an arena of so many slots.
+    /// Creates an arena of this many slots.
     pub(super) fn create(slots: usize) -> Result<Self> {
         let len = arena_len(slots);
         let file = memfd::create("crosshandle-events", len as u64)
@@ -91,7 +91,7 @@ impl EventArena {
         Ok(arena)
     }
 
-    /// Maps the arena behind a descriptor that an exporter sent.
+    /// Maps the arena of a descriptor that an exporter sent.
     pub(super) fn open(file: &OwnedFd, slots: usize) -> Result<Self> {
         let (len, sealed) = memfd::check(file).map_err(Error::os("looking at an event arena"))?;
         if len != arena_len(slots) as u64 || !sealed {
@@ -107,8 +107,8 @@ impl EventArena {
         let mapping = Mapping::shared(file, len, 1, Access::ReadWrite)
             .map_err(Error::memory("mapping an event arena", len))?;
         mapping.exclude_from_dumps();
-        // SAFETY: the arena has room for the doorbell behind its slots, is mapped for reading and writing,
-        // and keeps the mapping for longer than the doorbell. All processes access it atomically.
+        // SAFETY: the arena has room for the doorbell after its slots and is mapped for reading and
+        // writing. The mapping outlives the doorbell. All processes access it atomically.
         let doorbell = unsafe { Doorbell::new(mapping.start(), slots * size_of::<Slot>(), slots) };
         Ok(Self {
             _doorbell: doorbell,
@@ -122,27 +122,28 @@ impl EventArena {
         })
     }
 
-    /// Returns a slot. The index is below the number of slots.
+    /// Returns a slot. The index must be below the number of slots.
     #[inline]
     pub(super) fn slot(&self, index: usize) -> &Slot {
         assert!(index < self.slots);
-        // SAFETY: in bounds by the assertion and the length of the mapping, which starts at a page.
-        // Its file is sealed against shrinking, and it lives as long as `self`. All processes access
-        // slots atomically, and any bits are valid in them.
+        // SAFETY: the slot is in bounds by the assertion and the length of the mapping, which
+        // starts at a page. The file is sealed against shrinking, and the mapping lives as long as
+        // `self`. All processes access slots atomically, and any bits are valid in them.
         unsafe { self.mapping.start().cast::<Slot>().add(index).as_ref() }
     }
 
-    /// Lets the devices of `pinner` access one of the slots, until the arena is dropped.
+    /// Gives the devices of `pinner` access to one of the slots, until the arena is dropped.
     pub(super) fn pin(&self, slot: &Slot, pinner: &dyn Pinner) -> Result<()> {
         let (start, len) = (self.mapping.start(), self.mapping.len());
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
         assert!(offset < len, "a slot of this arena");
-        // SAFETY: an arena is mapped for reading and writing, from a page on, and the slot is inside.
+        // SAFETY: an arena is mapped for reading and writing and starts at a page, and the slot is
+        // inside.
         unsafe { self.pins.pin(pinner, &self.mapping, offset) }
     }
 
-    /// Notes that other processes may signal the event in a slot, so that
-    /// [`fail_orphans`](Self::fail_orphans) looks at it.
+    /// Records that other processes may signal the event in a slot, so that
+    /// [`fail_orphans`](Self::fail_orphans) checks it.
     #[inline]
     pub(super) fn mark_shared(&self, index: usize) {
         let (word, bit) = (&self.shared[index / 64], 1 << (index % 64));
@@ -151,7 +152,7 @@ impl EventArena {
         }
     }
 
-    /// Ends [`mark_shared`](Self::mark_shared): the slot is free. The exporter only.
+    /// Reverts [`mark_shared`](Self::mark_shared), because the slot is free. Only for the exporter.
     pub(super) fn unmark_shared(&self, index: usize) {
         let (word, bit) = (&self.shared[index / 64], 1 << (index % 64));
         if word.load(Ordering::Relaxed) & bit != 0 {
@@ -159,7 +160,7 @@ impl EventArena {
         }
     }
 
-    /// Fails the unfinished signals of dead owners in the events that this process shares with
+    /// Fails the unfinished signals of dead owners, in all events that this process shares with
     /// others.
     pub(super) fn fail_orphans(&self, liveness: &dyn Liveness) {
         self.for_each_shared(|_, slot| slot.fail_orphans(liveness));
@@ -177,21 +178,23 @@ impl EventArena {
         }
     }
 
-    /// Returns the descriptor to send to importers. The exporter only.
+    /// Returns the descriptor to send to importers. Only for the exporter.
     pub(super) fn file(&self) -> Option<Arc<OwnedFd>> {
         self.file.clone()
     }
 }
 
-/// A file in which the processes that signal the context's events show by locks that they live.
+/// A file with locks by which the processes that signal the context's events show that they are
+/// alive.
 ///
-/// It is one file for all arenas, and given to those alone who are given an arena. Everybody who has
-/// it can lock any byte: a process that does can seem alive when it is dead, or make another one's
-/// look for locks slow.
+/// There is one file for all arenas, and only processes that get an arena get it. Every process
+/// that has the file can lock any byte. It can thereby appear alive after its death, or make the
+/// lock queries of other processes slow.
 struct LivenessFile {
     file: Arc<OwnedFd>,
-    /// `None` if a hostile process has locked this one's byte for itself alone: to others this process
-    /// seems to live as long as that one. Hang-ups still tell the truth.
+    /// `None` if a hostile process holds an exclusive lock on this process's byte. Other processes
+    /// then consider this process alive while that process lives, but a hang-up still shows its
+    /// death.
     _own: Option<LivenessLock>,
 }
 
@@ -204,14 +207,16 @@ impl LivenessFile {
         )
     }
 
-    /// Declares this process to be `owner`, until it ends or drops this.
+    /// Shows that this process is alive as `owner`, until it ends or drops this.
     fn lock(file: OwnedFd, owner: Owner) -> Result<Self> {
-        // Shared, so that the locks of other processes of the same kind don't keep this one from it.
+        // The lock is shared, so that similar locks of other processes do not prevent it.
         let locks = LivenessLocks::get()?;
         let own = match locks.hold(file.as_fd(), lock_of(owner), LockKind::Shared) {
             Ok(held) => Some(held),
             Err(Errno::EXIST) => {
-                return Err(Error::Protocol("its file of locks is another one's"));
+                return Err(Error::Protocol(
+                    "its file of locks belongs to another exporter",
+                ));
             }
             Err(Errno::AGAIN | Errno::ACCESS) if !is_planted("finding-13") => None,
             Err(errno) => return Err(Error::os("locking a place in a file of locks")(errno)),
@@ -228,21 +233,20 @@ fn lock_of(owner: Owner) -> u64 {
     LOCKS_AT + u64::from(owner.get())
 }
 
-/// The event arenas of a context: the exporter's own, or an importer's views of those that it was
-/// given.
+/// The event arenas of a context, in the exporter or in an importer.
 #[derive(Default)]
 pub(crate) struct EventArenas {
-    /// The context's own, by chunk.
+    /// The arenas of the context, by chunk.
     chunks: [OnceLock<EventArena>; CHUNKS],
-    /// Arenas of one event each.
+    /// Arenas of a single event.
     isolated: Mutex<HashMap<Record, Weak<EventArena>>>,
     liveness: OnceLock<LivenessFile>,
-    /// Held while a file is made, so that it is made once.
+    /// Held while a file is created, so that it is created once.
     making: Mutex<()>,
 }
 
 impl EventArenas {
-    /// Shows from now on that this process, the exporter, lives.
+    /// Shows from now on that this process, the exporter, is alive.
     #[inline]
     pub(super) fn show_liveness(&self) -> Result<()> {
         match self.liveness.get() {
@@ -260,13 +264,13 @@ impl EventArenas {
         Ok(())
     }
 
-    /// Shows in a file that the exporter sent, from now on, that this process lives as `owner`. Only
-    /// the first call counts.
+    /// Shows from now on, in a file that the exporter sent, that this process is alive as `owner`.
+    /// Only the first call has an effect.
     pub(super) fn show_liveness_in(&self, file: OwnedFd, owner: Owner) -> Result<()> {
         let (_, is_sealed) =
             memfd::check(&file).map_err(Error::os("looking at a file of locks"))?;
         if !is_sealed {
-            return Err(Error::Protocol("its file of locks is none"));
+            return Err(Error::Protocol("its file of locks is invalid"));
         }
         let _making = self.making.lock();
         if self.liveness.get().is_none() {
@@ -275,30 +279,32 @@ impl EventArenas {
         Ok(())
     }
 
-    /// Returns the descriptor of the file of locks, to be sent to importers. The exporter only.
+    /// Returns the descriptor of the file of locks, to send to importers. Only for the exporter.
     pub(super) fn liveness_file(&self) -> Option<Arc<OwnedFd>> {
         Some(Arc::clone(&self.liveness.get()?.file))
     }
 
-    /// Returns whether another process, or another copy of this library in this one, is `owner`. One
-    /// system call. Where the liveness locks are not separate, this process's own counts as free.
+    /// Returns whether another process, or another copy of this library in this process, is alive
+    /// as `owner`. Makes one system call. If the liveness locks are not separate, this process's
+    /// own lock does not count.
     pub(super) fn is_alive(&self, owner: Owner) -> bool {
         let Some(liveness) = self.liveness.get() else {
             // No other process has an event of this context.
             return false;
         };
-        // Where the kernel cannot say, hang-ups still tell.
+        // If the kernel cannot tell, a hang-up still does.
         lock::is_held(liveness.file.as_fd(), lock_of(owner)).unwrap_or(true)
     }
 
-    /// Returns the arena of a record's chunk, if it is here.
+    /// Returns the arena of a record's chunk and the record's index in it, if this process has the
+    /// arena.
     #[inline]
     pub(super) fn common(&self, record: u32) -> Option<(&EventArena, usize)> {
         let place = place_of(record)?;
         Some((self.chunks[place.chunk()].get()?, place.index()))
     }
 
-    /// Returns the arena of a record's chunk, made now if there is none. The exporter only.
+    /// Returns the arena of a record's chunk, and creates it if necessary. Only for the exporter.
     pub(super) fn common_or_new(&self, record: u32) -> Result<(&EventArena, usize)> {
         if let Some(found) = self.common(record) {
             return Ok(found);
@@ -318,15 +324,15 @@ impl EventArenas {
         }
     }
 
-    /// Returns the arena of an event that has one to itself, if it is here.
+    /// Returns the arena that an event has to itself, if this process has the arena.
     pub(super) fn isolated(&self, event: Record) -> Option<Arc<EventArena>> {
         self.isolated.lock().get(&event)?.upgrade()
     }
 
-    /// Remembers an arena of one event.
+    /// Records the arena of a single event.
     pub(super) fn add_isolated(&self, event: Record, arena: &Arc<EventArena>) {
         let mut isolated = self.isolated.lock();
-        // Only before the table would grow, so that the cost of looking spreads.
+        // Ended entries are removed only before the table would grow, which spreads the cost.
         if isolated.len() == isolated.capacity() {
             isolated.retain(|_, arena| arena.strong_count() > 0);
         }
@@ -348,7 +354,7 @@ impl EventArenas {
         }
     }
 
-    /// Calls `f` with the slot of an event whose arena is here.
+    /// Calls `f` with the slot of an event, if this process has the event's arena.
     pub(super) fn with_slot(&self, record: u32, f: impl FnOnce(ArenaKey, &Slot)) {
         let isolated = self.isolated.lock();
         let mut found = isolated.iter().filter(|(event, _)| event.index == record);
@@ -361,8 +367,8 @@ impl EventArenas {
         }
     }
 
-    /// Returns the arenas of one event each, with their records. Without the lock on them, since the
-    /// caller may have the last reference to one.
+    /// Returns the arenas of single events, with their records. The lock is released before the
+    /// result is used, because the caller may hold the last reference to an arena.
     fn live_isolated(&self) -> Vec<(u32, Arc<EventArena>)> {
         let isolated = self.isolated.lock();
         let live = isolated.iter();

@@ -1,11 +1,13 @@
-//! Watches on processes that this one waits for.
+//! Watches on other processes whose signals this process waits for.
 //!
-//! As a rule the exporter tells of an importer's death: it fails what the dead one left, which wakes all
-//! who wait for it. An exporter that is stopped tells nobody. So before an importer sleeps until another
-//! one has signalled, it has the exchange thread watch that process, and does the same when that ends.
+//! Usually the exporter reports an importer's death: it fails the unfinished signals, which wakes
+//! all waiters. A stopped exporter reports nothing. So before an importer sleeps until another
+//! importer has signalled, the exchange thread starts to watch that process. When the process ends,
+//! the exchange thread fails its signals itself.
 //!
-//! The exporter says which process that is. It may be wrong: in another PID namespace, or because it
-//! lies. Then another process is watched, or none, and the waiter's own looks find the death.
+//! The exporter says which process to watch. The process id may be wrong, because of another PID
+//! namespace or because the exporter lies. Then another process is watched, or none, and the
+//! waiter's own liveness checks find the death.
 
 use super::EventArenas;
 use crate::error::{Error, Result};
@@ -20,18 +22,18 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-/// The processes that an attachment watches, by the number that each signals as.
+/// The processes that an attachment watches, by their owner numbers.
 #[derive(Default)]
 pub(crate) struct PeerWatches(Mutex<BTreeMap<u16, PeerWatch>>);
 
 struct PeerWatch {
     pid: u32,
-    /// `None`: the process could not be watched.
+    /// `None` if the process could not be watched.
     watch: Option<(Weak<WatchedPeer>, Watch)>,
 }
 
 impl PeerWatch {
-    /// Returns whether the process that was watched has ended.
+    /// Returns whether the watched process has ended.
     fn is_over(&self) -> bool {
         let watch = self.watch.as_ref();
         watch.is_some_and(|(peer, _)| peer.strong_count() == 0)
@@ -39,7 +41,7 @@ impl PeerWatch {
 }
 
 impl PeerWatches {
-    /// Watches the process that signals as `owner` from now on. Cheap if it is watched already.
+    /// Watches the process with number `owner` from now on. Cheap if it is watched already.
     pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
         let pid = catalog.peer_pid(owner);
         let mut watches = self.0.lock();
@@ -63,7 +65,7 @@ impl PeerWatches {
     }
 }
 
-/// A process that is watched. The exchange thread alone keeps it, until the process has ended.
+/// A watched process. Only the exchange thread keeps it, until the process has ended.
 struct WatchedPeer {
     pidfd: OwnedFd,
     owner: Owner,
@@ -91,13 +93,13 @@ impl Source for WatchedPeer {
         self.pidfd.as_fd()
     }
 
-    /// Its end counts as one.
+    /// The end of the process arrives as a message.
     fn wants_messages(&self) -> bool {
         true
     }
 
     fn ready(&self, _: Registration) -> Next {
-        /// The liveness of one process that has ended.
+        /// The liveness of a single process that has ended.
         struct Ended(Owner);
         impl Liveness for Ended {
             fn is_dead(&self, owner: Owner) -> bool {
@@ -107,7 +109,7 @@ impl Source for WatchedPeer {
         let Some(arenas) = self.arenas.upgrade() else {
             return Next::Forget;
         };
-        // It lives if it is another process than the exporter said.
+        // The owner is alive if the exporter named the wrong process.
         if !arenas.is_alive(self.owner) {
             arenas.for_each(|arena| arena.fail_orphans(&Ended(self.owner)));
         }
@@ -128,7 +130,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// A process that does nothing, killed when this is dropped.
+    /// An idle process that is killed when this is dropped.
     struct Idle(Child);
 
     impl Idle {
@@ -166,7 +168,7 @@ mod tests {
                 watch.watch.as_ref().expect("watched").0.clone()
             };
             let peer = watched(&watches);
-            // Again: the same.
+            // Watching it again has no effect.
             watches.watch(owner, &catalog, &arenas);
             assert!(Weak::ptr_eq(&peer, &watched(&watches)));
             if descriptors.is_empty() {

@@ -10,16 +10,15 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Gives the devices of a backend access to memory of the host, at the address where the host
-/// sees it.
+/// Gives the devices of a backend access to host memory, at its host address.
 pub(crate) trait Pinner {
     /// Returns the backend whose devices get access.
     fn kind(&self) -> BackendKind;
 
-    /// Pins whole pages of shared memory until the result is dropped, or a while longer.
+    /// Pins whole pages of shared memory at least until the result is dropped.
     ///
     /// # Safety
-    /// The pages are part of `mapping`, which allows reading and writing.
+    /// The pages must be part of `mapping`, which must allow reading and writing.
     unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin>;
 }
 
@@ -30,15 +29,15 @@ pub(crate) type Pin = Box<dyn Any + Send + Sync>;
 #[derive(Default)]
 pub(super) struct Pins(Mutex<HashMap<(BackendKind, usize), Arc<Part>>>);
 
-/// A part, and its pin once it is pinned. Locked while the driver pins it: other threads that need
-/// this part wait for that, and no others.
+/// A part, with its pin once it is pinned. The lock is held while the driver pins the part, so only
+/// threads that need this part wait.
 type Part = Mutex<Option<Pin>>;
 
 impl Pins {
-    /// Pins the part of a mapping that `offset` is in, unless it is pinned.
+    /// Pins the part of a mapping that contains `offset`, unless it is pinned.
     ///
     /// # Safety
-    /// The mapping allows reading and writing, and `offset` is less than its length.
+    /// The mapping must allow reading and writing, and `offset` must be less than its length.
     pub(super) unsafe fn pin(
         &self,
         pinner: &dyn Pinner,
@@ -51,8 +50,8 @@ impl Pins {
         let part = Arc::clone(self.0.lock().entry(key).or_default());
         let mut pin = part.lock();
         if pin.is_none() {
-            // SAFETY: `first` ≤ `offset`, so both ends are in the mapping and `first` before `end`; the
-            // caller promises the rest.
+            // SAFETY: `first` ≤ `offset`, so both ends are in the mapping and `first` is before
+            // `end`. The caller guarantees the rest.
             let made = unsafe { pinner.pin(mapping.start().add(first), end - first, mapping) };
             *pin = Some(made?);
         }
@@ -60,9 +59,9 @@ impl Pins {
     }
 }
 
-/// Returns the part that an offset is in. An arena may have hundreds of megabytes, used from the
-/// start, and pages that were never touched take long to pin: so each part is as long as all before
-/// it, within bounds.
+/// Returns the part that contains an offset. An arena may have hundreds of megabytes that are used
+/// from the start on, and untouched pages take long to pin. So each part is as long as all parts
+/// before it, within limits.
 fn part_of(offset: usize) -> Range<usize> {
     if offset < MIN_PIN_BYTES {
         return 0..MIN_PIN_BYTES;
@@ -76,7 +75,7 @@ fn part_of(offset: usize) -> Range<usize> {
 mod tests {
     use super::{MAX_PIN_BYTES, MIN_PIN_BYTES, part_of};
 
-    /// Every offset is in its part, and parts neither overlap nor leave gaps.
+    /// Checks that every offset is in its part, and that parts neither overlap nor leave gaps.
     #[test]
     fn parts_follow_one_another_and_grow() {
         let (mut next, mut before) = (0, MIN_PIN_BYTES);

@@ -1,4 +1,4 @@
-//! What an exporter answers its importers.
+//! The exporter's replies to its importers.
 
 use super::Exporter;
 use super::importers::Importer;
@@ -22,8 +22,8 @@ use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Answers an importer's fetch of an object, or of some of its pieces. Calls a driver unless
-/// the object is prepared.
+/// Makes the delivery of an object, or of some of its pieces, for an importer. Calls a driver
+/// unless the object is prepared.
 fn answer(
     object: &dyn Shared,
     segment: u32,
@@ -31,7 +31,7 @@ fn answer(
     span: PieceSpan,
 ) -> Result<Supply, Refusal> {
     let refusal = |error| match error {
-        // An event without a native mirror.
+        // This is an event without a native mirror.
         Error::Unsupported(_) if segment == MIRROR_SEGMENT => Refusal::Stale,
         Error::Unsupported(_) => Refusal::NoReadOnly,
         _ => Refusal::NoRoom,
@@ -73,14 +73,14 @@ impl Exporter {
     ) -> Result<&'a Exported, Refusal> {
         let export = records.export(credential.record.index);
         let export = export.ok_or(Refusal::Stale)?;
-        // Under the records' lock, so that the export found is the one of this generation.
+        // The lock on the records is held, so that the export belongs to this generation.
         if !self.is_current(credential.record) {
             return Err(Refusal::Stale);
         }
         if let Exported::Memory(memory) = &export.object
             && memory.is_moved
         {
-            // Before its key, which the holder may have changed.
+            // This comes before the key check, because the holder may have changed the key.
             return Err(Refusal::Moved);
         }
         if export.key != credential.key && !is_planted("finding-1") {
@@ -102,7 +102,8 @@ impl Exporter {
         let pieces = memory.object.pieces();
         let lends_by_driver = pieces.and_then(|pieces| pieces.lends_by_driver(span));
         if memory.is_prepared && lends_by_driver != Some(true) {
-            // Under the lock still: it calls no driver, and a reference taken along could be the last.
+            // The lock is still held. This calls no driver, and a reference taken along could be
+            // the last one.
             return answer(&*memory.object, memory.segment, access, span).map(Fetch::Ready);
         }
         let (object, segment) = (Arc::clone(&memory.object), memory.segment);
@@ -119,7 +120,7 @@ impl Exporter {
     }
 }
 
-/// The answers to importers' requests, not counted yet.
+/// The replies to importers' requests, before they are counted.
 impl Exporter {
     fn let_in(&self, client: &Arc<Client>, newcomer: Newcomer) -> Result<Attached, Refusal> {
         self.find(&self.records(), &newcomer.credential)?;
@@ -157,7 +158,7 @@ impl Exporter {
         let importer = importers.by_owner.get(&owner).ok_or(Refusal::BadRequest)?;
         let ledger = importer.ledger.extend(place.chunk());
         let ledger = ledger.map_err(|_| Refusal::NoRoom)?;
-        // It asks once for each chunk, and again if it got no answer.
+        // An importer requests each chunk once, and again only if it got no reply.
         let ledger = ledger.ok_or(Refusal::BadRequest)?;
         Ok([catalog, Arc::new(ledger)])
     }
@@ -254,7 +255,7 @@ impl Exports for Exporter {
         let found = self.find_memory(owner, credential, access, span);
         match span.first {
             0 => self.counts.count_open(found),
-            // One opening, whose first question was counted.
+            // This is the same open, whose first request was counted.
             _ => self.counts.count_refusal(found),
         }
     }
@@ -264,7 +265,8 @@ impl Exports for Exporter {
     }
 
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal> {
-        // Not counted: importers ask for one whether there is one or not.
+        // This is not counted, because importers request a mirror without knowing whether it
+        // exists.
         self.find_mirror(credential)
     }
 
@@ -290,7 +292,8 @@ impl Exports for Exporter {
     }
 
     fn detach(&self, owner: u16) {
-        /// The liveness of an importer that has hung up: it counts as dead, whatever its lock says.
+        /// The liveness of an importer that has hung up, which is treated as dead whatever its lock
+        /// says.
         struct HungUp(u16);
         impl Liveness for HungUp {
             fn is_dead(&self, owner: Owner) -> bool {
@@ -300,7 +303,7 @@ impl Exports for Exporter {
         if let Some(owner) = Owner::new(owner) {
             self.catalog.set_ended(owner, process::time());
         }
-        // First, before its number can go to another process.
+        // This comes before another process can get the importer's owner number.
         self.arenas
             .for_each(|arena| arena.fail_orphans(&HungUp(owner)));
         let ledger = {
@@ -336,7 +339,7 @@ impl Exports for Exporter {
 }
 
 impl Exporter {
-    /// Tells the program of an importer that has hung up.
+    /// Reports to the program that an importer has hung up.
     fn tell_detached(&self, owner: u16, ledger: &Ledger) {
         let peer = Owner::new(owner).map(|owner| self.catalog.peer(owner));
         let peer = peer.unwrap_or_default();

@@ -1,8 +1,9 @@
-//! Deaths of importers, as the waits of this process and of other importers learn of them.
+//! Deaths of importers, and how waits of this process and of other importers learn of them.
 //!
-//! A signal that an importer left unfinished is failed. A signal that was never submitted has no owner:
-//! a wait for it ends if a process ended that had the event open, and no other process has the event
-//! open. The waits of this process ask the ledgers. Those of an importer find both in the event's slot.
+//! A signal that a dead importer left unfinished is failed. A signal that was never submitted has
+//! no owner. A wait for it ends if a process ended with the event open, and no other process has
+//! the event open. Waits of this process check the ledgers. Waits of an importer find both facts in
+//! the event's slot.
 
 use super::Exporter;
 use crate::event_protocol::{Liveness, Owner, Slot};
@@ -13,8 +14,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 impl Exporter {
-    /// Notes in every event that an importer has open that the importer has ended, and returns the
-    /// events' records. The importer's opens still count, so that no slot is reused meanwhile.
+    /// Records the importer's end in every event that it has open, and returns the events' records.
+    /// The importer's opens still count, so that no slot is reused meanwhile.
     pub(super) fn note_death(&self, owner: Owner, ledger: &Ledger) -> Vec<u32> {
         let mut events = Vec::new();
         self.arenas.for_each_shared(|record, arena, slot| {
@@ -29,7 +30,8 @@ impl Exporter {
         events
     }
 
-    /// Ends the waits for events that are over because of a death. The opens of the dead importer no longer count.
+    /// Ends the waits for events that can no longer succeed after a death. The dead importer's
+    /// opens no longer count.
     pub(super) fn tell_bereaved(&self, events: &[u32]) {
         if events.is_empty() {
             return;
@@ -43,8 +45,8 @@ impl Exporter {
         sleepers::wake_all();
     }
 
-    /// Tells the last process that has a retired event open that it is the last, if another one ended.
-    /// The caller has the lock on the records, under which none is reused.
+    /// Records in a retired event that only one process is left, if another process ended with it
+    /// open. The caller holds the lock on the records, so none is reused.
     pub(super) fn mark_if_alone(&self, record: u32) {
         if !self.has_bereaved.load(Ordering::Relaxed) {
             return;
@@ -56,14 +58,15 @@ impl Exporter {
         });
     }
 
-    /// Returns whether a process is known to have ended that had an event of this exporter open, and no
-    /// other process has it open. An open by this process, by a handle, counts as one of another process.
+    /// Returns whether a process is known to have ended with an event of this exporter open, and no
+    /// other process has it open. If this process opened it by a handle, that is treated as another
+    /// process.
     pub(crate) fn is_known_deserted(&self, record: u32, arena: ArenaKey, slot: &Slot) -> bool {
         slot.latest_death().is_some() && self.count_openers(record, arena) == 0
     }
 
-    /// Returns the same, also if the hang-up of a dead importer has not come: a child of that process
-    /// may hold its connection.
+    /// Returns whether an event is deserted, even if a dead importer has not hung up yet because a
+    /// child of it has its connection.
     pub(crate) fn is_deserted(&self, record: u32, arena: ArenaKey, slot: &Slot) -> bool {
         if self.is_known_deserted(record, arena, slot) {
             return true;
@@ -94,7 +97,7 @@ impl Exporter {
             .is_some_and(|own| own.is_open(record))
     }
 
-    /// Returns how many processes have an event open, without this exporter's own object.
+    /// Returns how many processes have an event open, not counting this exporter's own object.
     fn count_openers(&self, record: u32, arena: ArenaKey) -> usize {
         let importers = self.importers();
         let openers = importers.by_owner.values();

@@ -1,4 +1,4 @@
-//! Memory that goes from one process to another: an exporter hands it over, and a holder answers for it.
+//! Handing memory over: an exporter hands it over, and a holder then serves it.
 
 use super::Exporter;
 use crate::error::{Error, Result};
@@ -19,11 +19,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// Memory that goes from one process to another: what a context hands over, and what a holder answers
-/// for in its stead.
+/// Handing memory over, on the side of the exporting context and on the side of the holder.
 impl Exporter {
-    /// Lets a holder answer for a record's memory from now on. Returns the last use of the memory by this
-    /// exporter, which the caller drops; `None` if the object was freed.
+    /// Lets a holder serve a record's memory from now on. Returns the exporter's last reference to
+    /// the memory, which the caller drops, or `None` if the object was freed.
     pub(crate) fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
         let mut records = self.records();
         if !self.is_current(record) {
@@ -41,18 +40,18 @@ impl Exporter {
         Some(std::mem::replace(&mut memory.object, moved))
     }
 
-    /// Makes the exports of a context of another process, which hold nothing yet. `number`: of that
-    /// context in that process.
+    /// Makes empty exports for a context of another process. `number` is the context's number in
+    /// that process.
     pub(crate) fn of_another(number: u32, label: Label, policy: PeerPolicy) -> Result<Arc<Self>> {
         let exporter = Self::numbered(number, label, policy, None, false)?;
-        // The first chunk describes the processes, whatever is held.
+        // The first chunk also describes the processes, so it is always needed.
         exporter.catalog.ensure(0)?;
         let program = process::program();
         (exporter.catalog).set_peer(Owner::EXPORTER, process::pid(), &program);
         Ok(exporter)
     }
 
-    /// Answers for a record of another process's context from now on, under its own number, generation
+    /// Serves a record of another process's context from now on, under its own number, generation
     /// and key.
     pub(crate) fn hold(
         &self,
@@ -91,7 +90,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Answers for such a record under another key from now on, and under the one before no more.
+    /// Serves such a record only under another key from now on.
     pub(crate) fn rekey_held(&self, credential: Credential, key: Key) {
         broker::release_held(credential.key);
         if let Some(export) = self.records().export_mut(credential.record.index) {
@@ -101,20 +100,20 @@ impl Exporter {
         broker::hold(key, self.policy.clone(), this);
     }
 
-    /// Ends that. Who has the memory open keeps it.
+    /// Stops serving such a record. Processes that have the memory open keep it.
     pub(crate) fn release_held(&self, credential: Credential) {
         broker::release_held(credential.key);
         if let Some(generation) = self.catalog.generation(credential.record.index) {
             open_count::end_generation(generation);
         }
         let export = self.records().take_export(credential.record.index);
-        // Without the lock: it may be the last descriptor of the memory.
+        // The lock is released first, because this may be the last descriptor of the memory.
         drop(export);
     }
 }
 
-/// Memory that was handed over, and that the driver would give to others in this process although
-/// importers have it open: it stays until the process ends.
+/// Memory that was handed over and that the driver would reuse in this process although importers
+/// have it open. It is kept until the process ends.
 pub(super) static HANDED_OVER: PerProcess<Mutex<Vec<Box<dyn Any + Send + Sync>>>> =
     PerProcess::new(Mutex::default);
 
@@ -126,7 +125,7 @@ pub(crate) struct HeldMemory {
     pub(crate) particulars: Particulars,
 }
 
-/// What is left of memory that was handed over, in the exporter.
+/// Replaces memory that was handed over, in the exporter.
 struct Moved;
 
 impl Shared for Moved {

@@ -6,19 +6,19 @@ use crate::ipc::chunks::Ledger;
 use crate::sync::HashMap;
 use std::sync::{Arc, Weak};
 
-/// A process that is attached.
+/// An attached process.
 pub(super) struct Importer {
     pub(super) ledger: Arc<Ledger>,
     pub(super) client: Weak<Client>,
     pub(super) uid: u32,
-    /// When it attached, in nanoseconds since 1970.
+    /// Time at which it attached, in nanoseconds since 1970.
     pub(super) attached: u64,
 }
 
 /// The attached processes.
 pub(super) struct Importers {
     pub(super) by_owner: HashMap<u16, Importer>,
-    /// The owner number that was given out last. Numbers are reused as late as possible, because
+    /// The latest owner number that was assigned. Numbers are reused as late as possible, because
     /// errors name the process that had one.
     pub(super) latest: u16,
 }

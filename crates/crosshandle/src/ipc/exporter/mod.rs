@@ -1,5 +1,5 @@
-//! Exporters: the exporting context's half of sharing, which answers importers and takes back what
-//! a dead one had open.
+//! Exporters are the exporting context's half of sharing. An exporter replies to importers, and
+//! reclaims what a dead importer had open.
 
 mod answers;
 mod deaths;
@@ -35,7 +35,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// A context's exports. Lock order: records, then importers.
+/// A context's exports. Lock order: records before importers.
 pub(crate) struct Exporter {
     number: u32,
     label: Label,
@@ -46,21 +46,21 @@ pub(crate) struct Exporter {
     directory: Option<PathBuf>,
     broker: OnceLock<Arc<Broker>>,
     records: Mutex<Records>,
-    /// Whether there may be retired records, so that looking costs nothing while there are none. Changed
-    /// under the lock on the records.
+    /// Whether there may be retired records, so that the check is free while there are none.
+    /// Changed under the lock on the records.
     has_retired: AtomicBool,
     importers: Mutex<Importers>,
-    /// Whether an importer ended while it had an event open: nothing is looked for before that.
+    /// Whether an importer ended while it had an event open. Before that, no checks are necessary.
     has_bereaved: AtomicBool,
     /// Counts opens by this process itself.
     own_ledger: OnceLock<Arc<Ledger>>,
-    /// Whether memory that importers have open is kept beyond the context's end, because the driver
-    /// would give it to others.
+    /// Whether memory that importers have open is kept after the context's end, because the driver
+    /// would reuse it.
     defers_reclaim: bool,
-    /// Dropped when the exporter is, before anything else of it.
+    /// A value that is dropped with the exporter, before its other fields.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     birth: Birth,
-    /// A reference to this exporter, to hand out.
+    /// A reference to this exporter, to give to others.
     this: Weak<Exporter>,
 }
 
@@ -76,8 +76,8 @@ fn next_number() -> Result<u32> {
 }
 
 impl Exporter {
-    /// Makes a context's exports, which answer no importer yet. `defers_reclaim`: memory that
-    /// importers have open is kept beyond the context's end.
+    /// Makes a context's exports, which do not reply to importers yet. If `defers_reclaim`, memory
+    /// that importers have open is kept after the context's end.
     pub(crate) fn new(
         label: Label,
         policy: PeerPolicy,
@@ -120,7 +120,7 @@ impl Exporter {
         }))
     }
 
-    /// Returns whether a process made this that this one was forked from.
+    /// Returns whether a process that this one was forked from made this exporter.
     #[inline]
     pub(super) fn is_inherited(&self) -> bool {
         self.birth.is_inherited()
@@ -131,7 +131,7 @@ impl Exporter {
         self.number
     }
 
-    /// Returns the count of bytes that commands of the context's queues have copied.
+    /// Returns the counter of bytes that commands of the context's queues have copied.
     pub(crate) fn copied(&self) -> &Arc<AtomicU64> {
         &self.counts.copied
     }
@@ -144,10 +144,10 @@ impl Exporter {
         &self.arenas
     }
 
-    /// Names a record's object, for people.
+    /// Sets the name of a record's object, for people.
     pub(crate) fn set_name(&self, record: Record, name: &str) {
         if self.birth.is_inherited() {
-            // The catalog is the parent's.
+            // The catalog belongs to the parent.
             return;
         }
         let _records = self.records();
@@ -156,16 +156,16 @@ impl Exporter {
         }
     }
 
-    /// Starts to answer importers.
+    /// Starts to reply to importers.
     pub(crate) fn go_public(&self) -> Result<()> {
         if self.birth.is_inherited() {
-            // What it would write is the parent's: the socket's name, and the catalog.
+            // The socket's name and the catalog belong to the parent.
             return Err(Error::forked());
         }
         if let Some(broker) = self.broker.get() {
             return broker.ensure();
         }
-        // The first chunk describes the processes, whatever is exported.
+        // The first chunk also describes the processes, so it is always needed.
         self.catalog.ensure(0)?;
         self.catalog
             .set_peer(Owner::EXPORTER, process::pid(), &process::program());
@@ -177,7 +177,7 @@ impl Exporter {
         Ok(())
     }
 
-    /// Makes a record for a new event. `isolated`: its slot is not in the context's own arenas.
+    /// Makes a record for a new event. If `isolated`, its slot is not in an arena of the context.
     pub(super) fn create_event_record(&self, isolated: bool) -> Result<Record> {
         let index = self.records_with_room().take_index()?;
         let made = self.catalog.ensure(index).and_then(|()| match isolated {
@@ -196,7 +196,7 @@ impl Exporter {
         }
     }
 
-    /// Puts a record whose chunk is there to use.
+    /// Starts a use of a record whose chunk exists.
     fn start_use(&self, index: u32, kind: HandleKind) -> Record {
         let generation = self.catalog.start_use(index, kind as u64);
         Record {
@@ -205,7 +205,7 @@ impl Exporter {
         }
     }
 
-    /// Lets importers open an event, and returns its key. `mirror` is its native mirror.
+    /// Lets importers open an event, and returns its credential. `mirror` is its native mirror.
     pub(super) fn export_event(
         &self,
         record: Record,
@@ -249,7 +249,7 @@ impl Exporter {
         Ok(Credential { record, key })
     }
 
-    /// Remembers that a record's object calls no driver any more when an importer fetches it.
+    /// Records that fetching a record's object no longer calls a driver.
     fn mark_prepared(&self, record: Record) {
         let mut records = self.records();
         if !self.is_current(record) {
@@ -262,7 +262,7 @@ impl Exporter {
         }
     }
 
-    /// Returns whether a record is still in the use that its generation stands for.
+    /// Returns whether a record still has this generation.
     fn is_current(&self, record: Record) -> bool {
         let generation = self.catalog.generation(record.index);
         generation.is_some_and(|now| {
@@ -274,8 +274,8 @@ impl Exporter {
         })
     }
 
-    /// Returns an object's credential for an access, made now if there is none. The caller has prepared
-    /// the memory; `segment` is its number.
+    /// Returns an object's credential for an access, and makes it if necessary. The caller has
+    /// prepared the memory. `segment` is its number.
     #[inline]
     pub(crate) fn export_at(
         &self,
@@ -347,24 +347,24 @@ impl Exporter {
         Ok(Arc::clone(self.own_ledger.get_or_init(|| Arc::new(ledger))))
     }
 
-    /// Makes sure that this process's own ledger, which is there, has a count for a record.
+    /// Ensures that this process's own ledger, which exists, has a count for a record.
     pub(super) fn extend_own_ledger(&self, record: u32) -> Result<()> {
         let _importers = self.importers();
         let own = self.own_ledger.get();
         own.map_or(Ok(()), |ledger| ledger.ensure(record))
     }
 
-    /// Returns that ledger if there is one.
+    /// Returns this process's own ledger, if it exists.
     pub(super) fn own_ledger_if_any(&self) -> Option<&Ledger> {
         self.own_ledger.get().map(|ledger| &**ledger)
     }
 
-    /// Returns the place for what is dropped when the exporter is, before anything else of it.
+    /// Returns the place for a value that is dropped with the exporter, before its other fields.
     pub(super) fn ends_with_it(&self) -> &OnceLock<Box<dyn Any + Send + Sync>> {
         &self.ends_with_it
     }
 
-    /// Locks the records, after reclaiming all that importers have closed if they are full.
+    /// Locks the records. If they are full, it first reclaims all that importers have closed.
     fn records_with_room(&self) -> MutexGuard<'_, Records> {
         let records = self.records();
         if !records.is_full() {
@@ -375,7 +375,7 @@ impl Exporter {
         self.records()
     }
 
-    /// Takes the drivers' handles out of the catalog, which importers keep.
+    /// Clears the drivers' handles in the catalog, which importers keep.
     fn clear_sealed_handles(&self) {
         let records = self.records();
         let exports = records.exports_from(0, MAX_RECORDS).into_iter().flatten();
@@ -399,7 +399,7 @@ impl Drop for Exporter {
             return;
         }
         self.clear_sealed_handles();
-        // Tells importers that the context was dropped, and its process has not died.
+        // This shows importers that the context was dropped and its process has not died.
         self.catalog.set_ended(Owner::EXPORTER, process::time());
         drop(self.ends_with_it.take());
         if self.broker.get().is_some() {

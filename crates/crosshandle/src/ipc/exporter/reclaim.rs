@@ -1,4 +1,4 @@
-//! What becomes of freed objects: they are kept until no importer has them open.
+//! Reclaiming freed objects, which are kept until no importer has them open.
 
 use super::Exporter;
 use super::hand_over::HANDED_OVER;
@@ -13,7 +13,7 @@ use crate::types::Access;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Objects that importers have closed, to be dropped without a lock.
+/// Objects that importers have closed, which the caller drops without a lock.
 #[derive(Default)]
 struct Closed {
     kept: Vec<(u32, KeepAlive)>,
@@ -21,15 +21,15 @@ struct Closed {
 }
 
 impl Exporter {
-    /// Frees an object: its handles are stale from now on, and `keep` is dropped once no importer has
-    /// it open any more. The record of an object of which no handle was ever made (`!exported`) is
-    /// free at once.
+    /// Frees an object. Its handles are stale from now on, and `keep` is dropped once no importer
+    /// has the object open. If no handle was ever made (`!exported`), the record is free at once.
     pub(crate) fn retire(&self, record: Record, exported: bool, keep: KeepAlive) {
         self.retire_with(record, exported, keep, false);
     }
 
-    /// Frees a part of memory that was lent: `keep` stays until no importer has it open, also when the
-    /// context ends before that. It keeps the exporter, which so learns of importers' deaths.
+    /// Frees a part of lent memory. `keep` stays until no importer has the part open, even if the
+    /// context ends before. `keep` keeps the exporter alive, so that the exporter notices
+    /// importers' deaths.
     pub(crate) fn retire_loaned(&self, record: Record, keep: KeepAlive) {
         self.retire_with(record, true, keep, true);
     }
@@ -40,10 +40,11 @@ impl Exporter {
         }
         let mut records = self.records();
         if records.is_moved(record.index) {
-            // Its handles stay good: the holder answers for them. So the number is never used again.
+            // Its handles stay valid, because the holder serves the memory. The record number is
+            // therefore never reused.
             drop(records);
             match self.defers_reclaim {
-                // Nobody in this process knows when the last importer has closed it.
+                // No code in this process can know when the last importer has closed the memory.
                 true => HANDED_OVER.lock().extend(keep),
                 false => drop(keep),
             }
@@ -84,7 +85,8 @@ impl Exporter {
         if exported && !is_open {
             observe::reclaimed(self.number, record.index);
         }
-        // Without the lock: dropping either may call a driver, or retire more.
+        // The lock is released first, because dropping either may call a driver or retire other
+        // objects.
         if let Some(keep) = keep.take_if(|keep| is_deferred && keep.is_some()) {
             let openers = Arc::new(self.openers());
             deferred_reclaim::add(self.number, record.index, segment, &openers, keep);
@@ -92,7 +94,8 @@ impl Exporter {
         drop((keep, export));
     }
 
-    /// Counts the signals of an event that is freed. Returns what reports tell of freed memory.
+    /// Counts the signals of a freed event. Returns the properties of freed memory that reports
+    /// show.
     fn note_freed(&self, index: u32, export: Option<&Export>) -> Option<(Particulars, Access)> {
         match &export?.object {
             Exported::Memory(memory) => Some((memory.particulars, memory.access)),
@@ -118,14 +121,14 @@ impl Exporter {
         }
     }
 
-    /// Drops the retired objects that importers have closed in the meantime. Looks at a few records
-    /// at a time, in turn, so that its cost does not grow with what importers have open.
+    /// Drops retired objects that importers have closed meanwhile. Checks a few records per call,
+    /// in rotation, so that its cost does not grow with the number of open objects.
     pub(crate) fn reclaim(&self) {
         drop(self.take_closed(RECLAIM_LOOKS));
     }
 
-    /// Does the same for all retired objects on a background thread, a few at a time: anybody who has
-    /// a handle can attach and leave as often as they like.
+    /// Drops all retired objects that importers have closed, on a background thread and a few at a
+    /// time. Any process with a handle can attach and detach as often as it wants.
     pub(crate) fn reclaim_in_background(&self) {
         if self.records().retired.is_empty() && !deferred_reclaim::has_some() {
             return;
@@ -148,8 +151,9 @@ impl Exporter {
         drop(self.take_closed(usize::MAX));
     }
 
-    /// Takes out the objects that importers have closed, among at most `most` retired records. The
-    /// caller drops them without a lock: that may call a driver, or retire more.
+    /// Removes and returns the objects that importers have closed, among at most `most` retired
+    /// records. The caller drops them without a lock, because that may call a driver or retire
+    /// other objects.
     #[must_use = "dropping the result may call a driver"]
     fn take_closed(&self, most: usize) -> Closed {
         let mut closed = Closed::default();
@@ -185,7 +189,7 @@ impl Exporter {
         closed
     }
 
-    /// Ends the exports of a context that allocates no more. Memory that importers have open
+    /// Ends the exports of a context that no longer allocates. Memory that importers have open
     /// outlives them if the driver would reuse it.
     pub(crate) fn close(&self) {
         let retired = {
@@ -212,7 +216,7 @@ impl Exporter {
         drop(deferred_reclaim::take_closed(RECLAIM_LOOKS));
     }
 
-    /// Returns the open counts as they are now.
+    /// Returns the present open counts.
     fn openers(&self) -> Openers {
         let importers = self.importers();
         let ledgers = importers.by_owner.values();
@@ -224,9 +228,9 @@ impl Exporter {
         }
     }
 
-    /// Returns whether this process or an attached one has a record open.
+    /// Returns whether this process or an attached process has a record open.
     fn is_open(&self, record: u32, segment: Option<u32>) -> bool {
-        // Ledgers grow under this lock: who gets a count later than this look sees the record's new
+        // Ledgers grow under this lock. An importer that gets a count later sees the record's new
         // generation.
         let importers = self.importers();
         let mut ledgers = importers.by_owner.values().map(|importer| &importer.ledger);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Returns an exporter that answers in a directory of its own.
+/// Returns an exporter that listens in its own directory.
 fn exporter() -> (Arc<Exporter>, PathBuf) {
     let name = format!("xh-exporter-{}", address::exporter_id().unwrap());
     let directory = std::env::temp_dir().join(name);
@@ -27,13 +27,13 @@ fn exporter() -> (Arc<Exporter>, PathBuf) {
     (exporter, directory)
 }
 
-/// Makes an event that can be opened with the result.
+/// Makes an event, and returns the credential that opens it.
 fn event(exporter: &Exporter, mirror: Option<Arc<dyn Shared>>) -> Credential {
     let record = exporter.create_event_record(false).unwrap();
     exporter.export_event(record, None, mirror).unwrap()
 }
 
-/// Attaches as another process does, and opens an event. The connection's timeout is the test's
+/// Attaches like another process, and opens an event. The connection's timeout is the test's
 /// deadline.
 fn attach(
     exporter: &Exporter,
@@ -63,7 +63,7 @@ fn attach(
     Ok((connection, ledger))
 }
 
-/// A value whose drop says that it has begun, and then blocks until it may go on.
+/// A value whose drop reports that it has begun, and then blocks until the test releases it.
 struct Blocking(Sender<()>, std::sync::Mutex<Receiver<()>>);
 
 impl Drop for Blocking {
@@ -100,7 +100,7 @@ fn a_drop_that_blocks_after_a_hang_up_holds_up_no_other_importer() {
 
 #[test]
 fn a_driver_call_for_one_importer_holds_up_no_other() {
-    /// An object whose descriptor takes as long as the test likes.
+    /// An object whose descriptor takes as long as the test wants.
     struct Slow(Sender<()>, std::sync::Mutex<Receiver<()>>);
     impl Shared for Slow {
         fn len(&self) -> usize {
@@ -124,7 +124,7 @@ fn a_driver_call_for_one_importer_holds_up_no_other() {
         let asking = scope.spawn(move || {
             let deadline = OpenDeadline::after(DEADLINE);
             let ask = || first.ask(Request::Mirror(slow), &deadline).is_err();
-            // Questions are taken again after the answer.
+            // Requests are received again after the reply.
             (ask(), ask())
         });
         is_asked
@@ -135,18 +135,18 @@ fn a_driver_call_for_one_importer_holds_up_no_other() {
         attached.expect("another importer attaches meanwhile");
         let answers = asking.join().unwrap();
         assert_eq!(answers, (true, true), "there is no such event");
-        // Both answers came long before the deadline, so they are refusals.
+        // Both replies came long before the deadline, so they are refusals.
         assert!(is_asked.try_recv().is_ok(), "the driver was asked again");
     });
 }
 
-/// Bytes in a piece.
+/// Size of a piece in bytes.
 const PIECE: u64 = 4096;
 
-/// A piece whose descriptor a driver makes each time, as far as anybody can see.
+/// A piece that pretends that a driver makes its descriptor each time.
 struct MadeEachTime {
     file: Arc<OwnedFd>,
-    /// How often it was made.
+    /// How often the descriptor was made.
     made: Arc<AtomicUsize>,
 }
 
@@ -165,7 +165,7 @@ impl Shared for MadeEachTime {
     }
 }
 
-/// Exports memory of so many pieces, and returns how often the driver was asked for one of them, too.
+/// Exports memory in this many pieces. Also returns how often the driver was asked for a piece.
 fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
     let file = memfd::create("piece", PIECE).expect("memory");
     let piece = MadeEachTime {
@@ -208,7 +208,8 @@ fn question(credential: Credential, first: u32, most: usize) -> Request {
 
 #[test]
 fn others_ask_between_the_answers_of_one_opening() {
-    /// Fetches pieces. Another thread asks from the first answer on, and is answered before the third.
+    /// Fetches pieces. Another thread sends a request after the first reply, and gets its reply
+    /// before the third.
     struct Fetching<'a, 'scope> {
         scope: &'scope std::thread::Scope<'scope, 'a>,
         connection: &'a Connection,
@@ -355,7 +356,7 @@ fn what_was_loaned_outlives_its_context_until_it_is_closed() {
     let _ = std::fs::remove_dir(&directory);
 }
 
-/// Waits until a condition holds.
+/// Waits until a condition is true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + DEADLINE;
     while !is_so() {
@@ -376,11 +377,11 @@ fn a_removed_socket_is_there_again() {
     };
     let socket = directory.join(format!("{:016x}.sock", address::exporter_id().unwrap()));
     for _ in 0..3 {
-        // Without an export, if the system can tell.
+        // This works without an export, if the system reports removals.
         std::fs::remove_file(&socket).unwrap();
         until("the socket is made again", || socket.exists());
         drop(attach(&exporter, &directory, first).unwrap());
-        // With one.
+        // This works with an export.
         std::fs::remove_file(&socket).unwrap();
         let next = event(&exporter, None);
         drop(attach(&exporter, &directory, next).unwrap());
@@ -389,7 +390,7 @@ fn a_removed_socket_is_there_again() {
     std::fs::rename(&socket, directory.join("elsewhere")).unwrap();
     until("the socket is made again", || socket.exists());
     drop(attach(&exporter, &directory, first).unwrap());
-    // A directory that the program chose is made again only for another export.
+    // A directory that the program chose is recreated only for another export.
     remove();
     std::thread::sleep(Duration::from_millis(50));
     assert!(!directory.exists());
@@ -404,7 +405,7 @@ fn a_removed_socket_is_there_again() {
     let other = other.unwrap();
     other.go_public().unwrap();
     let (next, own) = (event(&other, None), event(&exporter, None));
-    // In two steps, so that each of two brokers could make the directory.
+    // The removal has two steps, so that each of two brokers could recreate the directory.
     remove();
     std::fs::create_dir(&directory).unwrap();
     let _ = event(&exporter, None);

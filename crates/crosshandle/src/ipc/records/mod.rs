@@ -1,4 +1,4 @@
-//! Records: the numbers under which a context's objects are known to importers.
+//! Records of a context: the numbers by which importers know its objects.
 
 mod pieces;
 
@@ -22,7 +22,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The segment number in records of native events. No segment has it.
+/// The segment number in records of native mirrors. No segment has it.
 pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
 
 /// An object that can be shared by its descriptor.
@@ -30,25 +30,25 @@ pub(crate) trait Shared: Any + Send + Sync {
     /// Returns the number of bytes behind the descriptor.
     fn len(&self) -> usize;
 
-    /// Does the steps of [`descriptor`](Self::descriptor) that may fail, so that a handle that was
-    /// given away can be opened. From then on `descriptor` and [`note`](Self::note) call no driver.
+    /// Performs the steps of [`descriptor`](Self::descriptor) that may fail, so that an exported
+    /// handle can be opened. Afterwards `descriptor` and [`note`](Self::note) call no driver.
     fn prepare(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns a descriptor that allows this access, and no more if the driver can limit it. May call
-    /// a driver unless the object is [prepared](Self::prepare).
+    /// Returns a descriptor that allows this access, and no more if the driver can limit it. May
+    /// call a driver unless the object is [prepared](Self::prepare).
     fn descriptor(&self, access: Access) -> Result<Arc<OwnedFd>>;
 
-    /// Returns the blob that the importer's backend needs beside the descriptor. Called after
-    /// [`descriptor`](Self::descriptor).
+    /// Returns the blob that the importer's backend needs in addition to the descriptor. Called
+    /// after [`descriptor`](Self::descriptor).
     fn note(&self) -> BackendBlob {
         BackendBlob::NONE
     }
 
-    /// Returns the driver's handle to the memory, if the driver shares it by that alone and has no descriptor
-    /// of it. Whoever has the handle can map the memory, so it goes only to those who have shown a key. Calls no
-    /// driver.
+    /// Returns the driver's handle of the memory, if the driver shares the memory only by this
+    /// handle and not by a descriptor. Any process that has the handle can map the memory, so the
+    /// exporter gives it only to importers that have shown a key. Calls no driver.
     fn driver_handle(&self) -> Option<BackendBlob> {
         None
     }
@@ -58,32 +58,32 @@ pub(crate) trait Shared: Any + Send + Sync {
         None
     }
 
-    /// Does the steps of [`lend`](Self::lend) that may fail. Keeps few descriptors or none, since there may
-    /// be thousands of such objects.
+    /// Performs the steps of [`lend`](Self::lend) that may fail. Keeps few or no descriptors,
+    /// because there may be thousands of such objects.
     fn prepare_to_lend(&self) -> Result<()> {
         self.prepare()
     }
 
-    /// Returns a descriptor for one importer, as [`descriptor`](Self::descriptor) does, but keeps none that
-    /// it makes for that.
+    /// Returns a descriptor for one importer, like [`descriptor`](Self::descriptor), but keeps no
+    /// descriptor that it makes for this purpose.
     fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
         self.descriptor(access)
     }
 
-    /// Returns whether [`lend`](Self::lend) calls a driver, although the object is prepared.
+    /// Returns whether [`lend`](Self::lend) calls a driver even though the object is prepared.
     fn lends_by_driver(&self) -> bool {
         false
     }
 }
 
-/// The credentials under which an object is exported, once it is: for writing, and for reading only.
-/// Every allocation has room for them, so that room is small.
+/// The credentials of an exported object, one for writing and one for reading only. Every
+/// allocation has these cells, so they are small.
 #[derive(Default)]
 pub(crate) struct ExportCells {
-    /// By access, each set after its credential. They take part in the order of all sequentially
-    /// consistent operations: see `Allocation::free`.
+    /// Flags by access, each of which is set after its credential. They are part of the order of
+    /// all sequentially consistent operations (see `Allocation::free`).
     is_set: [AtomicBool; 2],
-    // The credential for writing, without the gaps that it would leave.
+    // The credential for writing, without padding.
     index: AtomicU32,
     generation: AtomicU64,
     key: AtomicKey,
@@ -92,7 +92,7 @@ pub(crate) struct ExportCells {
 }
 
 impl ExportCells {
-    /// Returns the credential for an access, if there is one.
+    /// Returns the credential for an access, if it exists.
     #[inline]
     pub(crate) fn get(&self, access: Access) -> Option<Credential> {
         if !self.is_set(access).load(Ordering::SeqCst) {
@@ -110,22 +110,22 @@ impl ExportCells {
         }
     }
 
-    /// Returns all credentials that there are.
+    /// Returns all existing credentials.
     pub(crate) fn all(&self) -> impl Iterator<Item = Credential> {
         [Access::ReadWrite, Access::ReadOnly]
             .into_iter()
             .filter_map(|access| self.get(access))
     }
 
-    /// Returns whether there is a credential.
+    /// Returns whether a credential exists.
     pub(crate) fn has_some(&self) -> bool {
         self.is_set
             .iter()
             .any(|is_set| is_set.load(Ordering::SeqCst))
     }
 
-    /// Sets the credential for an access. The caller has the lock on the exporter's records, and has found
-    /// that there is none.
+    /// Sets the credential for an access. The caller holds the lock on the exporter's records and
+    /// has checked that none exists.
     pub(super) fn set(&self, access: Access, credential: Credential) {
         match access {
             Access::ReadWrite => {
@@ -146,7 +146,7 @@ impl ExportCells {
     }
 }
 
-/// A key that another thread may look at as soon as something else tells that it is there.
+/// A key that other threads may read after a separate flag says that it is set.
 #[derive(Default)]
 pub(super) struct AtomicKey([AtomicU64; 2]);
 
@@ -173,7 +173,7 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Returns whether the catalog has the driver's handle to its memory, sealed.
+    /// Returns whether the catalog contains the sealed driver's handle of the memory.
     pub(super) fn is_sealed(&self) -> bool {
         matches!(&self.object, Exported::Memory(memory) if memory.is_sealed)
     }
@@ -181,19 +181,19 @@ impl Export {
 
 pub(super) enum Exported {
     Memory(ExportedMemory),
-    /// An event; most have neither an arena nor a mirror.
+    /// An event. Most events have neither an arena of their own nor a mirror.
     Event(Option<Box<ExportedEvent>>),
 }
 
-/// What few events have.
+/// Parts that few events have.
 pub(super) struct ExportedEvent {
-    /// The event's arena, if it has one to itself.
+    /// The event's own arena, if it has one.
     pub(super) isolated: Option<Arc<EventArena>>,
     pub(super) mirror: Option<ExportedMemory>,
 }
 
 impl ExportedEvent {
-    /// Returns what an event has that few have: an arena to itself, a native mirror.
+    /// Returns the parts that few events have: an arena of its own and a native mirror.
     #[cold]
     pub(super) fn boxed(
         isolated: Option<Arc<EventArena>>,
@@ -225,44 +225,44 @@ impl Exported {
 /// Memory, or an event's native mirror.
 pub(super) struct ExportedMemory {
     pub(super) object: Arc<dyn Shared>,
-    /// The number of its segment.
+    /// Number of the segment.
     pub(super) segment: u32,
     /// The most access that handles grant.
     pub(super) access: Access,
-    /// Whether asking for the descriptor calls no driver any more.
+    /// Whether getting the descriptor no longer calls a driver.
     pub(super) is_prepared: bool,
-    /// Whether it was handed over: importers ask its holder.
+    /// Whether the memory was handed over, so that importers must ask its holder.
     pub(super) is_moved: bool,
-    /// Whether the catalog has the driver's handle to it, sealed.
+    /// Whether the catalog contains the sealed driver's handle.
     pub(super) is_sealed: bool,
     pub(super) particulars: Particulars,
 }
 
-/// What reports tell of shared memory.
+/// Properties of shared memory that reports show.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Particulars {
     pub(crate) kind: ObjectKind,
-    /// Bytes of the allocation.
+    /// Size of the allocation in bytes.
     pub(crate) len: u64,
-    /// A number that the allocation's records have in common, as long as it is there.
+    /// Number that all records of the allocation share while it exists.
     pub(crate) allocation: usize,
 }
 
-/// A record that was freed but is still open somewhere.
+/// A freed record that some process still has open.
 pub(super) struct Retired {
     pub(super) index: u32,
-    /// The segment, if it was memory.
+    /// Number of the segment, if the object was memory.
     pub(super) segment: Option<u32>,
-    /// What must not be used again until it is closed.
+    /// The value that must be kept until the record is closed.
     pub(super) keep: KeepAlive,
-    /// Whether that is also so after the end of the context.
+    /// Whether the value must be kept even after the end of the context.
     pub(super) is_loaned: bool,
-    /// What it was, if it was memory.
+    /// Properties of the memory, if the object was memory.
     pub(super) memory: Option<(Particulars, Access)>,
 }
 
-/// A generator of keys, seeded by the system: to ask the system for each takes longer than all the
-/// rest of an export.
+/// A generator of keys that the system seeds. Asking the system for each key would take longer than
+/// the rest of an export.
 struct KeyGenerator(ChaCha20Rng);
 
 impl KeyGenerator {
@@ -273,9 +273,10 @@ impl KeyGenerator {
     }
 
     fn next(&mut self) -> Key {
-        // Whole words: a key that is written byte by byte is waited for where it is read.
+        // Keys are made of whole words. Reading a key that was written byte by byte would stall the
+        // processor.
         let mut words = [self.0.next_u64(), self.0.next_u64()];
-        // A handle with an all-zero key is refused, so this one never occurs.
+        // An all-zero key is replaced, because handles with such a key are refused.
         words[0] |= u64::from(words == [0; 2]);
         Key::from_bytes(zerocopy::transmute!(words))
     }
@@ -284,18 +285,18 @@ impl KeyGenerator {
 /// All records of a context.
 pub(super) struct Records {
     pub(super) free: Vec<u32>,
-    /// The number of records that were ever used.
+    /// Number of records that were ever used.
     used: u32,
-    /// The object that each record lets importers fetch, if any.
+    /// The export of each record, if it has one.
     exports: Vec<Option<Export>>,
-    /// Records that were freed but are still open somewhere.
+    /// Freed records that some process still has open.
     pub(super) retired: VecDeque<Retired>,
-    /// Whether the context allocates no more, so that nothing has to be kept.
+    /// Whether the context no longer allocates, so that nothing must be kept.
     pub(super) is_closed: bool,
     keys: KeyGenerator,
 }
 
-/// A value that is kept until no importer can see what it stands for.
+/// A value that is kept until no importer can access the memory that it stands for.
 pub(crate) type KeepAlive = Option<Box<dyn Any + Send + Sync>>;
 
 impl Records {
@@ -310,7 +311,8 @@ impl Records {
         })
     }
 
-    // In its caller, which would write it in pieces, to be read here as a whole: a wait of the processor.
+    // Inlined into the caller, which would otherwise write the export in pieces. Reading it here as
+    // a whole would then stall the processor.
     #[inline]
     pub(super) fn set_export(&mut self, record: u32, export: Export) {
         let record = record as usize;
@@ -327,7 +329,8 @@ impl Records {
         self.exports.get(record as usize)?.as_ref()
     }
 
-    /// Returns the exports of at most `most` records from `first` on; `None` behind the last record.
+    /// Returns the exports of at most `most` records from `first` on, or `None` after the last
+    /// record.
     pub(super) fn exports_from(
         &self,
         first: u32,
@@ -347,7 +350,7 @@ impl Records {
         )
     }
 
-    /// Returns the number of the segment that a record's memory lies in.
+    /// Returns the number of the segment that contains a record's memory.
     pub(super) fn segment_of(&self, record: u32) -> Option<u32> {
         match &self.export(record)?.object {
             Exported::Memory(memory) => Some(memory.segment),

@@ -1,10 +1,10 @@
-//! Memory that consists of pieces: one range of addresses over many allocations of a driver.
+//! Memory in pieces: one range of addresses that spans many allocations of a driver.
 //!
-//! The exporter has a [`PieceSet`]. It says of which objects the memory consists, and stays as it is
-//! whatever becomes of the addresses that they were found at. An importer asks for the descriptors of
-//! some pieces at a time ([`MAX_DESCRIPTORS`] of them), maps them side by side and closes them, and
-//! asks for the next ones meanwhile. So neither side needs more than twice that many descriptors at a
-//! time.
+//! The exporter has a [`PieceSet`], which lists the objects of the memory. The list does not
+//! change, even if the addresses are later used otherwise. An importer requests the descriptors of
+//! at most [`MAX_DESCRIPTORS`] pieces at a time. It maps them side by side, closes them, and
+//! requests the next ones meanwhile. Neither side therefore needs more than twice that many
+//! descriptors at a time.
 
 use super::Shared;
 use crate::error::{Error, Result};
@@ -17,18 +17,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A piece: a part of an object that can be shared by its descriptor.
+/// A piece, which is a part of an object that is shared by descriptor.
 pub(crate) struct Piece {
     pub(crate) object: Arc<dyn Shared>,
     pub(crate) part: PiecePart,
 }
 
-/// The pieces of memory, in the order of their addresses, with nothing between them. All are of one backend,
-/// and have the same blob.
+/// The adjacent pieces of memory, in the order of their addresses. All belong to one backend and
+/// have the same blob.
 pub(crate) struct PieceSet {
     pieces: Vec<Piece>,
     len: usize,
-    /// Set once the pieces can be lent.
+    /// Whether the pieces are ready to be lent.
     is_prepared: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl PieceSet {
     /// Makes a set of at least one piece.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] for more than any memory may have.
+    /// [`Error::LimitReached`] if there are more pieces than a handle supports.
     pub(crate) fn new(pieces: Vec<Piece>) -> Result<Self> {
         if pieces.len() > MAX_PIECES {
             return Err(Error::LimitReached {
@@ -63,13 +63,13 @@ impl PieceSet {
         self.len
     }
 
-    /// Makes sure that the pieces can be lent.
+    /// Prepares all pieces to be lent.
     pub(crate) fn prepare(&self) -> Result<()> {
-        // There may be thousands, and hundreds of handles to parts of them.
+        // There may be thousands of pieces, and hundreds of handles to parts of them.
         if !self.is_prepared.load(Ordering::Relaxed) {
             let first = self.pieces.first();
             if first.is_some_and(|piece| piece.object.lends_by_driver()) {
-                // For what is kept ahead.
+                // This makes room for descriptors that are kept ahead.
                 descriptor::make_room(self.pieces.len());
             }
             let mut pieces = self.pieces.iter();
@@ -79,7 +79,7 @@ impl PieceSet {
         Ok(())
     }
 
-    /// Returns the pieces that come with one answer; `None` behind the last one.
+    /// Returns the pieces that one reply carries, or `None` after the last piece.
     fn batch(&self, span: PieceSpan) -> Option<&[Piece]> {
         let rest = self.pieces.get(span.first as usize..)?;
         let most = match usize::from(span.most) {
@@ -89,13 +89,13 @@ impl PieceSet {
         (!rest.is_empty()).then(|| &rest[..rest.len().min(most)])
     }
 
-    /// Returns whether [`lend`](Self::lend) calls a driver; `None` if there is no such piece.
+    /// Returns whether [`lend`](Self::lend) calls a driver, or `None` if the span has no pieces.
     pub(crate) fn lends_by_driver(&self, span: PieceSpan) -> Option<bool> {
         let mut batch = self.batch(span)?.iter();
         Some(batch.any(|piece| piece.object.lends_by_driver()))
     }
 
-    /// Returns the descriptors of some pieces; `None` if there is no such piece.
+    /// Returns the descriptors of a span of pieces, or `None` if the span has no pieces.
     pub(crate) fn lend(&self, span: PieceSpan, access: Access) -> Option<Result<PieceBatch>> {
         let batch = self.batch(span)?;
         let lend = |piece: &Piece| {
@@ -119,7 +119,7 @@ impl PieceSet {
     }
 }
 
-/// Memory without addresses that consists of pieces, for the exporter.
+/// Exported memory in pieces, without addresses in this process.
 pub(crate) struct PiecedMemory(pub(crate) PieceSet);
 
 impl Shared for PiecedMemory {

@@ -1,19 +1,22 @@
-//! Doorbells: how a thread sleeps on any number of words in one stretch of shared memory.
+//! Doorbells, which let a thread sleep on any number of words in one range of shared memory.
 //!
-//! The thread sleeps on the doorbell of the memory. Whoever wakes the sleepers of a word there also
-//! writes the word into a log behind the memory, and rings. So the thread learns which words to look
-//! at, whatever their number. (A sleep of its own on each word, which the kernel offers by io_uring, makes
-//! every wake slow: the kernel finds sleepers by short lists, which a hundred thousand make long.)
+//! The thread sleeps on the doorbell of the memory. A thread that wakes the sleepers of a word
+//! there also records the word in a log behind the memory, and rings. The listener thus learns
+//! which words to look at, whatever their number. A separate sleep on each word, which io_uring
+//! offers, would make every wake slow: the kernel keeps sleepers in few lists, and a hundred
+//! thousand sleepers make these lists long.
 //!
-//! | word | holds | written by |
-//! |---|---|---|
-//! | 0 | the number of rings in the upper half, listeners that sleep or are about to in the lower | listeners; who rings sets the lower half to 0 |
-//! | 1 | the number of entries that were ever written to the log | who wakes |
-//! | 8 and on | entries, a power of two of them: the lower half of the entry's number plus 1, and the word's offset in the memory | who wakes |
+//! The doorbell consists of these words:
 //!
-//! The log says too little if it has turned around since a listener looked, or if who wakes has taken
-//! a number and not written the entry. Then the listener looks at all words. Everybody who has the
-//! memory can write anything into it: entries are hints.
+//! - Word 0 holds the number of rings in its upper half. Its lower half counts listeners that sleep
+//!   or are about to sleep. Listeners raise the count, and a ring sets it to 0.
+//! - Word 1 holds the number of entries ever written to the log. Threads that wake write it.
+//! - Words 8 and up are the entries, whose number is a power of two. An entry holds the lower half
+//!   of its own number plus 1, and the word's offset. Threads that wake write it.
+//!
+//! The log is incomplete if it has wrapped since a listener looked, or if a waking thread has taken
+//! a number without writing the entry. The listener then looks at all words. Every process that has
+//! the memory can write anything into the log, so entries are only hints.
 
 use super::wake_word;
 use crate::os::fork::PerProcess;
@@ -23,18 +26,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 const WORD: usize = size_of::<AtomicU64>();
-/// Index of the first entry: it starts a cache line.
+/// Index of the first entry, which starts a cache line.
 const ENTRIES_AT: usize = 8;
-/// Index of the number of entries.
+/// Index of the number of written entries.
 pub(super) const WRITTEN: usize = 1;
-/// The bits of the first word that count listeners.
+/// Bits of the first word that count listeners.
 const LISTENERS: u64 = u32::MAX as u64;
-/// The most entries: as many as may be woken while a listener looks at what was woken before.
+/// Maximum number of entries. That many words can be woken while a listener looks at earlier ones.
 const MAX_ENTRIES: usize = 4096;
-/// The fewest entries.
+/// Minimum number of entries.
 const MIN_ENTRIES: usize = 16;
 
-/// Returns the bytes behind memory for its doorbell, if `sleeps` sleep there at a time as a rule.
+/// Returns the size in bytes of the doorbell that follows memory in which usually at most `sleeps`
+/// sleeps are active.
 pub(crate) const fn doorbell_bytes(sleeps: usize) -> usize {
     (ENTRIES_AT + entries(sleeps)) * WORD
 }
@@ -48,29 +52,30 @@ const fn entries(sleeps: usize) -> usize {
     }
 }
 
-/// The doorbells of this process's memory, by the address of the first byte that each is for.
+/// The doorbells of this process's memory, by the address of the first byte of that memory.
 static DOORBELLS: PerProcess<RwLock<BTreeMap<usize, Stretch>>> = PerProcess::new(RwLock::default);
 
-/// The memory of a doorbell.
+/// The position of a doorbell.
 #[derive(Clone, Copy)]
 struct Stretch {
-    /// Address after the last byte that the doorbell is for: of its own first word.
+    /// Address after the last byte of the memory, which is the address of the doorbell's first
+    /// word.
     end: usize,
     entries: usize,
 }
 
-/// A doorbell of memory of this process, until this is dropped.
+/// A registered doorbell of this process's memory, which is unregistered on drop.
 pub(crate) struct Doorbell {
     start: usize,
 }
 
 impl Doorbell {
-    /// Makes the doorbell known that follows `len` bytes of memory, a multiple of 8.
+    /// Registers the doorbell that follows `len` bytes of memory. `len` is a multiple of 8.
     ///
     /// # Safety
-    /// `len` bytes from `start` on, which is a multiple of 8, and [`doorbell_bytes`] of `sleeps` after them
-    /// are mapped for reading and writing until the result has been dropped. All processes access their
-    /// words of 64 bits atomically.
+    /// `start` is a multiple of 8. The `len` bytes from `start` on, and [`doorbell_bytes`] of
+    /// `sleeps` after them, must be mapped for reading and writing until the result has been
+    /// dropped. All processes must access their 64-bit words atomically.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, sleeps: usize) -> Self {
         let start = start.as_ptr().expose_provenance();
         let place = Stretch {
@@ -90,25 +95,26 @@ impl Drop for Doorbell {
     }
 }
 
-/// Memory with a doorbell, while it is certain to be mapped.
+/// Memory with a doorbell, while it is guaranteed to be mapped.
 pub(super) struct View<'a> {
     start: usize,
     place: Stretch,
-    /// Who drops a doorbell waits for it.
+    /// The lock, which delays the drop of a doorbell.
     _doorbells: &'a RwLockReadGuard<'a, BTreeMap<usize, Stretch>>,
 }
 
-/// What a listener has to look at.
+/// The words that a listener must look at.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Woken {
-    /// The words at these addresses, and no others.
+    /// Only the words at these addresses.
     These(Vec<usize>),
-    /// All words.
+    /// All words, because the log is incomplete.
     Unknown,
 }
 
 impl View<'_> {
-    /// Calls `f` with the memory that an address lies in; `None` if that has no doorbell.
+    /// Calls `f` with the memory that contains an address. Returns `None` if that memory has no
+    /// doorbell.
     pub(super) fn of<T>(address: usize, f: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let doorbells = DOORBELLS.read().unwrap_or_else(PoisonError::into_inner);
         let (start, place) = doorbells.range(..=address).next_back()?;
@@ -120,24 +126,25 @@ impl View<'_> {
         (address < place.end).then(|| f(view))
     }
 
-    /// Returns the address of the memory.
+    /// Returns the start address of the memory.
     pub(super) fn start(&self) -> usize {
         self.start
     }
 
-    /// Returns the upper half of a word; `None` if none is at this address.
+    /// Returns the upper half of the word at an address, or `None` if there is no word.
     pub(super) fn upper(&self, address: usize) -> Option<u32> {
         let offset = address.checked_sub(self.start)?;
         let is_word = offset.is_multiple_of(WORD) && address < self.place.end;
         is_word.then(|| upper(self.word(address).load(Ordering::SeqCst)))
     }
 
-    /// Counts the calling thread among the listeners until the next ring. Returns the address of the
-    /// word to sleep on and its upper half.
+    /// Counts the calling thread as a listener until the next ring. Returns the address of the word
+    /// to sleep on, and its upper half.
     pub(super) fn listen(&self) -> (usize, u32) {
         let bell = self.bell();
         let mut current = bell.load(Ordering::SeqCst);
-        // Only a hostile peer counts this far, or listeners that have ended: who rings wakes them all.
+        // Only a hostile peer or listeners that have ended reach this count. The next ring wakes
+        // all.
         while current & LISTENERS != LISTENERS {
             let counted = current + 1;
             match bell.compare_exchange(current, counted, Ordering::SeqCst, Ordering::SeqCst) {
@@ -153,13 +160,13 @@ impl View<'_> {
         upper(self.bell().load(Ordering::SeqCst)) != rings
     }
 
-    /// Returns the number of entries so far, from which a new listener reads.
+    /// Returns the number of entries so far, at which a new listener starts to read.
     pub(super) fn written(&self) -> u64 {
         self.doorbell_word(WRITTEN).load(Ordering::SeqCst)
     }
 
-    /// Returns the words that were woken since the log had `read` entries, and sets that to the present
-    /// number.
+    /// Returns the words that were woken since the log had `read` entries, and sets `read` to the
+    /// current number of entries.
     pub(super) fn read(&self, read: &mut u64) -> Woken {
         let written = self.written();
         let from = std::mem::replace(read, written);
@@ -171,8 +178,8 @@ impl View<'_> {
         for number in (0..count).map(|step| from.wrapping_add(step)) {
             let entry = self.entry(number).load(Ordering::SeqCst);
             if upper(entry) != mark(number) {
-                // Not written yet, and perhaps never. But the word was completed before its number was
-                // taken.
+                // The entry is not written yet and may never be. However, its word was completed
+                // before the entry's number was taken.
                 return Woken::Unknown;
             }
             words.push(self.start + entry as u32 as usize);
@@ -180,13 +187,13 @@ impl View<'_> {
         Woken::These(words)
     }
 
-    /// Writes a word into the log, and rings if anybody listens.
+    /// Writes a word into the log, and rings if a thread listens.
     fn ring(&self, address: usize) {
         let number = self.doorbell_word(WRITTEN).fetch_add(1, Ordering::SeqCst);
         let offset = (address - self.start) as u64 & u64::from(u32::MAX);
         let entry = u64::from(mark(number)) << 32 | offset;
         self.entry(number).store(entry, Ordering::SeqCst);
-        // A listener has counted itself before it read the log.
+        // A listener counts itself before it reads the log.
         let bell = self.bell();
         let mut current = bell.load(Ordering::SeqCst);
         while current & LISTENERS != 0 {
@@ -213,21 +220,22 @@ impl View<'_> {
 
     /// Returns a word of the memory or of its doorbell.
     fn word(&self, address: usize) -> &AtomicU64 {
-        // SAFETY: the callers give the address of an aligned word of the memory, or of one of the words
-        // that `doorbell_bytes` counts. They are mapped while `self` holds the lock, by the promise to
-        // `Doorbell::new`. All processes access them atomically.
+        // SAFETY: the callers pass the address of an aligned word of the memory, or of one of the
+        // words that `doorbell_bytes` counts. They are mapped while `self` holds the lock, by the
+        // contract of `Doorbell::new`. All processes access them atomically.
         unsafe { &*ptr::with_exposed_provenance::<AtomicU64>(address) }
     }
 }
 
-/// Rings the doorbell of the memory that a word lies in, if it has one. To be called after the word
-/// has changed.
+/// Rings the doorbell of the memory that contains a word, if it has one. Must be called after the
+/// word has changed.
 pub(super) fn ring_for(word: &AtomicU64) {
     let address = ptr::from_ref(word).addr();
     View::of(address, |view| view.ring(address));
 }
 
-/// Returns what tells an entry from earlier ones in its place, and from none: memory is made of zeros.
+/// Returns the mark that distinguishes an entry from earlier entries in its place, and from the
+/// zeros of new memory.
 fn mark(number: u64) -> u32 {
     (number as u32).wrapping_add(1)
 }

@@ -1,6 +1,6 @@
-//! futex(2) between processes, on the upper half of a 64-bit word.
+//! Waiting and waking between processes by futex(2), on the upper half of a 64-bit word.
 //!
-//! The words lie in shared memory, so the process-private flag is never set.
+//! The words are in shared memory, so the process-private flag is never set.
 
 mod doorbell;
 mod ring;
@@ -21,28 +21,28 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// The most words that one futex_waitv(2) call watches.
+/// Maximum number of words that one futex_waitv(2) call watches.
 const WAITV_MAX: usize = 128;
 /// Index of the upper half of a word.
 const UPPER: usize = if cfg!(target_endian = "little") { 1 } else { 0 };
 
-/// Returns the half of `word` that holds the sequence.
+/// Returns the upper half of `word`, which holds the sequence.
 fn upper(word: &AtomicU64) -> &AtomicU32 {
-    // SAFETY: both halves of a u64 are inside it and aligned for u32, AtomicU32 may hold any bits, and
-    // the result borrows from `word`. It only names the half to the kernel: no code here loads or
-    // stores through it, which would mix sizes.
+    // SAFETY: both halves of a u64 are inside it and aligned for u32, and any bits are a valid
+    // AtomicU32. The result borrows from `word`. It only names the half to the kernel. No code here
+    // loads or stores through it, which would mix access sizes.
     unsafe { &*ptr::from_ref(word).cast::<AtomicU32>().add(UPPER) }
 }
 
 /// Sleeps while the word's upper half is `expected`, until a thread of any process wakes the word,
-/// at most for `limit`. May return early for no reason.
+/// for at most `limit`. May return early for no reason.
 ///
-/// Whoever has the word may keep wakes away: by moving the sleeper to another futex
-/// (`FUTEX_REQUEUE`), or by waiting there for a lock with priority inheritance, which makes the kernel
-/// refuse to wake the word (`EINVAL`). The timeout holds all the same.
+/// Any process that has the word can suppress wakes. It can move the sleeper to another futex
+/// (`FUTEX_REQUEUE`). It can also wait there for a lock with priority inheritance, and then the
+/// kernel refuses to wake the word (`EINVAL`). The timeout still applies.
 pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     let limit = planted(limit);
-    // Every outcome (woken, changed, late, interrupted) means the same to the caller: look again.
+    // After every outcome (woken, changed, timed out, interrupted) the caller looks again.
     let _ = futex::wait_bitset(
         upper(word),
         futex::Flags::empty(),
@@ -52,12 +52,12 @@ pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     );
 }
 
-/// Wakes the sleepers of this process, and few others, on the word at an address. If nothing is
-/// mapped there any more, does nothing; if something else is, whoever sleeps there wakes up for no
-/// reason, as sleepers in futexes may at any time.
+/// Wakes the sleepers of this process on the word at an address, and few sleepers of other
+/// processes. The memory may have been unmapped, and then nothing happens. If other memory is
+/// mapped there now, its sleepers wake up spuriously, which is always allowed.
 pub(super) fn wake_own_at(word: usize) {
-    // SAFETY: the kernel takes the address for the name of a futex. It neither reads nor writes the
-    // memory there, and looks itself whether there is any.
+    // SAFETY: the kernel uses the address only as the name of a futex. It neither reads nor writes
+    // the memory there, and checks itself whether it is mapped.
     unsafe {
         libc::syscall(
             libc::SYS_futex,
@@ -71,7 +71,8 @@ pub(super) fn wake_own_at(word: usize) {
     };
 }
 
-/// Returns the bits that tell sleepers of this process from those of most others on a shared word.
+/// Returns a bit mask that distinguishes sleepers of this process from most others on a shared
+/// word.
 fn process_bits() -> NonZeroU32 {
     static BITS: PerProcess<NonZeroU32> = PerProcess::new(|| {
         let bit = 1_u32.rotate_left(std::process::id());
@@ -80,7 +81,7 @@ fn process_bits() -> NonZeroU32 {
     *BITS
 }
 
-/// Sleeps like [`sleep`], on several words at once, each with its expected upper half.
+/// Sleeps on several words at once, each with its expected upper half, like [`sleep`].
 pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     match words.split_first() {
         Some((first, others)) => {
@@ -92,8 +93,8 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
 }
 
-/// Sleeps like [`sleep`], on a word and on others, each with its expected upper half. The others are
-/// given by their addresses. If one of them is not mapped any more, returns after a while.
+/// Sleeps on a word and on others, each with its expected upper half, like [`sleep`]. The others
+/// are given by address. If one of them is no longer mapped, the function returns after a while.
 fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) {
     let limit = planted(limit);
     if others.len() < WAITV_MAX {
@@ -112,7 +113,7 @@ fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) 
             Some(&from_now(limit)),
             ClockId::Monotonic,
         );
-        // Some sandboxes answer EPERM to calls that they don't know.
+        // Some sandboxes return EPERM for unknown system calls.
         if matches!(
             result,
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)
@@ -120,21 +121,22 @@ fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) 
             return;
         }
     }
-    // A kernel before 5.16, or more words than it watches at once.
+    // The kernel is older than 5.16, or there are more words than it can watch at once.
     let (word, expected) = first;
     sleep(word, expected, limit.min(POLL_INTERVAL));
 }
 
-/// Returns the limit of a sleep, unless no sleep shall have one.
+/// Returns `limit`, or a very long time if the planted bug that removes the limits of sleeps is
+/// active.
 fn planted(limit: Duration) -> Duration {
     match is_planted("finding-3") {
-        // Longer than any test waits, short of a hang.
+        // This is longer than any test waits, but not forever.
         true => Duration::from_secs(30),
         false => limit,
     }
 }
 
-/// Returns the time at which `limit` is over, on the clock that these calls measure by.
+/// Returns the time at which `limit` has passed, on the clock that these system calls use.
 fn from_now(limit: Duration) -> Timespec {
     let now = clock_gettime(ClockId::Monotonic);
     let end = Duration::new(now.tv_sec as u64, now.tv_nsec as u32).saturating_add(limit);
@@ -146,14 +148,14 @@ fn from_now(limit: Duration) -> Timespec {
 
 const ALL_SLEEPERS: u32 = i32::MAX as u32;
 
-/// Wakes all sleepers of the word, in every process, unless somebody keeps wakes away: see
-/// [`sleep`]. Rings the doorbell of the memory that the word lies in, if it has one.
+/// Wakes all sleepers of the word in every process, unless a process suppresses wakes (see
+/// [`sleep`]). Rings the doorbell of the memory that contains the word, if it has one.
 pub(crate) fn wake_all(word: &AtomicU64) {
     wake_word(word);
     doorbell::ring_for(word);
 }
 
-/// Wakes all sleepers of the word, and rings no doorbell.
+/// Wakes all sleepers of the word, without ringing a doorbell.
 fn wake_word(word: &AtomicU64) {
     let _ = futex::wake(upper(word), futex::Flags::empty(), ALL_SLEEPERS);
 }
@@ -179,7 +181,7 @@ mod tests {
         sleep_any(&[(&words[1], 0), (&words[0], 0)], LIMIT);
     }
 
-    /// Moves a sleeper away from its word, and expects that it wakes up after [`LIMIT`].
+    /// Moves a sleeper to another futex, and expects that it still wakes up after [`LIMIT`].
     fn check_requeued(asleep: fn(&Words)) {
         let nowhere = AtomicU32::new(0);
         for _ in 0..10 {
@@ -219,7 +221,7 @@ mod tests {
         check_requeued(both);
     }
 
-    /// The sleepers' word is waited for by a lock with priority inheritance.
+    /// Makes another thread wait on the sleepers' word for a lock with priority inheritance.
     #[test]
     fn sleepers_beside_a_lock_keep_their_timeouts() {
         for asleep in [one, both] {
@@ -231,13 +233,13 @@ mod tests {
                 scope.spawn(move || {
                     futex::lock_pi(word, futex::Flags::empty(), None).unwrap();
                     tell.send(()).unwrap();
-                    // Until the sender is dropped, also by a panic.
+                    // Waits until the sender is dropped, even by a panic.
                     let _ = ended.recv();
                     let _ = futex::unlock_pi(word, futex::Flags::empty());
                 });
                 told.recv().unwrap();
                 let holder = word.load(Ordering::SeqCst);
-                // Waits until the holder unlocks or ends.
+                // This thread waits until the owner of the lock unlocks it or ends.
                 scope.spawn(move || futex::lock_pi(word, futex::Flags::empty(), None));
                 while word.load(Ordering::SeqCst) == holder {
                     thread::yield_now();

@@ -1,6 +1,6 @@
-//! Sleeps on any number of futexes at once, by io_uring(7).
+//! Sleeping on any number of futexes at once, by io_uring(7).
 //!
-//! Linux can since 6.7, where no sandbox forbids it: container runtimes do as a rule.
+//! Needs Linux 6.7 or later, and no sandbox that forbids it, as container runtimes usually do.
 
 use super::{UPPER, process_bits};
 use crate::os::tuning::POLL_INTERVAL;
@@ -15,31 +15,32 @@ use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// Entries that one call submits.
+/// Number of entries that one system call submits.
 const ENTRIES: u32 = 256;
-/// Completions that the kernel keeps without allocating: more than a process has doorbells as a rule.
+/// Number of completions that the kernel keeps without allocating, more than the usual number of
+/// doorbells in a process.
 const COMPLETIONS: u32 = 4096;
-/// `FUTEX2_SIZE_U32` of `linux/futex.h`: a shared word of 32 bits.
+/// `FUTEX2_SIZE_U32` of `linux/futex.h`, for a shared word of 32 bits.
 const SIZE_U32: u32 = 2;
-/// The token of cancellations, which nobody waits for.
+/// Token of cancellations, which are not reported.
 const CANCELLATION: u64 = u64::MAX;
-/// The token of the trial sleep.
+/// Token of the trial sleep.
 const TRIAL: u64 = u64::MAX - 1;
 
-/// An io_uring instance with sleeps on futexes. Belongs to the thread that made it.
+/// An io_uring instance for sleeps on futexes. Belongs to the thread that made it.
 pub(super) struct Ring {
     ring: IoUring,
-    /// What the submission queue has no room for.
+    /// Entries for which the submission queue has no room.
     waiting: VecDeque<Entry>,
-    /// Sleeps that the kernel has refused for want of memory.
+    /// Sleeps that the kernel refused because it was out of memory.
     refused: Vec<u64>,
-    /// Makes it `!Send`: the kernel refuses calls of other threads.
+    /// Makes the type `!Send`, because the kernel refuses calls from other threads.
     _of_one_thread: PhantomData<*const ()>,
 }
 
 impl Ring {
-    /// Makes an instance for the calling thread; `None` if the system has none that can sleep on
-    /// futexes, or permits none.
+    /// Makes an instance for the calling thread. Returns `None` if the system does not support or
+    /// permit sleeping on futexes.
     pub(super) fn new() -> Option<Self> {
         let ring = IoUring::builder()
             .setup_cqsize(COMPLETIONS)
@@ -59,7 +60,7 @@ impl Ring {
             refused: Vec::new(),
             _of_one_thread: PhantomData,
         };
-        // A sandbox may permit to make it and nothing else.
+        // A sandbox may permit an instance, but no operations.
         let mut woken = Vec::new();
         let word = AtomicU64::new(0);
         ring.begin(TRIAL, ptr::from_ref(&word).addr(), 1);
@@ -67,8 +68,8 @@ impl Ring {
         (woken == [TRIAL]).then_some(ring)
     }
 
-    /// Adds a sleep on the upper half of the word at an address. If nothing is mapped there, it ends at
-    /// once.
+    /// Adds a sleep on the upper half of the word at an address. If nothing is mapped there, the
+    /// sleep ends at once.
     pub(super) fn begin(&mut self, token: u64, word: usize, expected: u32) {
         let word = ptr::without_provenance(word + UPPER * size_of::<AtomicU32>());
         let mask = process_bits().get().into();
@@ -76,7 +77,7 @@ impl Ring {
         self.push(sleep.build().user_data(token));
     }
 
-    /// Takes a sleep back.
+    /// Cancels a sleep.
     pub(super) fn end(&mut self, token: u64) {
         let cancellation = opcode::AsyncCancel::new(token);
         self.push(cancellation.build().user_data(CANCELLATION));
@@ -86,7 +87,8 @@ impl Ring {
         self.waiting.push_back(entry);
     }
 
-    /// Sleeps until a sleep ends, at most for `limit`, and adds the tokens of those that have ended.
+    /// Blocks until a sleep ends, for at most `limit`, and appends the tokens of ended sleeps to
+    /// `woken`.
     pub(super) fn sleep(&mut self, limit: Duration, woken: &mut Vec<u64>) -> io::Result<()> {
         let mut refused = std::mem::take(&mut self.refused);
         let limit = match refused.is_empty() {
@@ -106,7 +108,7 @@ impl Ring {
             match submitted.map_err(|error| (Errno::from_io_error(&error), error)) {
                 Ok(_) | Err((Some(Errno::TIME | Errno::INTR | Errno::AGAIN | Errno::BUSY), _)) => {}
                 Err((_, error)) => {
-                    // They are still to be told of.
+                    // The refused tokens must still be reported.
                     self.refused.append(&mut refused);
                     return Err(error);
                 }
@@ -122,8 +124,8 @@ impl Ring {
     fn fill(&mut self) {
         let mut queue = self.ring.submission();
         while let Some(entry) = self.waiting.front() {
-            // SAFETY: a sleep names the word to the kernel, which looks itself whether it is mapped; the
-            // other entries name no memory.
+            // SAFETY: a sleep names the word to the kernel, which checks itself whether it is
+            // mapped. The other entries name no memory.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }
@@ -138,7 +140,8 @@ impl Ring {
                 continue;
             }
             match -ended.result() {
-                // Tried again after the next sleep, not at once and for ever.
+                // These sleeps are retried after the next call, because retrying at once could loop
+                // forever.
                 libc::ENOMEM | libc::EMFILE => self.refused.push(token),
                 _ => woken.push(token),
             }

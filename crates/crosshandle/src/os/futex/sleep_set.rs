@@ -1,4 +1,4 @@
-//! Sleeps on any number of words at once.
+//! Sets of sleeps on any number of words.
 
 use super::doorbell::{View, Woken};
 use super::ring::Ring;
@@ -9,42 +9,45 @@ use std::ptr;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// The sleeps of one thread on words of memory with doorbells, at most one on each word. A sleep has a
-/// token, which is reported when it has ended: when the upper half of its word is not as expected, or
-/// the word is woken. Those who wake see no difference to a sleep on the word alone.
+/// The sleeps of one thread on words of memory with doorbells, at most one sleep per word.
+///
+/// Each sleep has a token, which is reported when the sleep has ended. A sleep ends when the upper
+/// half of its word is not as expected, or when the word is woken. A thread that wakes the word
+/// notices no difference from a sleep on the word alone.
 pub(crate) struct SleepSet {
     /// A word that wakes the thread.
     own: &'static AtomicU64,
-    /// The address of each sleep's word, by token.
+    /// Address of each sleep's word, by token.
     words: BTreeMap<u64, usize>,
-    /// The memory to whose doorbells the thread listens, by address.
+    /// Memory to whose doorbells the thread listens, by address.
     listened: BTreeMap<usize, Listened>,
     /// Sleeps that have ended.
     woken: Vec<u64>,
-    /// For more doorbells than one call watches.
+    /// Watches the doorbells if there are more than one system call can watch.
     ring: Option<WatchedByRing>,
     may_use_ring: bool,
 }
 
 /// Memory to whose doorbell a thread listens.
 struct Listened {
-    /// The word to sleep on, and its upper half since when the thread listens; `None` when it was rung.
+    /// The word to sleep on and its upper half when the thread began to listen, or `None` after a
+    /// ring.
     bell: Option<(usize, u32)>,
-    /// The entries of the log that the thread has read.
+    /// Number of entries of the log that the thread has read.
     read: u64,
-    /// The sleeps on words of this memory, by the word's address: the token, and the expected upper half.
+    /// The sleeps on words of this memory: token and expected upper half, by the word's address.
     sleeps: BTreeMap<usize, (u64, u32)>,
 }
 
-/// What io_uring watches.
+/// The words that io_uring watches.
 struct WatchedByRing {
     ring: Ring,
-    /// The addresses and expected upper halves of the words that sleeps go on for.
+    /// Addresses and expected upper halves of the words with active sleeps.
     armed: BTreeMap<usize, u32>,
 }
 
 impl SleepSet {
-    /// Makes a set for the calling thread. `own` is a word that ends its sleeps.
+    /// Makes a set for the calling thread. A change of the word `own` ends the thread's sleep.
     pub(crate) fn new(own: &'static AtomicU64) -> Self {
         Self {
             own,
@@ -56,7 +59,7 @@ impl SleepSet {
         }
     }
 
-    /// Adds a sleep on a word. The token is no other sleep's.
+    /// Adds a sleep on a word. No other sleep may have the same token.
     pub(crate) fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
         let address = ptr::from_ref(word).addr();
         let began = View::of(address, |view| {
@@ -66,7 +69,8 @@ impl SleepSet {
                 sleeps: BTreeMap::new(),
             };
             let listened = self.listened.entry(view.start()).or_insert_with(new);
-            // First: of a change that this look misses, the log tells.
+            // Listening comes first, so that the log reports a change that the following look
+            // misses.
             listened.bell.get_or_insert_with(|| view.listen());
             if view.upper(address) != Some(expected) {
                 return false;
@@ -83,7 +87,7 @@ impl SleepSet {
         }
     }
 
-    /// Takes a sleep back.
+    /// Cancels a sleep.
     pub(crate) fn end(&mut self, token: u64) {
         let Some(address) = self.words.remove(&token) else {
             self.woken.retain(|woken| *woken != token);
@@ -95,16 +99,17 @@ impl SleepSet {
         };
         listened.sleeps.remove(&address);
         if listened.sleeps.is_empty() {
-            // The doorbell counts this thread until it is rung for somebody else.
+            // The doorbell counts this thread until the next ring.
             let memory = *memory;
             self.listened.remove(&memory);
         }
     }
 
-    /// Sleeps until a sleep ends, or the upper half of the thread's own word is not `expected` and the
-    /// word is woken, at most for `limit`. Adds the tokens of the sleeps that have ended.
+    /// Blocks until a sleep ends, or until the upper half of the thread's own word is not
+    /// `expected` and that word is woken, for at most `limit`. Appends the tokens of ended sleeps
+    /// to `woken`.
     pub(crate) fn sleep(&mut self, expected: u32, limit: Duration, woken: &mut Vec<u64>) {
-        // Once before it sleeps: what has been woken since the last time shows in the logs.
+        // The logs show words that were woken since the last call.
         self.collect();
         if self.woken.is_empty() {
             self.sleep_on_doorbells(expected, limit);
@@ -113,7 +118,7 @@ impl SleepSet {
         self.report(woken);
     }
 
-    /// Adds the tokens of the sleeps that have ended, without sleeping.
+    /// Appends the tokens of ended sleeps to `woken`, without blocking.
     pub(crate) fn poll(&mut self, woken: &mut Vec<u64>) {
         self.collect();
         self.report(woken);
@@ -129,11 +134,12 @@ impl SleepSet {
         }
     }
 
-    /// Finds out which sleeps have ended, and listens to every doorbell from then on.
+    /// Finds the sleeps that have ended, and listens to every doorbell from then on.
     fn collect(&mut self) {
         for (memory, listened) in &mut self.listened {
             let ended = View::of(*memory, |view| listened.ended(&view));
-            // Memory without a doorbell is gone, against the promise: nothing else ends these sleeps.
+            // The memory has lost its doorbell, against the contract, so nothing else ends these
+            // sleeps.
             let all = || listened.sleeps.values().map(|(token, _)| *token).collect();
             self.woken.extend(ended.unwrap_or_else(all));
         }
@@ -163,7 +169,7 @@ impl Listened {
     /// Returns the sleeps that have ended, and listens from now on.
     fn ended(&mut self, view: &View<'_>) -> Vec<u64> {
         if self.bell.is_none_or(|(_, rings)| view.is_rung(rings)) {
-            // First, as in `begin`.
+            // Listening comes first, as in `begin`.
             self.bell = Some(view.listen());
         }
         let sleeps = &self.sleeps;
@@ -183,7 +189,7 @@ impl Listened {
 }
 
 impl WatchedByRing {
-    /// Sleeps on words at once, given by their addresses and expected upper halves.
+    /// Sleeps on several words at once, which are given by address and expected upper half.
     fn sleep(&mut self, own: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) {
         let own = (ptr::from_ref(own.0).addr(), own.1);
         let wanted = BTreeMap::from_iter(others.iter().copied().chain([own]));
@@ -203,7 +209,8 @@ impl WatchedByRing {
             std::thread::sleep(limit.min(POLL_INTERVAL));
         }
         for address in ended {
-            // Also after the end of an earlier sleep there: then it is armed twice for a while.
+            // The completion may belong to an earlier sleep on this address. The word is then armed
+            // twice for a while.
             self.armed.remove(&(address as usize));
         }
     }
@@ -221,7 +228,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(20);
 
-    /// Memory of words, with a doorbell.
+    /// Words with a doorbell.
     struct Words {
         _doorbell: Doorbell,
         words: Box<[AtomicU64]>,
@@ -229,7 +236,7 @@ mod tests {
     }
 
     impl Words {
-        /// `sleeps`: how many sleeps the doorbell is made for.
+        /// Makes `count` words with a doorbell for `sleeps` sleeps.
         fn new(count: usize, sleeps: usize) -> Self {
             let all = count + doorbell_bytes(sleeps) / size_of::<AtomicU64>();
             let new = std::iter::repeat_with(AtomicU64::default);
@@ -238,8 +245,8 @@ mod tests {
                 NonNull::from(&*words).cast(),
                 count * size_of::<AtomicU64>(),
             );
-            // SAFETY: the doorbell is dropped before the words, which are atomic and followed by those
-            // of the doorbell.
+            // SAFETY: the doorbell is dropped before the words. The words are atomic and are
+            // followed by those of the doorbell.
             let doorbell = unsafe { Doorbell::new(start, len, sleeps) };
             Self {
                 _doorbell: doorbell,
@@ -254,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Sleeps on all words of `memory`, which another thread signals in a mixed order meanwhile.
+    /// Sleeps on all words of `memory`, while another thread signals them in a mixed order.
     fn check_all_end(own: &'static AtomicU64, memory: &[Words], may_use_ring: bool) {
         let mut set = SleepSet::new(own);
         set.may_use_ring = may_use_ring;
@@ -326,7 +333,7 @@ mod tests {
         set.begin(2, &memory.words[1], 0);
         set.sleep(0, DEADLINE, &mut woken);
         assert_eq!(woken, [1]);
-        // Woken without a change, and twice: it is reported once.
+        // The word is woken twice without a change, and is reported once.
         wake_all(&memory.words[1]);
         wake_all(&memory.words[1]);
         set.poll(&mut woken);
@@ -352,7 +359,7 @@ mod tests {
         assert_eq!(woken, [2]);
     }
 
-    /// Whatever a hostile process writes behind the memory, sleeps end with their words.
+    /// Sleeps end with their words, whatever a hostile process writes behind the memory.
     #[test]
     fn a_log_of_nonsense_is_survived() {
         static OWN: AtomicU64 = AtomicU64::new(0);
@@ -379,7 +386,7 @@ mod tests {
         }
     }
 
-    /// A process that has taken the number of the log's first entry may be killed, or slow.
+    /// A process that has taken the number of the log's first entry may be slow or killed.
     #[test]
     fn an_entry_that_is_not_written_hides_nothing() {
         static OWN: AtomicU64 = AtomicU64::new(0);
@@ -395,7 +402,8 @@ mod tests {
         assert_eq!(woken, [2]);
     }
 
-    /// A thread that listened to memory which may be unmapped would look at all words in turn.
+    /// Memory without sleeps may be unmapped. A thread that still listened to it would have to look
+    /// at all words.
     #[test]
     fn sleeps_that_end_at_once_leave_no_doorbell() {
         static OWN: AtomicU64 = AtomicU64::new(0);
@@ -429,7 +437,7 @@ mod tests {
             set.sleep(0, DEADLINE, &mut woken);
         });
         assert!(began.elapsed() < DEADLINE);
-        // The value that it has now is expected.
+        // The word's present value is now the expected value.
         set.sleep(1, limit, &mut woken);
         assert!(woken.is_empty());
     }

@@ -1,8 +1,7 @@
-//! Calls that their caller can end early: a deadline for everything that they wait for, and a function that
-//! says whether to give up.
+//! Calls that the caller can end early, by a timeout or by a function that says whether to give up.
 //!
-//! Both belong to the calling thread, so that every wait for another process finds them, however deep it is.
-//! A wait that is given up looks like one that timed out to whoever cleans up after it.
+//! Both belong to the calling thread, so every wait for another process finds them at any depth.
+//! For the code that cleans up, an interrupted wait looks like a wait that timed out.
 
 use crate::os::tuning::INTERRUPT_INTERVAL;
 use crate::sync::{Condvar, Deadline, MutexGuard};
@@ -10,7 +9,7 @@ use rustix::io::Errno;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// What the calling thread's waits obey.
+/// The conditions that end the calling thread's waits.
 #[derive(Clone, Copy)]
 struct Scope {
     look: Option<fn() -> bool>,
@@ -21,7 +20,7 @@ thread_local! {
     static SCOPE: Cell<Scope> = const { Cell::new(Scope { look: None, end: Deadline::NEVER }) };
 }
 
-/// Restores the scope around when dropped, also by a panic.
+/// Restores the outer scope when dropped, even by a panic.
 struct Restore(Scope);
 
 impl Drop for Restore {
@@ -32,13 +31,15 @@ impl Drop for Restore {
 
 /// Calls `call`, and lets its waits for other processes end early.
 ///
-/// While the calling thread waits for another process, such as an exporter or a holder, it calls `look` about every
-/// 50 ms. If `look` returns true, the wait ends with [`Error::Interrupted`](crate::Error::Interrupted). With
-/// a `timeout`, those waits also end when it has passed since the beginning of the call: with
-/// [`Error::TimedOut`](crate::Error::TimedOut) or [`Error::NoAnswer`](crate::Error::NoAnswer).
+/// While the calling thread waits for another process, such as an exporter or a holder, it calls
+/// `look` about every 50 ms. If `look` returns true, the wait ends with
+/// [`Error::Interrupted`](crate::Error::Interrupted). If a `timeout` is given, it covers the whole
+/// call. After the timeout, these waits end with [`Error::TimedOut`](crate::Error::TimedOut) or
+/// [`Error::NoAnswer`](crate::Error::NoAnswer).
 ///
-/// Waits for events and queues have timeouts of their own, and are not affected. Neither is work that this
-/// library hands to other threads. Calls may be nested: the shorter timeout and the inner function count.
+/// Waits for events and queues have their own timeouts and are not affected. Work that this library
+/// hands to other threads is not affected either. Calls may be nested: the shorter timeout and the
+/// inner function apply.
 pub fn interruptible<R>(
     look: fn() -> bool,
     timeout: Option<Duration>,
@@ -53,12 +54,12 @@ pub fn interruptible<R>(
     call()
 }
 
-/// Returns a wait's deadline, or the calling thread's if that is earlier.
+/// Returns a wait's deadline, or the calling thread's deadline if that is earlier.
 pub(crate) fn deadline(own: Deadline) -> Deadline {
     own.min(SCOPE.get().end)
 }
 
-/// Returns until when to wait before [`check`] is called again, if the wait has this deadline.
+/// Returns how long to wait before the next call of [`check`], for a wait with this deadline.
 pub(crate) fn step(deadline: Deadline) -> Deadline {
     match SCOPE.get().look {
         None => deadline,
@@ -66,7 +67,7 @@ pub(crate) fn step(deadline: Deadline) -> Deadline {
     }
 }
 
-/// Asks whether to give up: [`Errno::CANCELED`].
+/// Fails with [`Errno::CANCELED`] if the thread's function says to give up.
 pub(crate) fn check() -> Result<(), Errno> {
     match SCOPE.get().look {
         Some(look) if look() => Err(Errno::CANCELED),
@@ -74,7 +75,8 @@ pub(crate) fn check() -> Result<(), Errno> {
     }
 }
 
-/// Waits as long as `condition` holds, until a deadline ([`Errno::TIMEDOUT`]) or until [`check`] says to give up.
+/// Waits while `condition` is true. Fails with [`Errno::TIMEDOUT`] at the deadline, or with the
+/// error of [`check`].
 pub(crate) fn wait_while<'a, T>(
     changed: &Condvar,
     mut guard: MutexGuard<'a, T>,

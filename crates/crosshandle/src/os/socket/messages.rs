@@ -1,4 +1,4 @@
-//! Messages, with descriptors and without.
+//! Messages with and without descriptors.
 
 use super::{Guard, look, wait_until};
 use crate::os::is_planted;
@@ -16,13 +16,13 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// Descriptors that come with a message that is not one of many.
+/// Number of descriptors of a usual message, for which no heap memory is needed.
 pub(crate) const FEW_DESCRIPTORS: usize = 2;
-/// The most descriptors that come with one message. Far fewer than the kernel takes (253), so that a process
-/// with few descriptors has room for them, and only few are under way at a time.
+/// Maximum number of descriptors in one message. It is far below the kernel's limit (253), so that
+/// a process with few free descriptors has room for them, and only few are in transit at a time.
 pub(crate) const MAX_DESCRIPTORS: usize = 64;
 
-/// Sends one message, with at most [`MAX_DESCRIPTORS`] descriptors. Never blocks.
+/// Sends one message with at most [`MAX_DESCRIPTORS`] descriptors. Never blocks.
 pub(crate) fn send(
     stream: impl AsFd,
     message: &[u8],
@@ -44,10 +44,26 @@ pub(crate) fn send(
     }
 }
 
-/// Returns whether messages that were sent lie unread at the other end.
+/// Sends one message as [`send`] does, and waits for room in the peer's queue. Fails with
+/// [`Errno::TIMEDOUT`] at `deadline`.
+pub(crate) fn send_until(
+    stream: impl AsFd,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    deadline: Deadline,
+) -> Result<(), Errno> {
+    loop {
+        match send(&stream, message, descriptors) {
+            Err(Errno::AGAIN) => wait_until(stream.as_fd(), PollFlags::OUT, deadline)?,
+            result => return result,
+        }
+    }
+}
+
+/// Returns whether the peer has not yet read all sent messages.
 pub(crate) fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the descriptor is open for the call, and the kernel writes one int at the address.
+    // SAFETY: the descriptor is open during the call, and the kernel writes one int at the address.
     let result = unsafe {
         libc::ioctl(
             stream.as_fd().as_raw_fd(),
@@ -61,35 +77,35 @@ pub(crate) fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
     }
 }
 
-/// A message, or why there is none. `D`: the descriptors that came with it.
+/// The result of a receive. `D` is the type of the descriptors.
 #[derive(Debug)]
 pub(crate) enum Received<D> {
-    /// A message of this length.
+    /// A message of this length in bytes, with its descriptors.
     Message(usize, D),
-    /// A message with descriptors that are not wanted. It is in the queue still, so closing the
-    /// socket may block.
+    /// A message with unwanted descriptors. It is still in the queue, so closing the socket may
+    /// block.
     Unwanted,
-    /// The other end has hung up.
+    /// The peer has hung up.
     HungUp,
 }
 
-/// What there is to be taken from a connection.
+/// The next thing to receive from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pending {
     /// Nothing yet.
     Nothing,
     /// A message, or an error.
     Message,
-    /// The end. An empty message looks the same.
+    /// The end of the connection. An empty message looks the same.
     HangUp,
 }
 
-/// The descriptors that came with a message.
+/// The descriptors of a message.
 pub(crate) type Granted<D> = SmallVec<[D; FEW_DESCRIPTORS]>;
 
-/// Takes one message without descriptors into `buffer`, from a peer that is to send none. Never
-/// blocks ([`Errno::AGAIN`]: there is none yet). A message longer than the buffer is
-/// [`Errno::MSGSIZE`].
+/// Receives one message without descriptors into `buffer`, from a peer that must send none. Never
+/// blocks, and fails with [`Errno::AGAIN`] if there is no message. A message that is longer than
+/// the buffer fails with [`Errno::MSGSIZE`].
 pub(crate) fn receive(
     stream: impl AsFd,
     buffer: &mut [u8],
@@ -110,13 +126,13 @@ pub(crate) fn receive(
     })
 }
 
-/// Takes one message into `buffer`, with at most `most` descriptors, which are at most
-/// [`MAX_DESCRIPTORS`]. Waits for it until `deadline` ([`Errno::TIMEDOUT`]); signals don't
-/// prolong that.
+/// Receives one message into `buffer`, with at most `most` descriptors, and never more than
+/// [`MAX_DESCRIPTORS`]. Waits until `deadline` and then fails with [`Errno::TIMEDOUT`]. Signals do
+/// not prolong the wait.
 ///
-/// Two errors leave the message in the queue: [`Errno::MSGSIZE`], it is longer than the buffer, and
-/// [`Errno::MFILE`], this process has no room for its descriptors. Only one thread may receive
-/// at a time.
+/// Two errors leave the message in the queue. [`Errno::MSGSIZE`] means that the message is longer
+/// than the buffer. [`Errno::MFILE`] means that this process has no room for its descriptors. Only
+/// one thread may receive at a time.
 pub(crate) fn receive_until<D: From<OwnedFd>>(
     stream: impl AsFd,
     buffer: &mut [u8],
@@ -136,12 +152,12 @@ pub(crate) fn receive_until<D: From<OwnedFd>>(
     }
 }
 
-/// Room for descriptors, of which [`control_bytes`] are used: aligned, so that none of it is left
-/// out, and without the slack of rustix's macro.
+/// Aligned room for descriptors. [`control_bytes`] of it are used. The alignment ensures that
+/// none of it is lost, and there is no slack as in rustix's macro.
 #[repr(C, align(8))]
 struct ControlSpace([MaybeUninit<u8>; control_bytes(MAX_DESCRIPTORS)]);
 
-/// Returns the bytes for so many descriptors and not one more.
+/// Returns the number of bytes that hold exactly this many descriptors.
 const fn control_bytes(descriptors: usize) -> usize {
     size_of::<libc::cmsghdr>() + descriptors * size_of::<RawFd>()
 }
@@ -175,7 +191,8 @@ fn receive_now<D: From<OwnedFd>>(
     if message.flags.contains(ReturnFlags::TRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    // Off the queue. Its references to the descriptors are not the last ones.
+    // This removes the message from the queue. Its references to the descriptors are not the last
+    // ones.
     drop_message(stream)?;
     if message.bytes == 0 && granted.is_empty() {
         return Ok(Received::HungUp);
@@ -183,13 +200,13 @@ fn receive_now<D: From<OwnedFd>>(
     Ok(Received::Message(message.bytes, granted))
 }
 
-/// Takes one message of a trusted peer off the queue, and closes what came with it.
+/// Removes one message of a trusted peer from the queue, and closes its descriptors.
 pub(crate) fn drop_message(stream: impl AsFd) -> Result<(), Errno> {
     let mut no_control = RecvAncillaryBuffer::default();
     net::recvmsg(&stream, &mut [], &mut no_control, RecvFlags::DONTWAIT).map(drop)
 }
 
-/// Returns what the other end of a connection without descriptors has done, without taking it.
+/// Returns the next thing to receive from a connection without descriptors, without taking it.
 pub(crate) fn pending(stream: impl AsFd) -> Pending {
     let mut no_control = RecvAncillaryBuffer::default();
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -198,7 +215,7 @@ pub(crate) fn pending(stream: impl AsFd) -> Pending {
     match net::recvmsg(&stream, &mut parts, &mut no_control, flags) {
         Err(Errno::AGAIN) => Pending::Nothing,
         Ok(message) if message.bytes == 0 && message.flags.is_empty() => Pending::HangUp,
-        // An error is told again to who takes the message.
+        // The receive reports an error again.
         Ok(_) | Err(_) => Pending::Message,
     }
 }

@@ -1,16 +1,16 @@
-//! Unix sockets that keep message boundaries and carry descriptors with a message.
+//! Unix sockets that preserve message boundaries and carry descriptors.
 //!
-//! A descriptor that a stranger sends is a danger already when it is closed: the last close of a
-//! TCP socket with `SO_LINGER`, of a file in FUSE or of a device that hangs blocks the thread that
-//! makes it, for as long as the stranger likes. It makes no difference whether that thread wanted
-//! the descriptor: a receive without room for it closes it, and so does closing a socket in whose
-//! queue it lies. Hence:
+//! A descriptor from a stranger is dangerous even when it is closed. The last close of some files
+//! blocks the closing thread for as long as the stranger wants. Examples are a TCP socket with
+//! `SO_LINGER`, a file in FUSE, and a device that hangs. It does not matter whether the thread
+//! wanted the descriptor. A receive without room for the descriptor closes it, and so does closing
+//! a socket that has it in its queue. Hence:
 //!
-//! - Who expects no descriptor lets the kernel refuse them ([`Guard::Kernel`]), or looks at each
-//!   message before it takes it ([`Guard::Look`]).
-//! - Who expects some looks first, which gives duplicates while the queue keeps its own, and only
-//!   then takes the message: so none of these closes is the last one. What becomes of the
-//!   duplicates is up to their type, the `D` of [`receive_until`].
+//! - A receiver that expects no descriptors lets the kernel refuse them ([`Guard::Kernel`]), or
+//!   peeks at each message before it takes the message ([`Guard::Look`]).
+//! - A receiver that expects descriptors first peeks, which duplicates them while the queue keeps
+//!   the originals, and only then takes the message. None of these closes is therefore the last
+//!   one. The type `D` of [`receive_until`] decides what happens to the duplicates.
 //! - A socket whose queue may not be empty ([`end`]) is not closed on a thread that others need.
 
 pub(crate) mod interrupt;
@@ -20,7 +20,7 @@ mod tests;
 
 pub(crate) use messages::{
     FEW_DESCRIPTORS, Granted, MAX_DESCRIPTORS, Pending, Received, drop_message, has_unread,
-    pending, receive, receive_until, send,
+    pending, receive, receive_until, send, send_until,
 };
 
 use super::lock::last_error;
@@ -42,23 +42,23 @@ fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Makes two sockets that are connected with each other.
+/// Makes a pair of connected sockets.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let flags = SocketFlags::CLOEXEC;
     net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// Who keeps descriptors away from a socket that expects none.
+/// The protection of a socket against unexpected descriptors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Guard {
-    /// The kernel, which refuses to send them there (Linux 6.16).
+    /// The kernel refuses to send descriptors to the socket (Linux 6.16).
     Kernel,
-    /// The receiver, which looks at every message before it takes it.
+    /// The receiver peeks at every message before it takes the message.
     Look,
 }
 
-/// Refuses descriptors at a socket from now on, and at the connections that it accepts. What is in
-/// its queue already stays there.
+/// Refuses descriptors at a socket and at the connections that it accepts from now on. Messages
+/// that are already in the queue stay there.
 pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Guard {
     match forbid_descriptors(socket.as_fd()) {
         Ok(()) => Guard::Kernel,
@@ -67,10 +67,11 @@ pub(crate) fn refuse_descriptors(socket: impl AsFd) -> Guard {
 }
 
 fn forbid_descriptors(socket: BorrowedFd<'_>) -> Result<(), Errno> {
-    /// Of Linux 6.16, on all machines that this crate is made for; the C library has no name for it.
+    /// Option of Linux 6.16, with this value on all supported architectures. The C library does not
+    /// define it.
     const SO_PASSRIGHTS: libc::c_int = 83;
     let value: libc::c_int = 0;
-    // SAFETY: the descriptor is open for the call, and the kernel reads one int at the address.
+    // SAFETY: the descriptor is open during the call, and the kernel reads one int at the address.
     let result = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -89,20 +90,20 @@ fn forbid_descriptors(socket: BorrowedFd<'_>) -> Result<(), Errno> {
 /// Listens at `path`, which must not exist, for peers that send no descriptors.
 pub(crate) fn listen(path: &Path) -> Result<(OwnedFd, Guard), Errno> {
     let listener = socket(SocketFlags::NONBLOCK)?;
-    // Before there can be a connection.
+    // The guard is set before a connection can exist.
     let guard = refuse_descriptors(&listener);
     net::bind(&listener, &SocketAddrUnix::new(path)?)?;
     net::listen(&listener, 128)?;
     Ok((listener, guard))
 }
 
-/// Takes the next connection, if there is one. It has its listener's [`Guard`].
+/// Accepts the next connection, if there is one. The connection has its listener's [`Guard`].
 pub(crate) fn accept(listener: impl AsFd) -> Result<OwnedFd, Errno> {
     net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)
 }
 
-/// Connects to the socket at `path`. Waits until `deadline` for room in its queue
-/// ([`Errno::TIMEDOUT`]).
+/// Connects to the socket at `path`. Waits until `deadline` for room in its queue, and then fails
+/// with [`Errno::TIMEDOUT`].
 pub(crate) fn connect(path: &Path, deadline: Deadline) -> Result<OwnedFd, Errno> {
     let stream = socket(SocketFlags::empty())?;
     connect_to(&stream, path, deadline)?;
@@ -115,7 +116,7 @@ fn connect_to(stream: &OwnedFd, path: &Path, deadline: Deadline) -> Result<(), E
     loop {
         let step = interrupt::step(deadline);
         if let Some(left) = left(step) {
-            // Zero is not a timeout.
+            // A timeout of zero would mean no timeout.
             let left = left.max(Duration::from_micros(1));
             net::sockopt::set_socket_timeout(stream, net::sockopt::Timeout::Send, Some(left))?;
         }
@@ -129,41 +130,41 @@ fn connect_to(stream: &OwnedFd, path: &Path, deadline: Deadline) -> Result<(), E
     }
 }
 
-/// Returns the time until `deadline`, as far as the kernel can count it.
+/// Returns the time until `deadline`, limited to the maximum of the kernel.
 fn left(deadline: Deadline) -> Option<Duration> {
     let left = deadline.remaining()?;
     Some(left.min(MAX_SOCKET_TIMEOUT))
 }
 
-/// Tries to connect to the socket at `path`, without waiting for room in its queue
-/// ([`Errno::AGAIN`]), and hangs up. [`Errno::CONNREFUSED`]: no process listens there.
+/// Connects to the socket at `path` and hangs up. Does not wait for room in its queue
+/// ([`Errno::AGAIN`]). [`Errno::CONNREFUSED`] means that no process listens there.
 pub(crate) fn try_connect(path: &Path) -> Result<(), Errno> {
     let stream = socket(SocketFlags::NONBLOCK)?;
     net::connect(&stream, &SocketAddrUnix::new(path)?)
 }
 
-/// The process at the other end of a socket when it was connected.
+/// The process that was connected to a socket when the connection was made.
 pub(crate) struct Peer {
-    /// Its effective user, as this process's user namespace shows it.
+    /// Its effective user id, as seen in this process's user namespace.
     pub(crate) uid: u32,
-    /// Its number in this process's PID namespace; 0 if it has none there.
+    /// Its process id in this process's PID namespace, or 0 if it has none there.
     pub(crate) pid: u32,
-    /// Whether it is this very process.
+    /// Whether the peer is this process itself.
     pub(crate) is_self: bool,
 }
 
-/// Returns the process at the other end.
+/// Returns the peer of a connection.
 pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
-    // Not with rustix, which takes the process number 0 for an error: that is what the kernel
-    // gives for a process in a PID namespace that cannot be seen from this one.
+    // rustix cannot be used, because it treats the process id 0 as an error. The kernel returns 0
+    // for a process in a PID namespace that is not visible here.
     let mut peer = libc::ucred {
         pid: 0,
         uid: 0,
         gid: 0,
     };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the descriptor is open for the call, and the kernel writes at most `len` bytes to
-    // `peer`, any of which are valid there.
+    // SAFETY: the descriptor is open during the call. The kernel writes at most `len` bytes to
+    // `peer`, where any bytes are valid.
     let result = unsafe {
         libc::getsockopt(
             stream.as_fd().as_raw_fd(),
@@ -184,23 +185,24 @@ pub(crate) fn peer(stream: impl AsFd) -> Result<Peer, Errno> {
     })
 }
 
-/// Ends a connection, in copies of its descriptor too.
+/// Shuts down a connection, including copies of its descriptor.
 pub(crate) fn hang_up(stream: impl AsFd) {
-    // It fails only if the connection has ended.
+    // It fails only if the connection has already ended.
     let _ = net::shutdown(&stream, Shutdown::Both);
 }
 
-/// Ends a connection, in copies of its descriptor too, and returns whether closing it is harmless:
-/// whether its queue is empty, to which nothing comes any more.
+/// Shuts down a connection, including copies of its descriptor, and returns whether closing it is
+/// harmless. Closing is harmless if the queue is empty, because no more messages arrive.
 pub(crate) fn end(stream: impl AsFd) -> bool {
-    // The end of a connection reads like an empty message. But a message comes with its sender's
-    // credentials for who asks for them, also if there is no room for those.
+    // The end of a connection reads like an empty message. With SO_PASSCRED, however, a message
+    // carries its sender's credentials, and the kernel reports that even if there is no room for
+    // them.
     let ended = net::shutdown(&stream, Shutdown::Both)
         .and_then(|()| net::sockopt::set_socket_passcred(&stream, true))
         .and_then(|()| look(&stream));
     match ended {
         Ok(flags) => !flags.contains(ReturnFlags::CTRUNC),
-        // The peer has hung up without having read all, which is told once.
+        // The peer hung up with unread messages. The kernel reports this only once.
         Err(Errno::CONNRESET) => {
             look(&stream).is_ok_and(|flags| !flags.contains(ReturnFlags::CTRUNC))
         }
@@ -208,7 +210,7 @@ pub(crate) fn end(stream: impl AsFd) -> bool {
     }
 }
 
-/// Looks at the next message without taking it. [`ReturnFlags::CTRUNC`]: it carries descriptors.
+/// Peeks at the next message. [`ReturnFlags::CTRUNC`] means that it carries descriptors.
 fn look(stream: impl AsFd) -> Result<ReturnFlags, Errno> {
     let mut no_control = RecvAncillaryBuffer::default();
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -216,8 +218,8 @@ fn look(stream: impl AsFd) -> Result<ReturnFlags, Errno> {
     Ok(message.flags)
 }
 
-/// Waits until there is something to read or room to write, until `deadline` at most
-/// ([`Errno::TIMEDOUT`]).
+/// Waits until there is something to read or room to write. Fails with [`Errno::TIMEDOUT`] at
+/// `deadline`.
 pub(crate) fn wait_until(
     stream: BorrowedFd<'_>,
     what: PollFlags,
@@ -228,7 +230,7 @@ pub(crate) fn wait_until(
         let left = left(interrupt::step(deadline));
         let limit: Option<Timespec> = left.and_then(|left| left.try_into().ok());
         match poll(&mut [PollFd::new(&stream, what)], limit.as_ref()) {
-            // Whoever only looks is not asked.
+            // A caller with a zero timeout only polls, so the interrupt function is not called.
             Ok(0) if left.is_some_and(|left| left.is_zero()) || deadline.is_over() => {
                 return Err(Errno::TIMEDOUT);
             }

@@ -1,4 +1,4 @@
-//! Sockets and their messages.
+//! Tests of sockets and their messages.
 
 use super::*;
 use crate::os::memfd;
@@ -18,7 +18,7 @@ fn deadline() -> Deadline {
     Deadline::after(DEADLINE)
 }
 
-/// A path in a directory of its own.
+/// Returns a path in a new directory.
 fn path() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -39,7 +39,7 @@ fn files<const N: usize>() -> [OwnedFd; N] {
 fn send_files<const N: usize>(stream: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
     let files = files::<N>();
     let files = files.each_ref().map(AsFd::as_fd);
-    // More than `send` takes, as a stranger may.
+    // The buffer holds more descriptors than `send` allows, as a stranger may send them.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
@@ -56,7 +56,7 @@ fn receive_files(stream: &OwnedFd) -> Result<Received<Granted<OwnedFd>>, Errno> 
 fn connections_have_their_listeners_guard() {
     let path = path();
     let (listener, guard) = listen(&path).expect("a listener");
-    // Before and after the connection is taken.
+    // One message comes before the connection is accepted, and one after.
     let early = connect(&path, deadline()).expect("connected");
     let sent_early = send_files::<1>(&early, b"1");
     let accepted = accept(&listener).expect("a connection");
@@ -87,7 +87,7 @@ fn without_the_kernels_help_descriptors_are_seen_and_left_where_they_are() {
     let empty = receive(&ours, &mut buffer, Guard::Look);
     assert!(matches!(empty, Err(Errno::AGAIN)));
     send(&theirs, b"good", &[]).expect("sent");
-    // Like the end of the connection, but for its descriptors.
+    // Apart from its descriptors, this message looks like the end of the connection.
     send_files::<8>(&theirs, b"").expect("sent");
     let good = receive(&ours, &mut buffer, Guard::Look);
     assert!(matches!(good, Ok(Received::Message(4, ()))));
@@ -110,7 +110,7 @@ fn what_is_pending_is_told_and_left_where_it_is() {
     assert!(matches!(message, Ok(Received::Message(4, ()))));
     assert_eq!(pending(&ours), Pending::HangUp);
     let (ours, theirs) = pair().expect("two sockets");
-    // Like the end of the connection, but for its descriptors.
+    // Apart from its descriptor, this message looks like the end of the connection.
     send_files::<1>(&theirs, b"").expect("sent");
     assert_eq!(pending(&ours), Pending::Message);
     assert!(!end(&ours), "it is in the queue still");
@@ -225,7 +225,7 @@ fn an_end_leaves_an_empty_queue_or_says_that_it_is_none() {
 fn one_deadline_holds_for_all_that_is_waited_for() {
     let (ours, theirs) = pair().expect("two sockets");
     let talking = thread::spawn(move || {
-        // A peer that always says something in time, but never what is waited for.
+        // This peer always sends something in time, but never the awaited message.
         while send(&theirs, b"no", &[]).is_ok() {
             thread::sleep(Duration::from_millis(20));
         }

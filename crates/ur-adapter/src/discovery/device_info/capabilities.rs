@@ -1,4 +1,4 @@
-//! Answers about the numbers that a device computes with, and about its queues.
+//! Properties of a device's arithmetic and of its queues.
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
@@ -14,7 +14,7 @@ use unified_runtime_sys::{
     ur_device_info_t as name, ur_queue_flags_t,
 };
 
-/// The flags that queues can be created with: all but those that would have kernels submit commands.
+/// The flags for creating queues. Flags for queues on the device are not supported.
 const QUEUE_FLAGS: ur_queue_flags_t =
     !(UR_QUEUE_FLAGS_MASK | UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT);
 
@@ -62,8 +62,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
     })
 }
 
-/// Returns what a device does with floating-point numbers: processors and graphics processors alike
-/// follow IEEE 754.
+/// Returns the floating-point capabilities of a device. Both CPUs and GPUs follow IEEE 754.
 fn floating_point(capabilities: &Capabilities) -> ur_device_fp_capability_flags_t {
     let all = UR_DEVICE_FP_CAPABILITY_FLAG_CORRECTLY_ROUNDED_DIVIDE_SQRT
         | UR_DEVICE_FP_CAPABILITY_FLAG_ROUND_TO_NEAREST

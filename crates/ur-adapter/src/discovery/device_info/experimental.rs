@@ -1,4 +1,4 @@
-//! Answers about UR's experimental features, except those of images.
+//! Properties of UR's experimental features, except those of images.
 
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;
@@ -14,7 +14,7 @@ use unified_runtime_sys::{
     ur_device_type_t,
 };
 
-/// What of recorded commands can be updated.
+/// The parts of recorded commands that can be updated.
 const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE
@@ -43,7 +43,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         | name::UR_DEVICE_INFO_USM_P2P_SUPPORT_EXP
         | name::UR_DEVICE_INFO_DEVICE_WAIT_SUPPORT_EXP => Truth(true),
 
-        // Where the driver's graphs are what runs, there must be some.
+        // If the driver's graphs run command buffers, the driver must support graphs.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP => {
@@ -51,10 +51,10 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             Truth(!is_cuda || capabilities.native_graphs)
         }
 
-        // There are no native commands in command buffers.
+        // Command buffers cannot contain native commands.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
-        // Features of kernels and programs.
+        // Unsupported features of kernels and programs.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP

@@ -1,4 +1,4 @@
-//! Answers about which device it is, and how it relates to others.
+//! Properties that identify a device, and its relation to other devices.
 
 use super::Answer::{self, Bytes, Handle, Text, U32, Unsupported, Words};
 use crate::abi::description;
@@ -27,7 +27,7 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
             Unsupported
         }
 
-        // Properties of Windows, and of Intel's graphics processors.
+        // Properties of Windows, and of Intel GPUs.
         name::UR_DEVICE_INFO_LUID
         | name::UR_DEVICE_INFO_NODE_MASK
         | name::UR_DEVICE_INFO_IP_VERSION
@@ -47,8 +47,11 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
     })
 }
 
-/// Returns the extensions, in which the SYCL runtime looks for the aspects `fp16` and `fp64`, and those of
-/// what runs kernels, once that is loaded: programs without kernels ask for extensions too.
+/// Returns the device's extensions.
+///
+/// The SYCL runtime reads the aspects `fp16` and `fp64` from them. The extensions of the kernel
+/// runtime are included if it is loaded already, because programs without kernels make this query
+/// too.
 fn extensions(device: &crosshandle::Device) -> Vec<&str> {
     if let Some(limits) = device.loaded_kernels()
         && !limits.extensions.is_empty()

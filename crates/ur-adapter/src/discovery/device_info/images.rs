@@ -1,4 +1,4 @@
-//! Answers about images. What has them is looked for only when that is asked.
+//! Properties of images. The runtime that supports images is loaded only for these queries.
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
@@ -6,7 +6,7 @@ use crosshandle::{ImageLimits, ViewLimits};
 use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
-    // Without images all limits are 0.
+    // Without images, all limits are 0.
     let Some(without) = without_images(asked) else {
         return bindless(device, asked);
     };
@@ -14,7 +14,7 @@ pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
     Some(limits.map_or(without, |limits| with_images(limits, asked)))
 }
 
-/// Returns the answer of a device without images to a question about them.
+/// Returns a property of a device that does not support images.
 fn without_images(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_IMAGE_SUPPORT => Truth(false),
@@ -33,7 +33,7 @@ fn without_images(asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns the answer of a device with images to a question that has one without.
+/// Returns a property of a device that supports images. [`without_images`] has the same property.
 fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
     match asked {
         name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS => U32(limits.read_arguments),
@@ -45,14 +45,15 @@ fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
         name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH => Size(limits.size_3d[0]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT => Size(limits.size_3d[1]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH => Size(limits.size_3d[2]),
-        // Images that are made of a buffer: the specification has no call that makes one.
+        // The limit of images that are made from a buffer, although the specification has no call
+        // that makes one.
         name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE => Size(limits.size_1d),
         name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE => Size(limits.layers),
         _ => Truth(true),
     }
 }
 
-/// Returns the answers about bindless images. Without any, all limits are 0.
+/// Returns the properties of bindless images. Without support, all limits are 0.
 fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
     let has = || Truth(device.views().is_some());
     let number = |of: fn(&ViewLimits) -> usize| device.views().as_ref().map_or(0, of);
@@ -75,9 +76,9 @@ fn bindless(device: &Device, asked: name) -> Option<Answer<'static>> {
         | name::UR_DEVICE_INFO_BINDLESS_UNIQUE_ADDRESSING_PER_DIM_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLE_2D_USM_SUPPORT_EXP => has(),
 
-        // Where there are bindless images, the driver's textures have no gamma curves here, fetch no pixel of an
-        // image of one dimension by its number, and sample no row of memory between its pixels. No image is made
-        // to gather from, and no semaphore of other interfaces is imported.
+        // Even with bindless images, some features are unsupported: gamma curves, fetching a pixel
+        // of a one-dimensional image by its number, and sampling rows of memory between pixels.
+        // Gathering from images and importing semaphores of other interfaces are unsupported too.
         name::UR_DEVICE_INFO_IMAGE_SRGB
         | name::UR_DEVICE_INFO_EXTERNAL_SEMAPHORE_IMPORT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_BINDLESS_SAMPLED_IMAGE_FETCH_1D_SUPPORT_EXP

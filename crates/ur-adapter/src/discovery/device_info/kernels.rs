@@ -1,5 +1,5 @@
-//! Answers about kernels: how large they may be, and what they can do. Devices that run none answer
-//! with the least that the SYCL and OpenCL specifications allow.
+//! Properties of kernels: their limits and features. Devices that run no kernels return the minimum
+//! that the SYCL and OpenCL specifications require.
 
 use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
 use crate::abi::description;
@@ -13,11 +13,11 @@ use unified_runtime_sys::{
     ur_device_local_mem_type_t as local_memory, ur_kernel_launch_properties_flags_t,
 };
 
-/// Bytes that `printf` in kernels may write before they are read: OpenCL's minimum.
+/// Size of the output buffer of `printf` in kernels, in bytes. It is OpenCL's minimum.
 const PRINTF_BUFFER_BYTES: usize = 1 << 20;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
-    // What runs kernels is looked for only when something about kernels is asked.
+    // The kernel runtime is loaded only for queries about kernels.
     let Some(without) = without_kernels(device, asked) else {
         return any(asked);
     };
@@ -26,7 +26,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
     Some(with.unwrap_or(without))
 }
 
-/// Returns the answers of a device that runs kernels.
+/// Returns the properties of a device that runs kernels.
 fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
     let is_nvidia = description::get().backend == BackendKind::Cuda;
@@ -43,7 +43,7 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
             Size(counts.into_iter().fold(1, usize::saturating_mul))
         }
         name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS => {
-            // The most are of the smallest.
+            // The smallest sub-groups give the largest number.
             let smallest = limits.subgroups.first().copied().unwrap_or(1);
             U32(limits.block_threads.div_ceil(smallest.max(1)))
         }
@@ -87,7 +87,7 @@ fn launch_capabilities(limits: &KernelLimits) -> ur_kernel_launch_properties_fla
     )
 }
 
-/// Returns the answers of a device that runs no kernels.
+/// Returns the properties of a device that runs no kernels.
 fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
@@ -102,7 +102,7 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
         }
         name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(1024),
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => Unsupported,
-        // Constants are ordinary memory.
+        // Constants are in ordinary memory.
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(device.inner().info().max_allocation),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_NONE.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(0),
@@ -121,14 +121,15 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns the answers that are the same with and without kernels.
+/// Returns the properties that do not depend on support for kernels.
 fn any(asked: name) -> Option<Answer<'static>> {
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
         name::UR_DEVICE_INFO_BUILT_IN_KERNELS => Text(""),
-        // Asked by programs without kernels too, and the same for all that run some: a failed assertion
-        // stops the process or the device. Compilers of Level Zero's drivers leave assertions to SYCL.
+        // Programs without kernels query this too. All devices that run kernels have the same
+        // value: a failed assertion stops the process or the device. Compilers of Level Zero
+        // drivers leave assertions to SYCL.
         name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
             let description = description::get();
             let leaves_it = description.backend == BackendKind::LevelZero;

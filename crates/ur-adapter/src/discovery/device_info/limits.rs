@@ -1,4 +1,4 @@
-//! Answers about how much a device computes, and how fast.
+//! Properties of a device's computing power.
 
 use super::Answer::{self, U32, Unsupported};
 use crate::discovery::Device;
@@ -6,7 +6,7 @@ use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
     let info = device.inner().info();
-    // Elements of a type with `bytes` bytes that one instruction computes on.
+    // The number of elements of `bytes` bytes that one instruction processes.
     let vector = |bytes: u32| U32((info.vector_width.unwrap_or(0) / bytes).max(1));
     Some(match asked {
         name::UR_DEVICE_INFO_MAX_COMPUTE_UNITS | name::UR_DEVICE_INFO_NUM_COMPUTE_UNITS => {
@@ -44,7 +44,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             }
         }
 
-        // Queues all share the units; none has its own.
+        // All queues share the compute units.
         name::UR_DEVICE_INFO_MAX_COMPUTE_QUEUE_INDICES => U32(1),
 
         name::UR_DEVICE_INFO_CURRENT_CLOCK_THROTTLE_REASONS

@@ -1,4 +1,4 @@
-//! Answers about a device's memory, and which sides may access it.
+//! Properties of a device's memory, and of access to it from the host and other devices.
 
 use super::Answer::{self, Truth, U32, U64, Unsupported};
 use crate::discovery::Device;
@@ -13,8 +13,8 @@ use unified_runtime_sys::{
 /// Access that is concurrent and atomic on all sides.
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
 
-/// Access of a device to memory of the host's in place: its atomic operations are atomic for itself,
-/// and not beside the host's.
+/// Direct access of a device to host memory. Its atomic operations are atomic only among
+/// themselves, not with those of the host.
 const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {
@@ -26,7 +26,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             device.inner().free_memory().map_or(Unsupported, U64)
         }
         name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
-        // In bits: a part of a buffer may start at any byte.
+        // In bits. A sub-buffer may start at any byte.
         name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(match info.cache_size {
             None => cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0,
@@ -40,7 +40,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH => info.memory_bus_width.map_or(Unsupported, U32),
         name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => {
             match (info.memory_clock_rate, info.memory_bus_width) {
-                // Twice with each tick, in bytes a second.
+                // Twice for each clock cycle, in bytes per second.
                 (Some(rate), Some(width)) => {
                     U64(2 * u64::from(rate) * 1_000_000 * u64::from(width) / 8)
                 }
@@ -53,7 +53,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_USM_HOST_SUPPORT | name::UR_DEVICE_INFO_USM_SINGLE_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }
-        // All devices of a driver access the host's part alike.
+        // All devices of a driver have the same access to the host's part.
         name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }

@@ -1,7 +1,7 @@
-//! Answers of devices to queries, one file for each theme.
+//! Results of device queries, with a file for each topic.
 //!
-//! The answers are of the types that `ur_api.h` gives beside each property. An optional property that
-//! does not apply or is not known is unsupported.
+//! The results have the types that `ur_api.h` gives for each property. An optional property that
+//! does not apply or is unknown is unsupported.
 
 mod capabilities;
 mod experimental;
@@ -19,7 +19,7 @@ use crate::discovery::Device;
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_device_info_t, ur_result_t};
 
-/// An answer of one of UR's types.
+/// A result of one of UR's types.
 pub(super) enum Answer<'a> {
     Truth(bool),
     U32(u32),
@@ -29,18 +29,18 @@ pub(super) enum Answer<'a> {
     List(&'a [u32]),
     Text(&'a str),
     Words(Vec<&'a str>),
-    /// Two numbers with a point between them.
+    /// Two numbers that are separated by a point.
     Version(u32, u32),
     Bytes([u8; 16]),
     Handle(*mut c_void),
     Numbers(Vec<u32>),
     Pairs(Vec<[u32; 2]>),
-    /// No answer is known.
+    /// The property is unsupported.
     Unsupported,
 }
 
 impl Answer<'_> {
-    /// Writes the answer where the caller wants it.
+    /// Writes the result to the caller's memory.
     pub(super) fn write(self, query: Query<'_>) -> Result<()> {
         match self {
             Self::Truth(value) => query.truth(value),
@@ -61,10 +61,10 @@ impl Answer<'_> {
     }
 }
 
-/// Returns the answer to a query.
+/// Returns the result of a query.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for a property that UR doesn't know.
+/// `INVALID_ENUMERATION` for a property that does not exist in UR.
 pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
     identity::answer(device, name)
         .or_else(|| partition::answer(device, name))

@@ -1,4 +1,4 @@
-//! Answers about the parts of a device. What could divide it is looked for only when that is asked.
+//! Properties of sub-devices. The runtime that divides devices is loaded only for these queries.
 
 use super::Answer::{self, Handle, Numbers, Pairs, Truth, U32};
 use crate::discovery::Device;
@@ -15,8 +15,8 @@ pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {
             Handle(whole.map_or(ptr::null_mut(), |whole| whole.handle().cast()))
         }
         name::UR_DEVICE_INFO_PARTITION_TYPE => Pairs(part.map_or_else(Vec::new, Part::properties)),
-        // A program for a device runs on that and on parts that were made together with it: for a part it is
-        // built anew.
+        // A program for a sub-device also runs on the sub-devices that were created together with
+        // it. A program for a whole device is built again for a sub-device.
         name::UR_DEVICE_INFO_BUILD_ON_SUBDEVICE => Truth(part.is_some()),
         name::UR_DEVICE_INFO_SUPPORTED_PARTITIONS => {
             let kinds = device.inner().partitions().map(|limits| kinds(&limits));

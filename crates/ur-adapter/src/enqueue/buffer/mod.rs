@@ -19,20 +19,20 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns memory of the user's.
+/// Returns memory of the user.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`.
 ///
 /// # Safety
-/// As [`MemoryRange::from_raw_parts`], from the pointer on.
+/// As for [`MemoryRange::from_raw_parts`], starting at the pointer.
 unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange> {
     let start = NonNull::new(pointer.cast_mut().cast()).ok_or(Failure::NULL_POINTER)?;
     // SAFETY: as promised to this function.
     Ok(unsafe { MemoryRange::from_raw_parts(start, len, Access::ReadWrite) })
 }
 
-/// Returns the command that copies a buffer's bytes to memory of the user's.
+/// Returns the command that copies bytes of a buffer to the user's memory.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
@@ -51,13 +51,13 @@ pub(crate) unsafe fn read_command(
     Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
 }
 
-/// Returns the command that copies memory of the user's to a buffer.
+/// Returns the command that copies the user's memory to a buffer.
 ///
 /// # Errors
-/// As [`read_command`].
+/// As for [`read_command`].
 ///
 /// # Safety
-/// As [`read_command`].
+/// As for [`read_command`].
 pub(crate) unsafe fn write_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -73,7 +73,7 @@ pub(crate) unsafe fn write_command(
     )?)
 }
 
-/// Returns the command that copies from a place in a buffer to one in another.
+/// Returns the command that copies bytes from one buffer to another, or within a buffer.
 ///
 /// # Errors
 /// `INVALID_SIZE`.
@@ -94,7 +94,7 @@ pub(crate) fn copy_command(
 /// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
 ///
 /// # Safety
-/// The pattern is of this size.
+/// The pattern has `pattern_size` bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -176,7 +176,7 @@ entry_points! {
         event: MaybeOut<ur_event_handle_t>,
     ) {
         let submission = Submission::new(queue, waits, event)?;
-        // SAFETY: the caller passes a pattern of this size.
+        // SAFETY: the caller passes a pattern of `pattern_size` bytes.
         let command =
             unsafe { fill_command(&submission, buffer, pattern, pattern_size, offset, size) }?;
         submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_FILL, command, false)

@@ -14,16 +14,18 @@ use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,
 };
 
-/// The place of a rectangle in a buffer or in memory of the user's.
+/// The location of a rectangle in a buffer or in the user's memory.
 pub(crate) struct Side {
-    /// Bytes before the first one, and from there to the last one.
+    /// Bytes before the first byte of the rectangle. `span` is the number of bytes from there to
+    /// the end.
     start: usize,
     span: usize,
     pitches: Pitches,
 }
 
 impl Side {
-    /// Returns the place; `None` for what the specification excludes and for more than can be counted.
+    /// Returns the location, or `None` for arguments that the specification excludes or that
+    /// overflow.
     pub(crate) fn new(
         origin: ur_rect_offset_t,
         region: Region,
@@ -54,15 +56,15 @@ impl Side {
         self.pitches
     }
 
-    /// Returns the rectangle's range of a buffer.
+    /// Returns the rectangle's range in a buffer.
     fn in_buffer(&self, buffer: &Buffer, destination: &dyn Destination) -> Result<MemoryRange> {
         buffer.range(destination, self.start, self.span)
     }
 
-    /// Returns the rectangle's range of memory of the user's.
+    /// Returns the rectangle's range in the user's memory.
     ///
     /// # Safety
-    /// As [`user_memory`], for the rectangle alone.
+    /// As for [`user_memory`], but only for the rectangle.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
         // SAFETY: as promised to this function.
@@ -74,7 +76,7 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// Returns a region, and its places on both sides, destination first.
+/// Returns a region, and its locations in the destination and in the source.
 fn sides(
     region: ur_rect_region_t,
     to: (ur_rect_offset_t, usize, usize),
@@ -97,10 +99,10 @@ fn sides(
     })
 }
 
-/// A place of a rectangle: its origin, and the pitches of its rows and slices.
+/// The location of a rectangle: its origin, and its row and slice pitches.
 pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
 
-/// Returns the command that copies a rectangle of a buffer to memory of the user's.
+/// Returns the command that copies a rectangle of a buffer to the user's memory.
 ///
 /// # Errors
 /// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
@@ -126,13 +128,13 @@ pub(crate) unsafe fn read_rect_command(
     )?)
 }
 
-/// Returns the command that copies a rectangle of memory of the user's to a buffer.
+/// Returns the command that copies a rectangle of the user's memory to a buffer.
 ///
 /// # Errors
-/// As [`read_rect_command`].
+/// As for [`read_rect_command`].
 ///
 /// # Safety
-/// As [`read_rect_command`].
+/// As for [`read_rect_command`].
 pub(crate) unsafe fn write_rect_command(
     destination: &dyn Destination,
     (buffer, place): (&Buffer, Rect),
@@ -152,7 +154,7 @@ pub(crate) unsafe fn write_rect_command(
     )?)
 }
 
-/// Returns the command that copies a rectangle of a buffer to another.
+/// Returns the command that copies a rectangle of one buffer to another buffer.
 ///
 /// # Errors
 /// `INVALID_SIZE`.

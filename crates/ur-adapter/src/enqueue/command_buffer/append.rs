@@ -1,4 +1,4 @@
-//! Copies, fills and hints, recorded.
+//! Recording copies, fills and hints.
 
 use super::appended::appends;
 use crate::abi::object::Handle;
@@ -19,7 +19,8 @@ appends! {
         from: *const c_void,
         size: usize,
     ) {
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer.
         unsafe { usm::copy_command(buffer, to, from, size) }
     }
 
@@ -29,8 +30,8 @@ appends! {
         pattern_size: usize,
         size: usize,
     ) {
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer, and passes a
-        // pattern of this size.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer. It passes a pattern of `pattern_size` bytes.
         unsafe { usm::fill_command(buffer, start, pattern, pattern_size, size) }
     }
 
@@ -66,7 +67,8 @@ appends! {
         size: usize,
         from: *const c_void,
     ) {
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer.
         unsafe { write_command(buffer, to, offset, size, from) }
     }
 
@@ -76,7 +78,8 @@ appends! {
         size: usize,
         to: *mut c_void,
     ) {
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer.
         unsafe { read_command(buffer, from, offset, size, to) }
     }
 
@@ -87,7 +90,7 @@ appends! {
         offset: usize,
         size: usize,
     ) {
-        // SAFETY: the caller passes a pattern of this size.
+        // SAFETY: the caller passes a pattern of `pattern_size` bytes.
         unsafe { fill_command(buffer, to, pattern, pattern_size, offset, size) }
     }
 }

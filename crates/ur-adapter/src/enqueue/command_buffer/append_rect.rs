@@ -1,4 +1,4 @@
-//! Copies of rectangles between buffers and host memory, recorded.
+//! Recording copies of rectangles between buffers and host memory.
 
 use super::appended::appends;
 use crate::abi::object::Handle;
@@ -39,7 +39,8 @@ appends! {
     ) {
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer.
         unsafe { write_rect_command(buffer, (to, place), (pointer, host), region) }
     }
 
@@ -56,7 +57,8 @@ appends! {
     ) {
         let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
         let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller vouches for the memory as long as he enqueues the command buffer.
+        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // buffer.
         unsafe { read_rect_command(buffer, (from, place), (pointer, host), region) }
     }
 }

@@ -1,4 +1,4 @@
-//! What all calls that record have in common.
+//! The common part of all calls that record a command.
 
 use crate::abi::boundary::{Argument2, Call, OutPointer, list};
 use crate::abi::failure::{Failure, Result};
@@ -9,19 +9,20 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// What all calls that record have in common: the commands to come after, and what the caller wants to know.
+/// The common part of all calls that record a command: its order, and the results that the caller
+/// wants.
 pub(super) struct Appended<'a> {
     pub(super) after: &'a [ur_exp_command_buffer_sync_point_t],
     pub(super) sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
     pub(super) command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-    /// The events that the command waits for at each run.
+    /// The events that the command waits for in each run.
     pub(super) waits: Vec<Ref<Event>>,
-    /// The event that the command signals at each run.
+    /// The event that the command signals in each run.
     pub(super) event: Option<OutPointer<'a, ur_event_handle_t>>,
 }
 
 impl<'a> Appended<'a> {
-    /// Begins a call.
+    /// Begins a recording call.
     ///
     /// # Errors
     /// `GRAPH_INTERNAL_EVENT` for an event that was captured.
@@ -45,7 +46,7 @@ impl<'a> Appended<'a> {
     }
 }
 
-/// An argument of an entry point: the commands of the command buffer that one comes after.
+/// An argument of an entry point: the commands of the command buffer that precede the new one.
 pub(super) struct SyncPoints;
 
 impl Argument2 for SyncPoints {
@@ -64,9 +65,11 @@ impl Argument2 for SyncPoints {
     }
 }
 
-/// Defines entry points that record a command each. A function is written without its first argument, the
-/// command buffer, whose name comes before the functions, and without the last ones, which are the same for all. Its
-/// body makes the command.
+/// Defines entry points that record one command each.
+///
+/// A function is written without its first argument, the command buffer, whose name precedes the
+/// functions. The last arguments, which all entry points share, are omitted too. The body makes the
+/// command.
 macro_rules! appends {
     ($buffer:ident; $(fn $name:ident($($arguments:tt)*) $body:block)*) => {
         $crate::abi::boundary::entry_points! {$(

@@ -11,7 +11,7 @@ use crate::event::{Event, Origin};
 use crosshandle::EventOptions;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// What a command waits for and signals, as it was recorded.
+/// The events that a recorded command waits for and signals.
 pub(super) struct CommandEvents {
     pub(super) of_part: std::sync::Arc<Lock<PartEvents>>,
     pub(super) wait_count: usize,
@@ -19,7 +19,7 @@ pub(super) struct CommandEvents {
 }
 
 impl CommandBuffer {
-    /// Makes an event that a command signals at each run. It is complete until the first one.
+    /// Creates an event that a command signals in each run. It is complete before the first run.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)
@@ -35,7 +35,7 @@ impl CommandBuffer {
 }
 
 entry_points! {
-    /// Runs from now on signal a new event; those that were enqueued before signal the old one.
+    /// Later runs signal a new event. Runs that were enqueued before signal the old one.
     pub(super) fn update_signal(command: Handle<RecordedCommand>, event: Out<ur_event_handle_t>) {
         let buffer = command.buffer()?;
         buffer.updatable()?;
@@ -51,7 +51,7 @@ entry_points! {
         event.put(buffer.hand_out(new))
     }
 
-    /// Runs from now on wait for other events.
+    /// Later runs wait for other events.
     pub(super) fn update_waits(
         command: Handle<RecordedCommand>,
         waits(count, first): WaitList,
@@ -63,7 +63,7 @@ entry_points! {
         if new.is_empty() {
             return Ok(());
         }
-        // What they keep goes with no lock held.
+        // Dropped without a lock, since this may drop further objects.
         let replaced = std::mem::replace(&mut command.events.of_part.lock().waits, new);
         drop(replaced);
         Ok(())

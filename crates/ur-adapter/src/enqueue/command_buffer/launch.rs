@@ -1,4 +1,4 @@
-//! Launches of kernels, recorded and updated.
+//! Recording and updating kernel launches.
 
 use super::CommandBuffer;
 use super::appended::{Appended, SyncPoints};
@@ -20,12 +20,12 @@ use unified_runtime_sys::{
     ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_result_t,
 };
 
-/// A launch as it was recorded or updated last: an update names only what changes.
+/// The latest recorded or updated state of a launch. An update names only the changes.
 #[derive(Clone)]
 pub(super) struct RecordedLaunch {
     kernel: Ref<Kernel>,
     arguments: Arguments<'static>,
-    /// The kernels that an update may put in its place, with the arguments that each had last.
+    /// The kernels that an update may select instead, each with its latest arguments.
     alternatives: Vec<(Ref<Kernel>, Arguments<'static>)>,
     sizes: Sizes,
 }
@@ -34,7 +34,7 @@ impl RecordedLaunch {
     /// Returns the launch as a command.
     ///
     /// # Safety
-    /// As [`launch_command`].
+    /// As for [`launch_command`].
     unsafe fn command(&self, destination: &dyn Destination) -> Result<Command> {
         let properties = Properties::default();
         // SAFETY: as promised to this function.
@@ -53,7 +53,7 @@ impl RecordedLaunch {
 /// Records a launch without arguments.
 ///
 /// # Safety
-/// As the entry point demands.
+/// As the entry point requires.
 pub(super) unsafe extern "C" fn append(
     buffer: ur_exp_command_buffer_handle_t,
     kernel: ur_kernel_handle_t,
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn append(
     command: *mut ur_exp_command_buffer_command_handle_t,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: as promised to this function; there are no arguments.
+    // SAFETY: as promised to this function. There are no arguments.
     unsafe {
         append_with_args(
             buffer,
@@ -119,11 +119,10 @@ entry_points! {
         if alternatives.iter().any(|other| ptr::eq(other, kernel)) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "the command's own kernel is no alternative to it",
+                "the command's own kernel cannot be an alternative",
             ));
         }
-        // SAFETY: the caller passes as many numbers as there are dimensions, and arguments as their types
-        // say.
+        // SAFETY: the caller passes `dimensions` numbers, and arguments that match their types.
         let (sizes, arguments) = unsafe {
             (
                 Sizes::read(dimensions, offset, global, local)?,
@@ -138,30 +137,31 @@ entry_points! {
             alternatives: alternatives.collect(),
             sizes,
         };
-        // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the command buffer.
+        // SAFETY: the caller is responsible for the kernel's actions as long as it enqueues the
+        // command buffer.
         let command = unsafe { launch.command(buffer) }?;
         buffer.append(command, Some(launch), appended)
     }
 
-    /// Updates all commands, or none; only a driver's refusal can leave some updated, in command buffers with events
-    /// inside.
+    /// Updates all commands or none. Only if the driver refuses an update of a command buffer with
+    /// events, some commands may be updated and others not.
     pub(super) fn update(
         buffer: Handle<CommandBuffer>,
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
-        // Before the commands are looked at, so that these errors come first.
+        // Checked before the commands, so that these errors take precedence.
         let run = buffer.updatable().map_err(|failure| match updates.first() {
             Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
             _ => failure,
         })?;
-        // What is dropped on the way out is dropped after the lock.
+        // Declared first, so that replaced objects are dropped after the lock is released.
         let _replaced;
         let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch)> = Vec::new();
         let mut commands = Vec::with_capacity(updates.len());
         let _updating = buffer.updating.lock();
         for update in updates {
             let command = buffer.command(update.hCommand)?;
-            // Several updates of one command add up.
+            // Several updates of the same command are combined.
             let earlier = changed.iter().rev().find(|(other, _)| ptr::eq(&**other, &*command));
             let present = match earlier {
                 Some((_, launch)) => Some(launch.clone()),
@@ -171,16 +171,18 @@ entry_points! {
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
                 "this command launches no kernel",
             ))?;
-            // SAFETY: the caller passes lists as long as he says, and arguments as their types say.
+            // SAFETY: the caller passes lists of the given lengths, and arguments that match their
+            // types.
             let new = unsafe { updated(buffer, present, update) }?;
-            // SAFETY: the caller vouches for what the kernel does, as long as he enqueues the buffer.
+            // SAFETY: the caller is responsible for the kernel's actions as long as it enqueues the
+            // command buffer.
             let made = unsafe { new.command(buffer) }?;
             commands.push((command.node, made));
             changed.push((command, new));
         }
         _replaced = run.update(commands)?;
         for (command, launch) in &mut changed {
-            // The launch of before goes with `changed`.
+            // The previous launch is dropped with `changed`.
             if let Some(present) = &mut *command.launch.lock() {
                 std::mem::swap(present, launch);
             }
@@ -189,14 +191,14 @@ entry_points! {
     }
 }
 
-/// Returns a launch with what an update says.
+/// Applies an update to a launch.
 ///
 /// # Errors
-/// `INVALID_VALUE` for other dimensions without all sizes; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_KERNEL`
-/// for one that is no alternative.
+/// `INVALID_VALUE` if the dimensions change and not all sizes are given,
+/// `INVALID_KERNEL_ARGUMENT_INDEX`, and `INVALID_KERNEL` for a kernel that is not an alternative.
 ///
 /// # Safety
-/// The update's lists are as long as it says, and its arguments as their types say.
+/// The update's lists have the given lengths, and its arguments match their types.
 unsafe fn updated(
     buffer: &Shared<CommandBuffer>,
     present: RecordedLaunch,
@@ -213,7 +215,7 @@ unsafe fn updated(
         if offset.is_null() || global.is_null() {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "other dimensions come with a new offset and a new global size",
+                "new dimensions require a new offset and a new global size",
             ));
         }
         sizes.dimensions = update.newWorkDim;
@@ -227,7 +229,7 @@ unsafe fn updated(
         }
         if let Some(global) = read_sizes(dimensions, global, 1)? {
             sizes.global = global;
-            // Without a new local size, one is chosen that fits.
+            // Without a new local size, a suitable one is chosen.
             sizes.local = None;
         }
         if let Some(local) = read_sizes(dimensions, update.pNewLocalWorkSize, 1)? {
@@ -242,7 +244,7 @@ unsafe fn updated(
                 "this kernel was not named as an alternative when the command was recorded",
             )
         })?;
-        // Each kernel comes with the arguments that it had last: the update names those that differ.
+        // Each kernel comes with its latest arguments. The update names only the different ones.
         let (other, its_arguments) = &mut alternatives[index];
         std::mem::swap(&mut kernel, other);
         std::mem::swap(&mut arguments, its_arguments);
@@ -256,7 +258,7 @@ unsafe fn updated(
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;
         for new in pointers {
-            // The argument is a place with the pointer, as for a value.
+            // The argument is the address of the pointer, as for a value.
             let place = new.pNewPointerArg.cast::<*const c_void>();
             let pointer = place.as_ref().copied().unwrap_or(ptr::null());
             let argument = Argument::of_pointer(buffer, pointer);

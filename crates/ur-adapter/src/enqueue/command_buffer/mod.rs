@@ -1,8 +1,8 @@
-//! Command buffers: commands that are recorded once, and enqueued as one any number of times.
+//! Command buffers: commands that are recorded once, and enqueued together any number of times.
 //!
-//! - `appended`: what all calls that record have in common.
-//! - `parts`: what is recorded, cut where commands have events, and how it runs.
-//! - `append`, `append_rect`, `launch`: the entry points that record; `launch` also updates.
+//! - `appended`: the common part of all recording calls.
+//! - `parts`: recorded commands, divided at commands with events, and how they run.
+//! - `append`, `append_rect`, `launch`: the recording entry points. `launch` also updates.
 
 mod append;
 mod append_rect;
@@ -44,18 +44,19 @@ pub(crate) struct CommandBuffer {
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
-    /// Held during an update, so that none is lost. Taken before any other lock.
+    /// Held during an update, so that no update is lost. It is taken before all other locks.
     updating: Lock<()>,
-    /// Never locked while a driver is called, which may wait for a device.
+    /// Never held during a driver call, which may wait for a device.
     state: Lock<State>,
 }
 
-/// A command, whose handle is good for as long as its command buffer.
+/// A recorded command. Its handle is valid as long as its command buffer lives.
 pub(crate) struct RecordedCommand {
     buffer: Weak<Shared<CommandBuffer>>,
     node: PartNode,
     events: CommandEvents,
-    /// The launch, if it is one: what is not updated stays. No other lock is taken while it is held.
+    /// The launch, if the command is one. It contains the parts that an update does not change. No
+    /// other lock is taken while this one is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
@@ -68,7 +69,7 @@ struct State {
 
 enum Phase {
     Recording(Recordings),
-    /// A thread makes what runs, and has the recording meanwhile.
+    /// A thread is instantiating the command buffer, and has taken the recording.
     Finalizing,
     Final(Arc<Parts>),
 }
@@ -97,10 +98,10 @@ impl Destination for CommandBuffer {
     fn note(&self, buffer: BufferUse<'_>) {
         match &mut self.state.lock().phase {
             Phase::Recording(recording) => recording.note(&buffer),
-            // What is appended now is refused.
+            // The command that is being appended now will be refused.
             Phase::Finalizing => {}
-            // An update brings it along. If that is refused after this, the buffer is told of queues that do
-            // not use it, which does no harm.
+            // The buffer becomes part of this run through an update. If the update fails later, the
+            // buffer tracks queues that do not use it, which is harmless.
             Phase::Final(run) => run.note(&buffer),
         }
     }
@@ -117,7 +118,7 @@ impl RecordedCommand {
     /// Returns the command buffer.
     ///
     /// # Errors
-    /// `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` when that is gone.
+    /// `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer has ended.
     fn buffer(&self) -> Result<Ref<CommandBuffer>> {
         self.buffer.upgrade().ok_or_else(|| {
             Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP)
@@ -126,10 +127,11 @@ impl RecordedCommand {
 }
 
 impl Shared<CommandBuffer> {
-    /// Records a command, with the events that it has at each run.
+    /// Records a command, with its events for each run.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a command buffer that is finalized, `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
+    /// `INVALID_OPERATION` for a finalized command buffer, and
+    /// `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
     fn append(
         &self,
         command: Command,
@@ -147,7 +149,7 @@ impl Shared<CommandBuffer> {
         let Phase::Recording(recording) = &mut state.phase else {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this command buffer is finalized: it takes no more commands",
+                "this command buffer is finalized and accepts no more commands",
             ));
         };
         let unknown =
@@ -190,7 +192,7 @@ impl Shared<CommandBuffer> {
 }
 
 impl CommandBuffer {
-    /// Returns the descriptor's bytes: it has gaps, which are zeros here.
+    /// Returns the bytes of the descriptor. Padding bytes are zero.
     fn descriptor(&self) -> [u8; size_of::<ur_exp_command_buffer_desc_t>()] {
         let mut bytes = [0; size_of::<ur_exp_command_buffer_desc_t>()];
         let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_COMMAND_BUFFER_DESC.0;
@@ -202,7 +204,7 @@ impl CommandBuffer {
         bytes
     }
 
-    /// Refuses a command whose handle the caller wants although nothing can be updated.
+    /// Fails if the caller wants a command's handle but the command buffer cannot be updated.
     ///
     /// # Errors
     /// `INVALID_OPERATION`.
@@ -216,7 +218,7 @@ impl CommandBuffer {
         }
     }
 
-    /// Returns a command by its handle, which is looked for among those that are known.
+    /// Returns a command by its handle. Only known handles are accepted.
     ///
     /// # Errors
     /// `INVALID_NULL_HANDLE`, `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
@@ -233,12 +235,12 @@ impl CommandBuffer {
         found.cloned().ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP,
-                "this command is none of this command buffer's",
+                "this command does not belong to this command buffer",
             )
         })
     }
 
-    /// Returns what runs.
+    /// Returns the executable parts.
     ///
     /// # Errors
     /// `INVALID_OPERATION` before the command buffer is finalized.
@@ -249,10 +251,10 @@ impl CommandBuffer {
         }
     }
 
-    /// Returns what runs, to be updated.
+    /// Returns the executable parts for an update.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` before the command buffer is finalized, or if it was not created for updates.
+    /// `INVALID_OPERATION` if the command buffer is not finalized, or was not created for updates.
     fn updatable(&self) -> Result<Arc<Parts>> {
         let run = self.run()?;
         if !self.is_updatable {
@@ -264,11 +266,11 @@ impl CommandBuffer {
         Ok(run)
     }
 
-    /// Makes what runs of the recording.
+    /// Instantiates the recording.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a command buffer that is finalized, or that another thread finalizes; limits of
-    /// the driver, after which commands can still be appended.
+    /// `INVALID_OPERATION` if the command buffer is finalized, or another thread is finalizing it.
+    /// Limits of the driver, after which commands can still be appended.
     fn finalize(&self) -> Result<()> {
         let recording = {
             let state = &mut *self.state.lock();
@@ -337,8 +339,8 @@ entry_points! {
         }
     }
 
-    /// The runs of a command buffer come one after the other, in whatever queues they are; only those that a queue
-    /// captures are ordered as the capture says.
+    /// The runs of a command buffer follow each other, in any queues. Only the capture orders the
+    /// runs that a queue records.
     pub(crate) fn enqueue(
         queue: Handle<Queue>,
         buffer: Handle<CommandBuffer>,
@@ -366,14 +368,14 @@ entry_points! {
     }
 }
 
-/// Why command buffers have no native handles.
+/// The reason why command buffers have no native handles.
 struct NativeBuffers;
 
 impl Reason for NativeBuffers {
-    const TEXT: &str = "command buffers of this adapter are no single object of a driver";
+    const TEXT: &str = "command buffers of this adapter are not a single object of a driver";
 }
 
-/// Why native commands are not recorded.
+/// The reason why native commands are not recorded.
 struct NativeCommands;
 
 impl Reason for NativeCommands {

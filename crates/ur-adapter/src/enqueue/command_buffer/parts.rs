@@ -1,9 +1,10 @@
-//! The parts of a command buffer: what is recorded between commands with events.
+//! The parts of a command buffer, which is divided at commands with events.
 //!
-//! A driver's graph takes no events in its middle. So a command that waits for events begins a part, and one
-//! that signals an event ends it. A run submits the parts one after the other: the first command of a part waits
-//! for the events' latest signals of that moment, and the last one's event is signalled once more. A command buffer
-//! without such commands is one part, and a run of it one submission.
+//! A driver's graph has no events in its middle. So a command that waits for events begins a part,
+//! and a command that signals an event ends one. A run submits the parts in order. The first
+//! command of a part waits for the latest signals of its events at that time, and the last command
+//! signals the part's event. A command buffer without such commands is one part, and each run is
+//! one submission.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
@@ -19,26 +20,26 @@ use unified_runtime_sys::{ur_command_t, ur_result_t};
 /// The events of a part, which updates replace.
 #[derive(Default)]
 pub(super) struct PartEvents {
-    /// The events that the part waits for. Their number stays.
+    /// The events that the part waits for. Their number does not change.
     pub(super) waits: Vec<Ref<Event>>,
     /// The event that the part signals.
     pub(super) signal: Option<crosshandle::Event>,
 }
 
-/// A command, as its part knows it.
+/// A command's position in its part.
 #[derive(Clone, Copy)]
 pub(super) struct PartNode {
     part: u32,
     node: Node,
 }
 
-/// Parts that are being recorded. There is one at least.
+/// Parts that are being recorded. There is at least one.
 pub(super) struct Recordings(Vec<PartRecording>);
 
 struct PartRecording {
     recording: Recording,
     is_empty: bool,
-    /// Nothing comes after its last command.
+    /// Whether no more commands can follow the last one.
     is_ended: bool,
     events: Arc<Lock<PartEvents>>,
 }
@@ -55,17 +56,18 @@ impl PartRecording {
 }
 
 impl Recordings {
-    /// Begins to record in a context.
+    /// Starts recording in a context.
     pub(super) fn new(context: &Context) -> Self {
         Self(vec![PartRecording::new(context)])
     }
 
-    /// Notes that a command uses a buffer that wants to know of its queues. It may be in any part: all are told.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it. The use is
+    /// recorded in the first part, which every run includes.
     pub(super) fn note(&mut self, buffer: &BufferUse<'_>) {
         self.0[0].recording.note(buffer);
     }
 
-    /// Records a command with its events, and returns its node and the events of its part.
+    /// Records a command with its events. Returns its node, and the events of its part.
     pub(super) fn add(
         &mut self,
         context: &Context,
@@ -79,7 +81,7 @@ impl Recordings {
         }
         let part = self.0.len() - 1;
         let last = &mut self.0[part];
-        // Earlier parts are done before.
+        // Earlier parts are complete before this part begins.
         let after = after.iter().filter(|node| node.part as usize == part);
         let after: Vec<Node> = after.map(|node| node.node).collect();
         let node = last.recording.add(command, &after)?;
@@ -94,7 +96,7 @@ impl Recordings {
         Ok((PartNode { part, node }, Arc::clone(&last.events)))
     }
 
-    /// Makes what runs.
+    /// Instantiates the parts.
     pub(super) fn instantiate(&self) -> Result<Parts> {
         let parts = self.0.iter().map(|part| {
             Ok(Part {
@@ -109,10 +111,10 @@ impl Recordings {
     }
 }
 
-/// Parts that run.
+/// Parts that can run.
 pub(super) struct Parts {
     parts: Vec<Part>,
-    /// The event of the latest run of several parts, as [`Run`] has one of its own.
+    /// The event of the latest run, if there are several parts. A single [`Run`] has its own.
     last: Lock<Option<crosshandle::Event>>,
 }
 
@@ -122,13 +124,13 @@ struct Part {
 }
 
 impl Parts {
-    /// Notes that an update uses a buffer that wants to know of its queues.
+    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
     pub(super) fn note(&self, buffer: &BufferUse<'_>) {
         self.parts[0].run.note(buffer);
     }
 
-    /// Updates commands: of each part all or, after an error, none. Only a driver's refusal can leave a part
-    /// updated and another one not. Returns what was replaced.
+    /// Updates commands. In each part, either all commands are updated or none. Only if the driver
+    /// refuses an update, some parts may be updated and others not. Returns the replaced objects.
     pub(super) fn update(&self, commands: Vec<(PartNode, Command)>) -> Result<Vec<Replaced>> {
         let mut by_part: Vec<Vec<(Node, Command)>> = Vec::new();
         by_part.resize_with(self.parts.len(), Vec::new);
@@ -145,7 +147,7 @@ impl Parts {
     /// Submits a run, or records it in the capture of its queue.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_UNSUPPORTED` for commands with events in a capture.
+    /// `GRAPH_CAPTURE_UNSUPPORTED` in a capture for commands with events.
     pub(super) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
         if let [Part { run, events }] = &*self.parts {
             let events = events.lock();
@@ -172,7 +174,7 @@ impl Parts {
     }
 }
 
-/// Refuses another number of events than there were.
+/// Fails if an update changes the number of events.
 ///
 /// # Errors
 /// `INVALID_EVENT_WAIT_LIST`.

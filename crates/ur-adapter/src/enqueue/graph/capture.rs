@@ -1,12 +1,13 @@
-//! Captures: what is submitted to queues becomes nodes of a graph, and does not run.
+//! Captures, which turn the submissions of queues into nodes of a graph instead of running them.
 //!
-//! A capture begins in one queue, its origin. Another queue of the same context and device joins it with the
-//! first command that waits for an event of the capture (a fork), and leaves it when the origin ends the
-//! capture. By then a command of the origin must come after all that the others recorded (a join).
+//! A capture begins in one queue, its origin. Another queue of the same context and device joins it
+//! with its first command that waits for an event of the capture (a fork). It leaves when the
+//! origin ends the capture. Before that, a command of the origin must follow all commands that the
+//! other queues recorded (a join).
 //!
-//! A node comes after the nodes whose events its command waits for, and after those that the order of its
-//! queue puts before it. An event from outside cannot be waited for inside: each run of the graph as a whole
-//! waits for the signal that was the latest when the event was named.
+//! A node follows the nodes whose events its command waits for, and the nodes that precede it in
+//! the order of its queue. A node cannot wait for an event from outside the capture. Instead, each
+//! run of the whole graph waits for the signal that was the latest one when the event was named.
 
 use super::Graph;
 use super::recording::{Recording, Waits};
@@ -29,58 +30,58 @@ pub(crate) struct Capture {
     context: Ref<Context>,
     device: Ref<Device>,
     graph: Ref<Graph>,
-    /// Whether the program made the graph, and not the capture.
+    /// Whether the program created the graph, and not the capture.
     is_programs: bool,
     origin: Weak<CaptureSlot>,
     state: Lock<State>,
 }
 
-/// A node of a capture, as an event knows it.
+/// A node of a capture, to which an event refers.
 #[derive(Clone)]
 pub(crate) struct CapturedNode {
     capture: Weak<Capture>,
     index: u32,
 }
 
-/// The place of a command in the order of its queue.
+/// The position of a command in the order of its queue.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Order {
-    /// The command comes after all that was submitted before.
+    /// The command follows all earlier submissions.
     pub(crate) after_earlier: bool,
-    /// All that is submitted later comes after the command.
+    /// All later submissions follow the command.
     pub(crate) before_later: bool,
 }
 
 struct State {
-    /// There until the capture ends.
+    /// The recorded graph, or `None` after the end of the capture.
     recorded: Option<Recorded>,
-    /// Something could not be recorded, so that the graph would not be what the program means.
+    /// A command could not be recorded, so the graph is not what the program intended.
     is_invalidated: bool,
     members: Vec<Member>,
 }
 
-/// A graph that was captured, or is being captured.
+/// A captured graph, or one that is being captured.
 pub(crate) struct Recorded {
     pub(super) recording: Recording,
     pub(super) nodes: Vec<Entry>,
 }
 
-/// What is known of a node, besides its command.
+/// The properties of a node, apart from its command.
 pub(super) struct Entry {
     node: crosshandle::Node,
     pub(super) kind: ur_command_t,
-    /// The queue, as an index among those of the capture. The origin is the first.
+    /// The queue, as an index into the capture's queues. The origin is the first one.
     pub(super) queue: u32,
     pub(super) after: Vec<u32>,
 }
 
-/// A queue of the capture, and the nodes that its next command may come after.
+/// A queue of the capture, with the nodes that its next command may follow.
 struct Member {
     slot: Weak<CaptureSlot>,
-    /// The latest node that all later ones of the queue come after.
+    /// The latest node that all later nodes of the queue follow.
     barrier: Option<u32>,
-    /// The other nodes that no later one of the queue comes after by itself. A barrier that waits for some events
-    /// alone leaves those before it here.
+    /// The other nodes that later nodes of the queue do not follow automatically. A barrier that
+    /// only waits for certain events does not clear this list.
     since: Vec<u32>,
 }
 
@@ -98,7 +99,8 @@ impl Capture {
     /// Begins a capture in a queue.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` in a queue that captures already; as [`Graph::begin`].
+    /// `INVALID_OPERATION` for a queue that is already capturing, and the errors of
+    /// [`Graph::begin`].
     pub(super) fn begin(queue: &Queue, graph: Ref<Graph>, is_programs: bool) -> Result<()> {
         let recording = Recording::new(queue.context().on(queue.device())?);
         let slot = queue.capture_slot();
@@ -130,18 +132,19 @@ impl Capture {
             .inspect_err(|_| slot.leave(&capture))
     }
 
-    /// Ends the capture of a queue, and returns the graph and whether the program made it.
+    /// Ends the capture of a queue. Returns the graph, and whether the program created it.
     ///
     /// # Errors
-    /// `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture; `INVALID_OPERATION` for a queue that is
-    /// not the origin; `GRAPH_CAPTURE_INVALIDATED`, `GRAPH_UNJOINED_FORKS`, after which the capture is over.
+    /// `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture. `INVALID_OPERATION`
+    /// for a queue that is not the origin. `GRAPH_CAPTURE_INVALIDATED` and `GRAPH_UNJOINED_FORKS`,
+    /// after which the capture has ended.
     pub(super) fn end(queue: &Queue) -> Result<(Ref<Graph>, bool)> {
         let slot = queue.capture_slot();
         let capture = slot.capture().ok_or_else(not_capturing)?;
         if !capture.is_origin(slot) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "the capture began in another queue, and ends there",
+                "the capture began in another queue, which must end it",
             ));
         }
         let closed = capture.close().ok_or_else(not_capturing)?;
@@ -150,7 +153,8 @@ impl Capture {
         Ok((capture.graph.clone(), capture.is_programs))
     }
 
-    /// Ends the capture, lets all queues leave it, and returns what was recorded; `None` if somebody else ends it.
+    /// Ends the capture, removes all its queues, and returns the recorded graph. Returns `None` if
+    /// another thread ends the capture.
     fn close(self: &Arc<Self>) -> Option<Result<Recorded>> {
         let (recorded, is_invalidated, members) = {
             let mut state = self.state.lock();
@@ -170,7 +174,7 @@ impl Capture {
         })
     }
 
-    /// Ends the capture of an origin that is gone.
+    /// Ends the capture of an origin that has ended.
     pub(super) fn abandon(self: &Arc<Self>) {
         if self.close().is_some() {
             self.graph.invalidate();
@@ -186,17 +190,19 @@ impl Capture {
         &self.graph
     }
 
-    /// Calls `look` with what was recorded so far, unless the capture has ended.
+    /// Calls `look` with the nodes recorded so far, or with `None` if the capture has ended.
     pub(super) fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> R {
         look(self.state.lock().recorded.as_ref())
     }
 
-    /// Finds the capture that a command is recorded in: its queue's, or the one whose events it waits for,
-    /// which the queue joins by recording it.
+    /// Returns the capture that records a command, if any.
+    ///
+    /// It is the queue's capture, or the capture of the events that the command waits for. In the
+    /// second case, the queue joins the capture by recording the command.
     ///
     /// # Errors
-    /// `GRAPH_INTERNAL_EVENT` for an event of a capture that is over, `GRAPH_CAPTURE_MERGE_ATTEMPT`,
-    /// `GRAPH_CAPTURE_UNSUPPORTED`, `GRAPH_CAPTURE_INVALIDATED`.
+    /// `GRAPH_INTERNAL_EVENT` for an event of an ended capture, `GRAPH_CAPTURE_MERGE_ATTEMPT`,
+    /// `GRAPH_CAPTURE_UNSUPPORTED`, and `GRAPH_CAPTURE_INVALIDATED`.
     pub(crate) fn of_command<'a>(
         queue: &Queue,
         own: Option<Arc<Self>>,
@@ -211,7 +217,7 @@ impl Capture {
                 (Some(found), Some(_)) => {
                     return Err(found.fail(
                         ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
-                        "this event is one of another capture, which would become one with this one",
+                        "this event belongs to another capture, and captures cannot be merged",
                     ));
                 }
                 (Some(found), None) => {
@@ -227,16 +233,14 @@ impl Capture {
         Ok(found)
     }
 
-    /// Refuses a queue whose commands cannot be recorded here.
+    /// Checks that a queue's commands can be recorded in this capture.
     fn check(&self, queue: &Queue) -> Result<()> {
         self.state.lock().recorded()?;
         let is_same = std::ptr::eq(&**queue.context(), &*self.context)
             && std::ptr::eq(&**queue.device(), &*self.device);
         match is_same {
             true => Ok(()),
-            false => Err(self.refuse(
-                "a queue of another context or device cannot join a capture: a graph belongs to one",
-            )),
+            false => Err(self.refuse("a queue of another context or device cannot join a capture")),
         }
     }
 
@@ -248,26 +252,26 @@ impl Capture {
         self.state.lock().is_invalidated = true;
     }
 
-    /// Invalidates the capture by what could not be recorded, and returns the failure.
+    /// Invalidates the capture because something could not be recorded. Returns the failure.
     fn fail(&self, result: ur_result_t, why: impl Into<Cow<'static, str>>) -> Failure {
         self.invalidate();
         Failure::new(result, why)
     }
 
-    /// Invalidates the capture by what no graph records, and returns the failure.
+    /// Invalidates the capture because graphs do not support an operation. Returns the failure.
     #[cold]
     pub(crate) fn refuse(&self, why: impl Into<Cow<'static, str>>) -> Failure {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Notes that a command uses a buffer that wants to know of its queues.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         if let Some(recorded) = &mut self.state.lock().recorded {
             recorded.recording.note(buffer);
         }
     }
 
-    /// Lets every run of the graph come after signals of events from outside.
+    /// Makes each run of the graph wait for signals of events from outside.
     ///
     /// # Errors
     /// `GRAPH_CAPTURE_INVALIDATED`.
@@ -277,13 +281,14 @@ impl Capture {
         Ok(())
     }
 
-    /// Records commands of a queue, one after the other; the first comes after some nodes of this capture. Returns
-    /// the last one's node.
+    /// Records commands of a queue, in order. The first one follows some nodes of this capture.
+    /// Returns the node of the last one.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_INVALIDATED`; `GRAPH_CAPTURE_UNSUPPORTED` for a command that no graph records,
-    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile, `INVALID_ARGUMENT` for no
-    /// commands: these invalidate the capture, since nobody knows what of the commands it has.
+    /// `GRAPH_CAPTURE_INVALIDATED`. `GRAPH_CAPTURE_UNSUPPORTED` for a command that graphs do not
+    /// support, `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile, and
+    /// `INVALID_ARGUMENT` for an empty list. These three invalidate the capture, because it is
+    /// unknown which commands it contains.
     pub(crate) fn record(
         self: &Arc<Self>,
         queue: &Queue,
@@ -312,7 +317,7 @@ impl Capture {
 }
 
 impl State {
-    /// Returns what is recorded.
+    /// Returns the recorded graph.
     ///
     /// # Errors
     /// `GRAPH_CAPTURE_INVALIDATED`.
@@ -321,10 +326,10 @@ impl State {
         recorded.ok_or_else(invalidated)
     }
 
-    /// Returns the index of a queue, which joins the capture if it has not yet.
+    /// Returns the index of a queue. A new queue joins the capture.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in it meanwhile.
+    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile.
     fn member(&mut self, slot: &Arc<CaptureSlot>, capture: &Arc<Capture>) -> Result<usize> {
         let is_it = |member: &Member| std::ptr::eq(member.slot.as_ptr(), &**slot);
         if let Some(index) = self.members.iter().position(is_it) {
@@ -364,7 +369,7 @@ impl State {
             .iter()
             .map(|index| nodes[*index as usize].node)
             .collect();
-        // The library's graph has no more nodes than have indices.
+        // Indexes fit into 32 bits, because the library's graph limits the number of nodes.
         let node = recording.add(command, &before).map_err(|error| {
             let unsupported = matches!(error, Error::Unsupported(_));
             let failure = Failure::from(error);
@@ -380,7 +385,7 @@ impl State {
             after,
         });
         if is_in_order || order.after_earlier {
-            // What comes after this command comes after those.
+            // Nodes that follow this command also follow those nodes.
             queue.since.clear();
         }
         if is_in_order || order.before_later {
@@ -393,7 +398,7 @@ impl State {
 }
 
 impl Recorded {
-    /// Returns the graph, if it is one.
+    /// Returns the graph, if all its queues were joined.
     ///
     /// # Errors
     /// `GRAPH_UNJOINED_FORKS`.
@@ -408,10 +413,10 @@ impl Recorded {
         }
     }
 
-    /// Returns whether some node of the origin comes after each node of another queue.
+    /// Returns whether each node of another queue is followed by a node of the origin.
     fn is_joined(&self) -> bool {
         let mut is_joined: Vec<bool> = self.nodes.iter().map(|node| node.queue == 0).collect();
-        // A node comes after earlier ones only.
+        // A node only follows nodes with smaller indexes.
         for (index, node) in self.nodes.iter().enumerate().rev() {
             if is_joined[index] {
                 node.after
@@ -437,11 +442,11 @@ fn invalidated() -> Failure {
     )
 }
 
-/// Returns the failure of using an event of a capture elsewhere.
+/// Returns the failure for using an event of a capture elsewhere.
 #[cold]
 pub(crate) fn internal_event() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_GRAPH_INTERNAL_EVENT,
-        "this event is one of a command that was recorded in a graph, and means nothing outside",
+        "this event belongs to a command that was recorded in a graph, and is only valid there",
     )
 }

@@ -1,10 +1,10 @@
-//! Graphs as text, in the language DOT.
+//! Graphs as text in the DOT language.
 
 use super::capture::Recorded;
 use std::fmt::Write;
 use unified_runtime_sys::ur_command_t;
 
-/// Returns a graph's nodes with their commands and queues, and the edges between them.
+/// Returns the nodes of a graph with their commands and queues, and its edges.
 pub(super) fn dot(id: u64, recorded: Option<&Recorded>) -> String {
     let mut text = format!("digraph graph_{id} {{\n");
     let nodes = recorded.map_or(&[][..], |recorded| &recorded.nodes);
@@ -23,7 +23,7 @@ pub(super) fn dot(id: u64, recorded: Option<&Recorded>) -> String {
     text
 }
 
-/// Returns what a command is called in a drawing.
+/// Returns the name of a command in the drawing.
 fn name_of(kind: ur_command_t) -> &'static str {
     match kind {
         ur_command_t::UR_COMMAND_KERNEL_LAUNCH => "kernel launch",

@@ -1,4 +1,4 @@
-//! Executable graphs: what queues run.
+//! Executable graphs, which queues run.
 
 use super::recording::Run;
 use super::{Graph, no_native};
@@ -13,7 +13,7 @@ use unified_runtime_sys::{
     ur_exp_executable_graph_handle_t_, ur_native_handle_t, ur_result_t,
 };
 
-/// An executable graph. It keeps what it needs, so that the graph may be destroyed before it.
+/// An executable graph. It keeps all that it needs, so the graph may be destroyed first.
 pub(crate) struct Executable {
     context: Ref<Context>,
     run: Run,
@@ -24,10 +24,10 @@ impl Object for Executable {
 }
 
 impl Executable {
-    /// Makes what runs of a graph, for the caller.
+    /// Creates an executable graph for the caller.
     ///
     /// # Errors
-    /// As [`Graph::captured`]; limits of the driver.
+    /// As for [`Graph::captured`], and limits of the driver.
     pub(super) fn create(graph: &Graph) -> Result<ur_exp_executable_graph_handle_t> {
         let captured = graph.captured()?;
         Ok(Shared::hand_out(Shared::new(Self {
@@ -37,9 +37,9 @@ impl Executable {
     }
 }
 
-/// Commands that still run keep what they need, so that destroying waits for none.
+/// Running commands keep the objects that they need, so destroying the graph does not wait.
 pub(super) unsafe extern "C" fn destroy(graph: ur_exp_executable_graph_handle_t) -> ur_result_t {
-    // SAFETY: the caller passes null or an executable graph, which has one reference.
+    // SAFETY: the caller passes null or an executable graph with one reference.
     unsafe { release::<Executable>(graph) }
 }
 

@@ -1,9 +1,9 @@
-//! Graphs: queues record commands in them, and run them as one any number of times.
+//! Graphs: queues record commands in them, and run them together any number of times.
 //!
-//! - `recording`: commands that are recorded, and how they run; command buffers have the same.
-//! - `capture`, `slot`: queues that record what is submitted to them.
-//! - `queue`: the entry points that begin and end this.
-//! - `executable`: what runs.
+//! - `recording`: recorded commands, and how they run. Command buffers use it too.
+//! - `capture`, `slot`: queues that record their submissions.
+//! - `queue`: the entry points that begin and end a capture.
+//! - `executable`: graphs that can run.
 //! - `dump`: graphs as text.
 
 pub(crate) mod capture;
@@ -34,15 +34,15 @@ use unified_runtime_sys::{
 /// A graph that a queue captures, or has captured.
 pub(crate) struct Graph {
     context: Ref<Context>,
-    /// No other graph of the process has the same, and later ones have greater ones.
+    /// The number of the graph. It is unique in the process, and numbers increase.
     id: u64,
-    /// Never locked while a driver is called.
+    /// Never held during a driver call.
     contents: Lock<Contents>,
     callbacks: Lock<Vec<Callback>>,
 }
 
 enum Contents {
-    /// No capture began.
+    /// No capture has begun.
     New,
     Capturing(Weak<Capture>),
     Captured(Arc<Recorded>),
@@ -50,14 +50,15 @@ enum Contents {
     Invalid,
 }
 
-/// A function to be called when the graph is destroyed.
+/// A function to call when the graph is destroyed.
 struct Callback {
     function: unsafe extern "C" fn(*mut c_void),
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function, in the thread that destroys the graph or ends the capture that
-// fails to fill it, as the caller of `urGraphSetDestructionCallbackExp` expects.
+// SAFETY: the data is only passed to the function. The caller of `urGraphSetDestructionCallbackExp`
+// allows the call in the thread that destroys the graph, or that ends a capture which fails to fill
+// it.
 unsafe impl Send for Callback {}
 
 impl Object for Graph {
@@ -69,7 +70,7 @@ fn invalid(message: &'static str) -> Failure {
 }
 
 impl Graph {
-    /// Makes a graph without nodes, to which UR does not refer yet.
+    /// Creates an empty graph without a reference from UR.
     fn create(context: &Shared<Context>) -> Ref<Self> {
         static IDS: AtomicU64 = AtomicU64::new(1);
         Shared::new(Self {
@@ -80,10 +81,11 @@ impl Graph {
         })
     }
 
-    /// Lets a capture fill the graph.
+    /// Starts filling the graph from a capture.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a graph with nodes, or of another capture; `INVALID_GRAPH`.
+    /// `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
+    /// `INVALID_GRAPH`.
     fn begin(&self, capture: &Arc<Capture>) -> Result<()> {
         let mut contents = self.contents.lock();
         match &*contents {
@@ -91,11 +93,11 @@ impl Graph {
             Contents::Captured(recorded) if recorded.nodes.is_empty() => {}
             Contents::Captured(_) => {
                 return Err(Failure::argument(
-                    "this graph has nodes: a capture takes an empty one",
+                    "this graph has nodes: a capture needs an empty graph",
                 ));
             }
             Contents::Capturing(_) => {
-                return Err(Failure::argument("another queue captures this graph"));
+                return Err(Failure::argument("another queue is capturing this graph"));
             }
             Contents::Invalid => return Err(failed_capture()),
         }
@@ -103,20 +105,20 @@ impl Graph {
         Ok(())
     }
 
-    /// Takes what a capture recorded.
+    /// Stores the result of a capture.
     fn fill(&self, recorded: Recorded) {
         *self.contents.lock() = Contents::Captured(Arc::new(recorded));
     }
 
-    /// Remembers that the capture failed.
+    /// Marks the graph as invalid because its capture failed.
     fn invalidate(&self) {
         *self.contents.lock() = Contents::Invalid;
     }
 
-    /// Calls `look` with what is recorded so far, if anything is.
+    /// Calls `look` with the nodes recorded so far, if any.
     ///
     /// # Errors
-    /// `INVALID_GRAPH` after a capture that failed.
+    /// `INVALID_GRAPH` after a failed capture.
     fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> Result<R> {
         let recorded = match &*self.contents.lock() {
             Contents::New => None,
@@ -131,22 +133,23 @@ impl Graph {
         }
     }
 
-    /// Returns what was captured.
+    /// Returns the captured graph.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for nothing, `INVALID_GRAPH` while a queue captures or if it failed to.
+    /// `INVALID_ARGUMENT` for an empty graph, and `INVALID_GRAPH` during a capture or after a
+    /// failed one.
     fn captured(&self) -> Result<Arc<Recorded>> {
         match &*self.contents.lock() {
             Contents::Captured(recorded) if !recorded.nodes.is_empty() => Ok(Arc::clone(recorded)),
             Contents::New | Contents::Captured(_) => {
                 Err(Failure::argument("this graph has no nodes"))
             }
-            Contents::Capturing(_) => Err(invalid("a queue captures this graph still")),
+            Contents::Capturing(_) => Err(invalid("a queue is still capturing this graph")),
             Contents::Invalid => Err(failed_capture()),
         }
     }
 
-    /// Calls the program's functions, and ends a capture that would fill the graph.
+    /// Calls the program's callbacks, and ends a capture that would fill the graph.
     fn destroy(&self) {
         let capture = match &*self.contents.lock() {
             Contents::Capturing(capture) => capture.upgrade(),
@@ -161,17 +164,17 @@ impl Graph {
 }
 
 impl Drop for Graph {
-    /// Calls what nobody could have called: a graph that a failed capture made is never destroyed by the
-    /// program, and a function may have set another one.
+    /// Calls the remaining callbacks. A program never destroys a graph that a failed capture
+    /// created, and a callback may have set another one.
     fn drop(&mut self) {
         call_back(mem::take(self.callbacks.get_mut()));
     }
 }
 
-/// Calls the program's functions. No lock is held.
+/// Calls the program's callbacks. The caller holds no lock.
 fn call_back(callbacks: Vec<Callback>) {
     for Callback { function, data } in callbacks {
-        // SAFETY: the program had it called once, when the graph is destroyed.
+        // SAFETY: the program allowed one call, when the graph is destroyed.
         unsafe { function(data) };
     }
 }
@@ -180,9 +183,9 @@ fn failed_capture() -> Failure {
     invalid("the capture of this graph failed")
 }
 
-/// Says why no handle of a driver is given.
+/// Returns the failure for a request of a native handle.
 fn no_native() -> Failure {
-    Failure::unsupported("graphs of this adapter are no single object of a driver")
+    Failure::unsupported("graphs of this adapter are not a single object of a driver")
 }
 
 entry_points! {
@@ -196,7 +199,7 @@ entry_points! {
 
     fn destroy(graph: Handle<Graph>) {
         graph.destroy();
-        // SAFETY: the caller passes a handle that is good for this call.
+        // SAFETY: the caller passes a handle that is valid for this call.
         unsafe { release_once::<Graph>(graph.handle()) }
     }
 

@@ -1,4 +1,4 @@
-//! The entry points with which a queue begins and ends to record.
+//! The entry points that begin and end captures of a queue.
 
 use super::Graph;
 use super::capture::Capture;
@@ -16,7 +16,7 @@ entry_points! {
 
     fn begin_into(queue: Handle<Queue>, graph: Handle<Graph>) {
         if !ptr::eq(&**queue.context(), &*graph.context) {
-            return Err(Failure::argument("this graph is one of another context than the queue"));
+            return Err(Failure::argument("this graph belongs to another context than the queue"));
         }
         Capture::begin(queue, graph.to_ref(), true)
     }

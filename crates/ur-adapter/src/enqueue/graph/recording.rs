@@ -1,4 +1,4 @@
-//! Recordings: what command buffers and captures record, and how it runs.
+//! Recordings of command buffers and captures, and how they run.
 
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
@@ -11,16 +11,16 @@ use unified_runtime_sys::ur_command_t;
 /// Commands that are being recorded.
 pub(crate) struct Recording {
     graph: Graph,
-    /// Buffers that want to know of the queues that run this.
+    /// Buffers that track the queues on which this recording runs.
     uses: Vec<Arc<RecordedUse>>,
     waits: Waits,
 }
 
-/// Signals of events that are not part of a recording, which all of it comes after.
+/// Signals of outside events, which precede the whole recording.
 pub(crate) type Waits = Vec<(Event, u64)>;
 
 impl Recording {
-    /// Begins one in a context.
+    /// Starts a recording in a context.
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
             graph: context.create_graph(),
@@ -29,12 +29,13 @@ impl Recording {
         }
     }
 
-    /// Notes that a command uses a buffer that wants to know of its queues.
+    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
         note(&mut self.uses, buffer);
     }
 
-    /// Lets every run come after signals of events: of each event the latest alone, which comes after the others.
+    /// Makes each run wait for signals of events. For each event, only the latest signal is needed,
+    /// because it follows the others.
     pub(crate) fn wait_for(&mut self, waits: impl IntoIterator<Item = (Event, u64)>) {
         for (event, value) in waits {
             match self
@@ -53,7 +54,7 @@ impl Recording {
         self.graph.add(command, after)
     }
 
-    /// Makes what runs. The driver may wait for a device meanwhile.
+    /// Instantiates the recording. The driver may wait for a device during this call.
     pub(crate) fn instantiate(&self) -> Result<Run> {
         Ok(Run {
             executable: self.graph.instantiate()?,
@@ -70,30 +71,31 @@ fn note(uses: &mut Vec<Arc<RecordedUse>>, buffer: &BufferUse<'_>) {
     }
 }
 
-/// A recording that runs any number of times. The runs come one after the other, in whatever queues they
-/// are: they use the same memory. Runs that are recorded in a capture are nodes there, which only the
-/// capture orders.
+/// A recording that can run any number of times.
+///
+/// The runs follow each other, in any queues, because they use the same memory. Runs that are
+/// recorded in a capture become nodes there, and only that capture orders them.
 pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
     waits: Waits,
-    /// The event of the latest run. Held until the next is submitted, which comes after it; taken before
-    /// any other lock.
+    /// The event of the latest run. The lock is held until the next run is submitted, which follows
+    /// the latest one. It is taken before all other locks.
     last: Lock<Option<Event>>,
 }
 
 impl Run {
-    /// Notes that an update uses a buffer that wants to know of its queues.
+    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         note(&mut self.uses.lock(), buffer);
     }
 
-    /// Returns the graph, to be updated.
+    /// Returns the graph for an update.
     pub(crate) fn executable(&self) -> &ExecutableGraph {
         &self.executable
     }
 
-    /// Tells the buffers where a run is submitted to.
+    /// Tells the buffers the queue of a run.
     pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
         let uses = self.uses.lock().clone();
         for buffer in uses {

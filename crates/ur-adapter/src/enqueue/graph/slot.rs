@@ -1,15 +1,16 @@
-//! The place in each queue that says which capture it records in.
+//! The slot in each queue that refers to its capture.
 
 use super::capture::Capture;
 use crate::abi::lock::Lock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The capture that a queue records in, if it does. The lock is held for moments, and no other is taken
-/// meanwhile.
+/// The capture that a queue records into, if any. The lock is held only briefly, and no other lock
+/// is taken meanwhile.
 #[derive(Default)]
 pub(crate) struct CaptureSlot {
-    /// Looked at by every command. Threads that use a queue in some order see it in that order.
+    /// Each command reads this flag. Threads that use a queue in a certain order see changes in
+    /// that order.
     is_capturing: AtomicBool,
     capture: Lock<Option<Arc<Capture>>>,
 }
@@ -24,7 +25,7 @@ impl CaptureSlot {
         }
     }
 
-    /// Lets the queue record in a capture. Returns whether it did not record already.
+    /// Makes the queue record into a capture. Returns `false` if it is already recording.
     pub(super) fn join(&self, capture: &Arc<Capture>) -> bool {
         let mut place = self.capture.lock();
         let is_free = place.is_none();
@@ -35,11 +36,11 @@ impl CaptureSlot {
         is_free
     }
 
-    /// Lets the queue run its commands again, unless it records in another capture by now.
+    /// Makes the queue run its commands again, unless it records into another capture meanwhile.
     pub(super) fn leave(&self, capture: &Arc<Capture>) {
         let mut place = self.capture.lock();
         if place.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
-            // The caller has the capture too, so that it does not end here.
+            // The caller holds the capture too, so it does not end here.
             *place = None;
             self.is_capturing.store(false, Ordering::Relaxed);
         }
@@ -47,7 +48,7 @@ impl CaptureSlot {
 }
 
 impl Drop for CaptureSlot {
-    /// Nobody can end a capture whose origin is gone: the other queues leave it.
+    /// A capture without its origin cannot be ended normally, so all other queues leave it.
     fn drop(&mut self) {
         if let Some(capture) = self.capture.get_mut().take()
             && capture.is_origin(self)

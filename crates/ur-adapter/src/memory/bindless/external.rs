@@ -1,5 +1,7 @@
-//! Memory of other interfaces, such as Vulkan, by the descriptors that they export. Semaphores of theirs are not
-//! imported: a stream that waits for one could not be told from one that never goes on.
+//! Memory of other graphics interfaces such as Vulkan, imported by descriptor.
+//!
+//! Their semaphores are not imported, because a stream that waits for one is indistinguishable from
+//! a stream that never continues.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};
@@ -23,7 +25,7 @@ use unified_runtime_sys::{
     ur_pfnBindlessImagesWaitExternalSemaphoreExp_t, ur_result_t, ur_structure_type_t,
 };
 
-/// Why no semaphores of other interfaces are imported.
+/// The reason why semaphores of other interfaces are not imported.
 struct Semaphores;
 
 impl Reason for Semaphores {
@@ -40,7 +42,7 @@ pub(super) const SEMAPHORE_WAIT: ur_pfnBindlessImagesWaitExternalSemaphoreExp_t 
 pub(super) const SEMAPHORE_SIGNAL: ur_pfnBindlessImagesSignalExternalSemaphoreExp_t =
     Stub::<Semaphores>::STUB;
 
-/// Memory of another interface.
+/// Memory of another graphics interface.
 pub(super) struct ExternalMemory {
     context: Ref<Context>,
     inner: crosshandle::ExternalMemory,
@@ -51,7 +53,7 @@ impl Object for ExternalMemory {
 }
 
 impl ExternalMemory {
-    /// Refuses memory of another context.
+    /// Checks that the memory belongs to a context.
     ///
     /// # Errors
     /// `INVALID_CONTEXT`.
@@ -66,7 +68,7 @@ impl ExternalMemory {
     }
 }
 
-/// Returns whether memory of a kind is imported into a device: by opaque descriptors.
+/// Returns whether a device can import memory of a kind. Only opaque descriptors are supported.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`.
@@ -78,19 +80,20 @@ fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
         && kind == ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_OPAQUE_FD)
 }
 
-/// Returns the descriptor that a description names, still the caller's.
+/// Returns the descriptor in a description. The caller still owns it.
 ///
 /// # Errors
-/// `INVALID_VALUE` if it names none.
+/// `INVALID_VALUE` if there is no descriptor.
 ///
 /// # Safety
-/// The structures that follow the description are valid, and a descriptor is one of the caller's.
+/// The structures that follow the description are valid, and a descriptor belongs to the caller.
 unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>> {
     let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR;
     // SAFETY: as promised to this function.
     let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
     match named {
-        // SAFETY: open, by the caller's promise; what is not open the system refuses to duplicate.
+        // SAFETY: the caller promises that it is open. If it is not, the system refuses to
+        // duplicate it.
         Some(named) if named.fd >= 0 => Ok(unsafe { BorrowedFd::borrow_raw(named.fd) }),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -108,7 +111,7 @@ entry_points! {
         supported.put(imports(device, kind)?.into())
     }
 
-    /// On success the descriptor is this adapter's.
+    /// On success, the adapter owns the descriptor.
     pub(super) fn import(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -127,9 +130,10 @@ entry_points! {
         if size == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes a valid chain, with a descriptor of its own.
+        // SAFETY: the caller passes a valid chain with its own descriptor.
         let given = unsafe { descriptor(desc) }?;
-        // The driver takes the one that it gets; the caller keeps its own if it refuses.
+        // The driver takes a duplicate, so that the caller keeps its own descriptor if the driver
+        // refuses.
         let own = given.try_clone_to_owned().map_err(|error| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -137,13 +141,13 @@ entry_points! {
             )
         })?;
         let inner = inner.import_external_memory(own, size as u64)?;
-        // SAFETY: the caller's until now, and given away with this call.
+        // SAFETY: the caller owned it until now, and gives it away with this call.
         drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
         let context = context.to_ref();
         imported.put(Shared::hand_out(Shared::new(ExternalMemory { context, inner })))
     }
 
-    /// The image keeps the memory, and is freed as others are.
+    /// The image keeps the memory, and is freed like other images.
     pub(super) fn map_array(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -200,7 +204,7 @@ entry_points! {
         memory: ur_exp_external_mem_handle_t,
     ) {
         context.on(device)?;
-        // SAFETY: the caller passes null or a handle, which is not used any more.
+        // SAFETY: the caller passes null or a handle that it does not use any more.
         unsafe { release_once::<ExternalMemory>(memory) }
     }
 }

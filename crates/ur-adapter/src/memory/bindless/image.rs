@@ -1,4 +1,4 @@
-//! The memory of images.
+//! The memory of bindless images.
 
 use crate::abi::boundary::{In, Out, entry_points};
 use crate::abi::failure::{Failure, Result};
@@ -14,26 +14,28 @@ use unified_runtime_sys::{
     ur_mem_type_t, ur_result_t, ur_structure_type_t,
 };
 
-/// The layers of a cube.
+/// The number of layers of a cube.
 const SIDES: usize = 6;
 
-/// Returns the library's description of an image, and how many levels it has. Pitches are those of memory, and not
-/// looked at.
+/// Converts the description of an image, and returns it with the number of levels. Pitches only
+/// apply to memory and are ignored.
 ///
 /// # Errors
-/// `INVALID_IMAGE_FORMAT_DESCRIPTOR`, `UNSUPPORTED_IMAGE_FORMAT`; `UNSUPPORTED_FEATURE` for several samples, and
-/// for images to gather from.
+/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` and `UNSUPPORTED_IMAGE_FORMAT`. `UNSUPPORTED_FEATURE` for
+/// images with several samples, and for images that kernels gather from.
 pub(crate) fn describe(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
 ) -> Result<(ImageDescription, u32)> {
     if desc.numSamples > 1 {
         return Err(Failure::unsupported(
-            "there are no images of several samples",
+            "images with several samples are not supported",
         ));
     }
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_GATHER_EXP {
-        return Err(Failure::unsupported("there are no images to gather from"));
+        return Err(Failure::unsupported(
+            "images for gathering are not supported",
+        ));
     }
     let levels = desc.numMipLevel.max(1);
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_CUBEMAP_EXP {
@@ -61,7 +63,7 @@ pub(crate) fn describe(
     Ok((format::description(given, &one_level, false)?, levels))
 }
 
-/// Returns the failure of making an image.
+/// Returns the failure for an image that cannot be created.
 pub(super) fn refusal(error: Error) -> Failure {
     let result = match error {
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,
@@ -80,7 +82,7 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let (image, levels) = describe(format, desc)?;
-        // What the device lacks is told apart from a format that it lacks.
+        // A missing feature of the device is reported differently from a missing format.
         if device.inner().images()?.views.is_none() {
             return Err(Failure::unsupported(
                 "this device has no bindless images; `urMemImageCreate` makes others",
@@ -98,7 +100,7 @@ entry_points! {
         created.put(context.state().bindless.add(known))
     }
 
-    /// Takes an image of several levels too. Views and commands keep it until they are done.
+    /// Also frees images with several levels. Views and running commands keep the image.
     pub(super) fn free(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -130,14 +132,14 @@ entry_points! {
         match bindless.find(image)? {
             Known::Levels(_) => {}
             Known::Image(_) | Known::Level(..) => {
-                return Err(Failure::argument("this is no image of several levels"));
+                return Err(Failure::argument("this image does not have several levels"));
             }
         }
         drop(bindless.remove(image)?);
         Ok(())
     }
 
-    /// The caller has room for an answer of the property's type.
+    /// The caller passes memory for a result of the property's type.
     pub(super) fn get_info(
         context: Handle<Context>,
         image: ur_exp_image_mem_native_handle_t,
@@ -152,15 +154,16 @@ entry_points! {
             Known::Image(image) | Known::Level(image, _) => (*image.description(), 1),
             Known::Levels(levels) => (*levels.description(), levels.levels()),
         };
-        // SAFETY: the caller passes places for an answer of this type and its size, or null.
+        // SAFETY: the caller passes memory for a result of this type and for its size, or null.
         unsafe { answer(&image, levels, name, value, size) }
     }
 }
 
-/// Writes an answer. Dimensions that the image does not have are 0; layers are its depth.
+/// Writes a result. Unused dimensions are 0, and layers are reported as depth.
 ///
 /// # Safety
-/// `value` is null or valid for a write of the property's type, and `size` null or valid for one.
+/// `value` is null or valid for a write of the property's type. `size` is null or valid for a
+/// write.
 unsafe fn answer(
     image: &ImageDescription,
     levels: u32,
@@ -191,12 +194,12 @@ unsafe fn answer(
     Ok(())
 }
 
-/// Writes an answer and its size, each unless it is null.
+/// Writes a result and its size, unless their pointers are null.
 ///
 /// # Safety
-/// As [`answer`].
+/// As for [`answer`].
 unsafe fn write<T>(value: *mut c_void, size: *mut usize, answer: T) {
-    // SAFETY: as promised to this function; the value may be anywhere.
+    // SAFETY: as promised to this function. The value needs no alignment.
     unsafe {
         if !size.is_null() {
             size.write(size_of::<T>());

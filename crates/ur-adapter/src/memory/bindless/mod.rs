@@ -1,14 +1,15 @@
-//! Bindless images: images that kernels reach by numbers, which any argument or memory may hold.
+//! Bindless images, which kernels access by numbers in arguments or memory.
 //!
-//! - `image`: memory of images, their levels, and what they answer.
-//! - `view`: the numbers, sampled and unsampled.
-//! - `support`: what can be made.
-//! - `external`: memory of other interfaces.
+//! - `image`: the memory of images, their levels, and their properties.
+//! - `view`: the numbers of sampled and unsampled images.
+//! - `support`: queries for supported images.
+//! - `external`: memory of other graphics interfaces.
 //!
 //! Copies are commands, in `enqueue::bindless`.
 //!
-//! An image's number is the driver's own object. A view's number is what the driver's kernels take. Each number is
-//! looked up here before the driver sees it, so that one that is none, or is no more, is refused.
+//! The number of an image is the driver's own object. The number of a view is the value that the
+//! driver's kernels take. Each number is looked up before it is passed to the driver, so that
+//! invalid and outdated numbers are refused.
 
 mod external;
 pub(crate) mod image;

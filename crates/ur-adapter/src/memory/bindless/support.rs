@@ -1,4 +1,4 @@
-//! Which images can be made.
+//! Queries for supported images.
 
 use super::image::describe;
 use crate::abi::boundary::{In, Out, entry_points};
@@ -11,10 +11,10 @@ use unified_runtime_sys::{
     ur_image_format_t,
 };
 
-/// Returns whether an image can be made in memory of a kind.
+/// Returns whether an image can be created in memory of a kind.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for memory of another kind; the library's, if it fails.
+/// `INVALID_ENUMERATION` for any other kind of memory. Errors of the library.
 fn supports(
     context: &Shared<Context>,
     device: &Shared<Device>,
@@ -39,7 +39,7 @@ fn supports(
             let align = device
                 .views()
                 .map_or(1, |views| views.pitch_alignment.max(1));
-            // Where none is said, any will do that the device has.
+            // If the caller names no pitch, any pitch that the device supports will do.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
@@ -68,7 +68,7 @@ entry_points! {
         supported.put(supports(context, device, format, desc, memory)?.into())
     }
 
-    /// Kernels write images alone, not memory as such.
+    /// Kernels only write to images, not to plain memory.
     pub(super) fn unsampled(
         context: Handle<Context>,
         device: Handle<Device>,

@@ -1,4 +1,4 @@
-//! The numbers by which kernels reach images.
+//! The numbers by which kernels access images.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, Out, entry_points};
@@ -19,17 +19,17 @@ use unified_runtime_sys::{
     ur_structure_type_t as types,
 };
 
-/// Returns how a description of a sampler says that an image is read.
+/// Converts the description of a sampler.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`; `INVALID_VALUE` for an anisotropy that is no number.
+/// `INVALID_ENUMERATION`, and `INVALID_VALUE` for an anisotropy that is not a number.
 ///
 /// # Safety
 /// The structures that follow the description are valid.
 unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     let mut sampling = Sampling::from(sampler::description(desc)?);
     let next = desc.pNext;
-    // SAFETY: each structure is the one of its type, as promised to this function.
+    // SAFETY: each structure matches its type, as promised to this function.
     let (modes, levels, cubes) = unsafe {
         (
             chain::find::<ur_exp_sampler_addr_modes_t>(
@@ -54,7 +54,7 @@ unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     if let Some(levels) = levels {
         sampling.level_filter = sampler::filter(levels.mipFilterMode)?;
         sampling.levels = [levels.minMipmapLevelClamp, levels.maxMipmapLevelClamp];
-        // Anisotropy is a whole number to the driver.
+        // Drivers take a whole number for the anisotropy.
         if !(0.0..=1024.0).contains(&levels.maxAnisotropy) {
             return Err(Failure::VALUE);
         }
@@ -74,7 +74,7 @@ unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     Ok(sampling)
 }
 
-/// Refuses an image that is not what a description says.
+/// Checks that an image matches a description.
 fn check_same(own: &ImageDescription, given: &ImageDescription) -> Result<()> {
     match own == given {
         true => Ok(()),
@@ -102,7 +102,7 @@ entry_points! {
         created.put(bindless.add_view(ViewKind::Unsampled, view) as ur_exp_image_native_handle_t)
     }
 
-    /// Takes an image's number, or the address of memory of this context.
+    /// Accepts an image's number, or the address of memory of this context.
     pub(super) fn create_sampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -128,7 +128,7 @@ entry_points! {
             }
             Err(unknown) => {
                 let start = ptr::with_exposed_provenance(image);
-                // The view keeps it, and freeing it does not wait for that.
+                // The view keeps the memory. Freeing the memory does not wait for the view.
                 let memory = state.usm.adopt(start);
                 let memory = memory.or_else(|| state.bindless.mapping(start));
                 let memory = memory.ok_or(unknown)?;

@@ -1,18 +1,19 @@
-//! Write-backs of buffers of the user's memory that were released while commands used them.
+//! Write-backs of buffers over the user's memory that were released while commands used them.
 //!
-//! Their contents go back when the last command is done, by the drop of what it used. Queues of NVIDIA
-//! GPUs drop that when they are called or asked, else 20 times a second. So each queue whose
-//! commands use the buffer gets a marker behind them, and is asked when the marker's signal has come.
+//! The contents are written back when the last command is done and drops the memory. Queues of
+//! NVIDIA GPUs drop memory when they are called or queried, and otherwise 20 times a second. So
+//! each queue whose commands use the buffer gets a marker after them, and is queried when the
+//! marker's signal completes.
 //!
-//! Where no signal can tell, queues find out by themselves: if a queue takes no marker, because its
-//! device has failed or the program captures its stream, and if the system is short of events or
-//! threads. A queue that has later commands in flight may also be asked in vain: it may know the end of a
-//! whole batch only.
+//! Without a signal, queues notice the completion on their own. This happens if a queue accepts no
+//! marker, because its device has failed or the program is capturing its stream. It also happens if
+//! the system is short of events or threads. A query may come too early for a queue with later
+//! commands, because the queue may only notice the completion of a whole batch.
 
 use crate::queue::end::{ENDED, QueueEnd, Users};
 use crosshandle::{Context, Result, adapter_support};
 
-/// Has a function called in the background when the commands that a queue has now are done, once for
+/// Calls a function in the background when the current commands of each queue are done, once for
 /// each queue.
 pub(super) fn call_at_ends(
     users: &Users,
@@ -34,7 +35,7 @@ fn call_at_end(
     let Some(event) = end.event(context)? else {
         return Ok(());
     };
-    // Writing back takes its time: not in the turn of the program's callbacks.
+    // Writing back takes time, so it does not run on the thread of the program's callbacks.
     let job = move |_| adapter_support::run_blocking(function);
     event.on_signal(ENDED, job)?.detach();
     Ok(())

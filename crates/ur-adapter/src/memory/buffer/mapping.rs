@@ -1,7 +1,7 @@
 //! Mapped regions of buffers.
 //!
-//! If the host can use a buffer's memory in place, mapping only returns an address. Otherwise the
-//! region is copied to host memory when it is mapped, and back when it is unmapped.
+//! If the host can access a buffer's memory directly, mapping only returns an address. Otherwise
+//! the region is copied to host memory when it is mapped, and back when it is unmapped.
 
 use super::Buffer;
 use super::storage::View;
@@ -23,27 +23,27 @@ pub(super) struct Mappings(Lock<Vec<Mapping>>);
 pub(crate) struct Mapping {
     /// The address for the host.
     address: usize,
-    /// The offset in the storage at which the region starts, and its length, in bytes.
+    /// The offset of the region in the storage, and its length, in bytes.
     offset: usize,
     len: usize,
-    /// Whether the host was allowed to change it.
+    /// Whether the host may change the region.
     is_writable: bool,
     copy: HostCopy,
 }
 
-/// The memory in which the host sees a mapped region.
+/// The memory through which the host accesses a mapped region.
 enum HostCopy {
     /// The memory itself.
     None,
-    /// The user's memory, for which the buffer's stands.
+    /// The user's memory, which the buffer mirrors.
     Mirror,
     /// Memory that was allocated for the mapping.
     Staging(Memory),
 }
 
 impl Buffer {
-    /// Maps a region: returns the address at which the host finds it once the queue's command is done. The
-    /// caller [notes](Self::note) the mapping when it has submitted the command.
+    /// Maps a region. Returns its address for the host, which is valid when the queue's command is
+    /// done. After submitting the command, the caller [notes](Self::note) the mapping.
     pub(crate) fn map(
         &self,
         destination: &dyn Destination,
@@ -68,7 +68,7 @@ impl Buffer {
             is_writable: flags & (UR_MAP_FLAG_WRITE | UR_MAP_FLAG_WRITE_INVALIDATE_REGION) != 0,
             copy,
         };
-        // Only a region that is to be written anew may hold anything.
+        // The contents must be copied, unless the caller only wants to overwrite the whole region.
         let is_read =
             flags & UR_MAP_FLAG_READ != 0 || flags & UR_MAP_FLAG_WRITE_INVALIDATE_REGION == 0;
         let command = match mapping.host_range(self)? {
@@ -80,13 +80,13 @@ impl Buffer {
         Ok((pointer.cast(), mapping, command))
     }
 
-    /// Remembers a mapping until it is unmapped.
+    /// Stores a mapping until it is unmapped.
     pub(crate) fn note(&self, mapping: Mapping) {
         self.mappings.0.lock().push(mapping);
     }
 
-    /// Forgets the latest mapping at an address, and returns it with the command that brings back what
-    /// the host has written.
+    /// Removes the latest mapping at an address. Returns it with the command that copies the host's
+    /// changes back.
     pub(crate) fn unmap(
         &self,
         destination: &dyn Destination,
@@ -116,7 +116,7 @@ impl Buffer {
 }
 
 impl Mapping {
-    /// Returns the copy of the region on the host, if it has one.
+    /// Returns the host's copy of the region, if there is one.
     fn host_range(&self, buffer: &Buffer) -> Result<Option<MemoryRange>> {
         Ok(match &self.copy {
             HostCopy::None => None,

@@ -1,4 +1,4 @@
-//! Buffers: memory that commands name by handle and offset.
+//! Buffers: memory that commands refer to by handle and offset.
 
 mod late;
 mod mapping;
@@ -26,30 +26,30 @@ use unified_runtime_sys::{
     ur_mem_flags_t, ur_mem_handle_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// Flags that say what kernels may do with a buffer; a buffer has one at most.
+/// Flags for the kernels' access to a buffer. A buffer has at most one of them.
 const KERNEL_ACCESS: ur_mem_flags_t =
     UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_WRITE_ONLY | UR_MEM_FLAG_READ_ONLY;
-/// Flags that come with a host pointer.
+/// Flags that require a host pointer.
 const WITH_POINTER: ur_mem_flags_t =
     UR_MEM_FLAG_USE_HOST_POINTER | UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
-/// Flags that say where a buffer's memory is.
+/// Flags for the location of a buffer's memory.
 const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 
 /// A buffer, or a part of one.
 pub(crate) struct Buffer {
     context: Ref<Context>,
     storage: StorageUser,
-    /// The offset in the storage at which the buffer starts, and its length, in bytes.
+    /// The offset of the buffer in the storage, and its length, in bytes.
     offset: usize,
     len: usize,
-    /// The access that kernels have; 0 if the buffer's creator named none.
+    /// The kernels' access, or 0 if the creator named none.
     kernel_access: ur_mem_flags_t,
     is_part: bool,
     mappings: Mappings,
 }
 
 impl Buffer {
-    /// Returns a buffer of all of a storage.
+    /// Creates a buffer of a whole storage.
     fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
         Self {
             context,
@@ -76,10 +76,10 @@ impl Buffer {
         native::handle(&self.storage, self.offset)
     }
 
-    /// Returns a range of the buffer, for a command. It keeps the memory.
+    /// Returns a range of the buffer for a command. The range keeps the memory.
     ///
     /// # Errors
-    /// `INVALID_SIZE` for one that is not inside.
+    /// `INVALID_SIZE` if the range exceeds the buffer.
     pub(crate) fn range(
         &self,
         destination: &dyn Destination,
@@ -90,10 +90,10 @@ impl Buffer {
         self.storage.range(destination, offset, len)
     }
 
-    /// Returns the range of all of the buffer, for a kernel.
+    /// Returns the range of the whole buffer for a kernel.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for a buffer of another context, or on another device.
+    /// `INVALID_MEM_OBJECT` for a buffer of another context or device.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
         let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
@@ -106,7 +106,7 @@ impl Buffer {
         self.range(destination, 0, self.len)
     }
 
-    /// Returns where in the storage a range of the buffer starts.
+    /// Returns the offset of a range of the buffer in the storage.
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
@@ -129,7 +129,7 @@ entry_points! {
         properties: MaybeIn<ur_buffer_properties_t>,
         created: Out<ur_mem_handle_t>,
     ) {
-        // Structures that may be chained to the properties (a location, a channel) are hints.
+        // Structures that are chained to the properties (a location, a channel) are only hints.
         let pointer = properties.and_then(|properties| NonNull::new(properties.pHost.cast()));
         check_flags(flags, pointer.is_some())?;
         if size == 0 {
@@ -137,13 +137,13 @@ entry_points! {
         }
         let (device, inner) = context.first();
         let is_direct = device.inner().info().capabilities.host_accessible_memory;
-        // Kernels on any of the devices may get the user's address.
+        // Kernels on any device of the context may get the user's address.
         let mut devices = context.devices();
         let sides = (
             is_direct,
             devices.all(|device| device.inner().info().capabilities.system_memory),
         );
-        // SAFETY: the caller keeps the memory behind the pointer valid as its flags demand.
+        // SAFETY: the caller keeps the memory of the pointer valid, as its flags require.
         let storage = unsafe { Storage::create(inner, size, flags, pointer, sides) }?;
         let buffer = Buffer::new(context.to_ref(), storage, flags & KERNEL_ACCESS);
         created.put(MemoryObject::Buffer(buffer).hand_out())
@@ -170,7 +170,7 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
-        // SAFETY: the caller passes a native handle, whose memory stays as its owner promises.
+        // SAFETY: the caller passes a native handle, whose memory lives as its owner promises.
         let (storage, offset) = unsafe { native::find(context, native, is_owned) }?;
         let buffer = Buffer {
             offset,
@@ -181,7 +181,7 @@ entry_points! {
     }
 }
 
-/// Refuses flags that don't exist, exclude each other, or lack a pointer.
+/// Fails for unknown flags, for flags that exclude each other, and for a missing pointer.
 ///
 /// # Errors
 /// `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, `INVALID_VALUE`.
@@ -205,16 +205,16 @@ pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()
 }
 
 impl Buffer {
-    /// Returns a part of the buffer.
+    /// Creates a part of the buffer.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE` for flags that
-    /// don't suit the buffer's, `INVALID_BUFFER_SIZE`.
+    /// `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE` for flags
+    /// that conflict with the buffer's, and `INVALID_BUFFER_SIZE`.
     fn part(&self, flags: ur_mem_flags_t, region: &ur_buffer_region_t) -> Result<Self> {
         if self.is_part {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a part of a buffer has no parts",
+                "a part of a buffer cannot be divided",
             ));
         }
         if flags & UR_MEM_FLAGS_MASK != 0 {
@@ -226,7 +226,7 @@ impl Buffer {
         if flags & PLACE != 0 || wanted.count_ones() > 1 || (wanted != 0 && is_wider) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "a part lies where its buffer does, and allows kernels no more than that",
+                "a part of a buffer has the buffer's location, and does not extend the kernels' access",
             ));
         }
         let too_large = |failure: Failure| {

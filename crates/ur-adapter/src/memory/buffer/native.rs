@@ -1,5 +1,5 @@
-//! Native handles of buffers: their addresses on the device, which other libraries of the driver can
-//! use.
+//! Native handles of buffers: their addresses on the device, which other libraries of the driver
+//! can use.
 
 use super::storage::Storage;
 use crate::abi::failure::{Failure, Result};
@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 
-/// The storages of which native handles were given.
+/// The storages whose native handles were given out.
 static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
-/// Returns the native handle of the memory that starts at an offset, good for as long as some object
-/// keeps the memory.
+/// Returns the native handle of the memory at an offset. It is valid as long as some object keeps
+/// the memory.
 pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
     if !storage.is_given.swap(true, Ordering::Relaxed) {
         let mut given = GIVEN.lock();
@@ -28,24 +28,24 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
     storage.address() + offset
 }
 
-/// Returns the storage that a native handle points into, and where: a buffer's, or memory that was
-/// allocated in the context, by this adapter or with the driver.
+/// Returns the storage that a native handle points into, and the offset. The storage belongs to a
+/// buffer, or is made from memory that this adapter or the driver allocated in the context.
 ///
-/// Such an allocation the user need not free any more if it `is_owned` from now on.
+/// If `is_owned` is true, the user does not have to free such an allocation any more.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for a handle that is neither, `INVALID_MEM_OBJECT` for a part of an
-/// allocation that is to be owned.
+/// `INVALID_ARGUMENT` for any other handle, and `INVALID_MEM_OBJECT` if an owned handle points into
+/// the middle of an allocation.
 ///
 /// # Safety
-/// The native handle is that of a buffer, or memory of the context or the driver, which its owner
-/// keeps for as long as the storage has it; or an address of nothing.
+/// The native handle is a buffer's, or memory of the context or the driver, or the address of no
+/// memory. The owner of such memory keeps it as long as the storage uses it.
 pub(super) unsafe fn find(
     context: &Context,
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<(Arc<Storage>, usize)> {
-    // Dropping a storage, if this is the last to have it, takes time: not under the lock.
+    // Not under the lock, because dropping the last reference to a storage takes time.
     let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
     let nearest = alive
         .into_iter()
@@ -62,17 +62,17 @@ pub(super) unsafe fn find(
         return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
     };
     if is_owned {
-        // The storage keeps the memory.
+        // From now on, the storage keeps the memory.
         let start = ptr::without_provenance(native);
         drop(context.state().usm.free(start)?);
     }
     Ok((adopted, 0))
 }
 
-/// Makes a storage of memory that the program allocated with the driver.
+/// Creates a storage from memory that the program allocated with the driver.
 ///
 /// # Safety
-/// As [`find`].
+/// As for [`find`].
 unsafe fn adopt_allocation(
     context: &Context,
     native: ur_native_handle_t,
@@ -84,10 +84,10 @@ unsafe fn adopt_allocation(
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: as promised to this function; the driver recognises an address of nothing.
+        // SAFETY: as promised to this function. The driver recognises the address of no memory.
         match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
-            // The driver's own reason.
+            // Reports the driver's own reason.
             Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
             Err(_) => {}
         }
@@ -96,7 +96,7 @@ unsafe fn adopt_allocation(
     Err(failure.map_or_else(missing, |failure| failure.with_result(wrong)))
 }
 
-/// Makes a storage of memory that was allocated in the context.
+/// Creates a storage from memory that was allocated in the context.
 fn adopt(context: &Context, native: ur_native_handle_t) -> Option<Arc<Storage>> {
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native))?;
     let range = context.state().usm.adopt(start.as_ptr().cast())?;

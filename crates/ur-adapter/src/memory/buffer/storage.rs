@@ -22,37 +22,38 @@ pub(super) struct Storage {
     context: Context,
     len: usize,
     backing: Backing,
-    /// The queues whose commands use memory that stands for the user's.
+    /// The queues whose commands use memory that mirrors the user's.
     pub(super) users: Users,
     /// Whether the storage can be found by its native handle.
     pub(super) is_given: AtomicBool,
 }
 
-/// A buffer whose contents go back to the user's memory, so that it wants to know the queues that use it.
+/// A use of a buffer whose contents are written back to the user's memory. It records the queues
+/// that use the buffer.
 pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
 
-/// A buffer that a recording uses, to be told of the queues that run it.
+/// A use of such a buffer in a recording. It records the queues that run the recording.
 pub(crate) struct RecordedUse(Arc<Storage>);
 
 impl BufferUse<'_> {
-    /// Notes a queue.
+    /// Records a queue.
     pub(crate) fn by(&self, queue: &Queue) {
         self.0.users.note(queue);
     }
 
-    /// Returns the use, for a recording.
+    /// Converts the use for a recording.
     pub(crate) fn recorded(&self) -> RecordedUse {
         RecordedUse(Arc::clone(self.0))
     }
 }
 
 impl RecordedUse {
-    /// Notes where the recording is submitted to, before it is.
+    /// Records the queue of a run of the recording. Call it before the run is submitted.
     pub(crate) fn by(&self, destination: &dyn Destination) {
         destination.note(BufferUse(&self.0));
     }
 
-    /// Returns whether both are of one buffer.
+    /// Returns whether both uses are of the same buffer.
     pub(crate) fn is_of(&self, buffer: &BufferUse<'_>) -> bool {
         Arc::ptr_eq(&self.0, buffer.0)
     }
@@ -63,48 +64,51 @@ enum Backing {
     /// Allocated for the buffer.
     Allocated {
         memory: Memory,
-        /// Whether the host uses the memory in place.
+        /// Whether the host accesses the memory directly.
         is_direct: bool,
     },
-    /// The user's memory, which the device uses in place.
+    /// The user's memory, which the device accesses directly.
     User(User),
-    /// An allocation of the context, which the range keeps, and its start.
+    /// An allocation of the context, which the range keeps, and its address.
     Adopted {
         range: MemoryRange,
         start: User,
         is_direct: bool,
     },
-    /// Allocated for the buffer, to stand for the user's memory, which gets the same contents when the
-    /// buffer is mapped and when the storage goes.
+    /// Memory that was allocated to mirror the user's memory. The contents are copied to the user's
+    /// memory when the buffer is mapped, and when the storage ends.
     Mirror { memory: Arc<Memory>, user: User },
 }
 
-/// The start of memory that the user has a pointer to.
+/// The address of memory that belongs to the user.
 #[derive(Clone, Copy)]
 struct User(NonNull<u8>);
 
-// SAFETY: an address alone accesses nothing; the commands that do are the user's to order.
+// SAFETY: an address alone accesses nothing. The user must order the commands that do.
 unsafe impl Send for User {}
-// SAFETY: an address alone accesses nothing; the commands that do are the user's to order.
+// SAFETY: an address alone accesses nothing. The user must order the commands that do.
 unsafe impl Sync for User {}
 
-/// The way in which the host reaches a storage.
+/// The way in which the host accesses a storage.
 pub(super) enum View {
-    /// At this address.
+    /// Directly at this address.
     Direct(*mut u8),
-    /// At this address, after and before a copy.
+    /// At this address, with a copy before and after the access.
     Mirror(*mut u8),
-    /// Through a copy that is yet to be allocated.
+    /// Through a copy in memory that is not allocated yet.
     None,
 }
 
 impl Storage {
-    /// Returns new memory, or the user's. `is_direct` says whether host and device use each other's memory
-    /// in place, `takes_system_memory` whether all devices of the context do so with all of the host's.
+    /// Creates a storage of new memory, or of the user's.
+    ///
+    /// `is_direct` says whether host and device access each other's memory directly.
+    /// `takes_system_memory` says whether all devices of the context can access all host memory
+    /// directly.
     ///
     /// # Safety
-    /// A pointer must be valid for reads of `len` bytes, and where the flags say that it is to be
-    /// used also for writes and as long as the storage lives.
+    /// A pointer must be valid for reads of `len` bytes. If the flags request the use of the
+    /// memory, it must also be valid for writes, and as long as the storage lives.
     pub(super) unsafe fn create(
         context: &Context,
         len: usize,
@@ -128,7 +132,7 @@ impl Storage {
                 let memory = context.allocate_with(options)?;
                 let is_direct = is_host || is_direct;
                 if let Some(user) = pointer {
-                    // SAFETY: readable by the caller's promise.
+                    // SAFETY: readable, by the caller's promise.
                     unsafe { fill(context, &memory, is_direct, user) }?;
                 }
                 match pointer {
@@ -149,8 +153,8 @@ impl Storage {
         }))
     }
 
-    /// Returns a storage of a part of the context's memory, which starts at this address. `is_direct` as in
-    /// [`create`](Self::create).
+    /// Creates a storage of memory of the context, which starts at this address. `is_direct` is as
+    /// for [`create`](Self::create).
     pub(super) fn adopt(
         context: &Context,
         start: NonNull<u8>,
@@ -175,7 +179,7 @@ impl Storage {
         self.len
     }
 
-    /// Returns whether only the context's own device can use the memory in place.
+    /// Returns whether only the context's own device can access the memory directly.
     pub(super) fn is_on_device(&self) -> bool {
         match &self.backing {
             Backing::Allocated { is_direct, .. } | Backing::Adopted { is_direct, .. } => !is_direct,
@@ -189,7 +193,7 @@ impl Storage {
         &self.context
     }
 
-    /// Returns the address on the device.
+    /// Returns the address of the memory on the device.
     pub(super) fn address(&self) -> usize {
         match &self.backing {
             Backing::Allocated { memory, .. } => memory.as_ptr().addr(),
@@ -198,8 +202,8 @@ impl Storage {
         }
     }
 
-    /// Returns a range of the memory on the device, for a command. The caller checked that it
-    /// is inside.
+    /// Returns a range of the memory on the device, for a command. The caller has checked the
+    /// bounds.
     pub(super) fn range(
         self: &Arc<Self>,
         destination: &dyn Destination,
@@ -210,7 +214,7 @@ impl Storage {
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
             Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
             Backing::User(user) => user.range(offset, len),
-            // The storage is kept, since its contents go back after the last command.
+            // The range keeps the storage, whose contents are written back after the last command.
             Backing::Mirror { memory, .. } => {
                 destination.note(BufferUse(self));
                 memory
@@ -220,9 +224,12 @@ impl Storage {
         })
     }
 
-    /// Waits a moment until no command uses the memory, if the storage's end means anything to the user:
-    /// he may free his memory when the last buffer of it was released and the last command is done. If
-    /// some command is not done then, has the queues tell when they are.
+    /// Waits briefly until no command uses the memory, if the user depends on the end of the
+    /// storage.
+    ///
+    /// The user may free its memory after the release of the last buffer and the end of the last
+    /// command. If a command is still running after the wait, the queues notify this adapter when
+    /// it is done.
     fn finish_use(&self) {
         let Backing::Mirror { memory, .. } = &self.backing else {
             return;
@@ -230,12 +237,12 @@ impl Storage {
         let began = Instant::now();
         wait_while(|| memory.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
         if memory.is_in_use() {
-            // The storage itself must not be kept: its end would be here, after the release of its last
-            // buffer has found it out of use.
+            // The storage itself must not be kept. Otherwise it could end here, after the release
+            // of its last buffer has found it unused.
             let memory = Arc::downgrade(memory);
             late::call_at_ends(&self.users, &self.context, move || {
                 if let Some(memory) = memory.upgrade() {
-                    // Asking lets commands that are done drop the storage.
+                    // A query lets finished commands drop the storage.
                     memory.is_in_use();
                 }
             });
@@ -247,12 +254,12 @@ impl Storage {
         let Backing::Mirror { memory, user } = &self.backing else {
             return None;
         };
-        // As in `range`, the memory is in use until the storage is let go.
+        // As in `range`, the memory is in use until the storage is dropped.
         let kept = (Arc::clone(self), memory.all());
         Some(user.range(offset, len).keeping(Arc::new(kept)))
     }
 
-    /// Returns how the host reaches the memory that starts at an offset.
+    /// Returns how the host accesses the memory at an offset.
     pub(super) fn view(&self, offset: usize) -> Result<View> {
         Ok(match &self.backing {
             Backing::Allocated {
@@ -272,10 +279,10 @@ impl Storage {
 }
 
 impl User {
-    /// Returns a range from an offset on.
+    /// Returns a range that starts at an offset.
     fn range(self, offset: usize, len: usize) -> MemoryRange {
-        // SAFETY: the offset is inside the memory of the buffer, and the buffer's creator vouched for
-        // that memory until the last command that uses it is done.
+        // SAFETY: the offset is inside the memory of the buffer. The buffer's creator guarantees
+        // that this memory is valid until the last command that uses it is done.
         unsafe { MemoryRange::from_raw_parts(self.0.add(offset), len, Access::ReadWrite) }
     }
 }
@@ -295,7 +302,7 @@ impl Drop for Storage {
     }
 }
 
-/// A buffer's use of its storage, which ends in an orderly way.
+/// A buffer's use of its storage. Its drop ends the use in the right order.
 pub(super) struct StorageUser(pub(super) Arc<Storage>);
 
 impl Drop for StorageUser {
@@ -321,13 +328,13 @@ unsafe fn fill(context: &Context, memory: &Memory, is_direct: bool, user: User) 
         return copy(context, memory.all(), user.range(0, memory.len()));
     }
     let to = memory.bytes()?.as_ptr();
-    // SAFETY: readable by the caller's promise; the destination is new, mapped and as long, and no
-    // command uses it yet.
+    // SAFETY: readable, by the caller's promise. The destination is new, mapped and equally long,
+    // and no command uses it yet.
     unsafe { ptr::copy_nonoverlapping(user.0.as_ptr(), to, memory.len()) };
     Ok(())
 }
 
-/// Copies through the device, and waits for that.
+/// Copies with a queue of the device, and waits for the copy.
 fn copy(context: &Context, to: MemoryRange, from: MemoryRange) -> Result<()> {
     let queue = context.create_queue()?;
     queue.submit(Command::copy(from, to)?)?;

@@ -1,5 +1,5 @@
-//! Tests of buffers on a device whose memory the host cannot access, for which the host device stands.
-//! All else is tested by clients.
+//! Tests of buffers on a device whose memory the host cannot access. The host device stands in for
+//! it. The test clients cover everything else.
 
 use super::{Buffer, Storage, late};
 use crate::abi::object::Referent;
@@ -103,7 +103,7 @@ impl Scene {
 }
 
 fn release(buffer: ur_mem_handle_t) {
-    // SAFETY: the handle is alive, and not used any more.
+    // SAFETY: the handle is alive and not used afterwards.
     check(unsafe { TABLE.pfnRelease.expect("filled")(buffer) });
 }
 
@@ -182,7 +182,7 @@ fn memory_of_the_user_is_used_in_place_where_the_device_takes_it() {
     assert_eq!(mapped.addr(), user.addr() + 10);
     check(scene.unmap(buffer, mapped));
     release(buffer);
-    // Other buffers have memory of the device's.
+    // Other buffers use memory of the device.
     let mut copied = [5; LEN];
     let flags = UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
     let buffer = scene.buffer_on((false, true), flags, Some(&mut copied));
@@ -212,7 +212,7 @@ fn memory_of_the_user_follows_its_buffer() {
     wanted[10..30].fill(9);
     assert_eq!(scene.read(buffer), wanted);
 
-    // A command that is not done keeps the buffer; its contents go back after that.
+    // A running command keeps the buffer. Its contents are written back after the command.
     let gate = scene.hold();
     let late = Box::new([10; LEN]);
     scene.write(buffer, &late, false);
@@ -223,10 +223,10 @@ fn memory_of_the_user_follows_its_buffer() {
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
-/// Waits until the last byte of the user's memory is this one.
+/// Waits until the last byte of the user's memory has this value.
 fn wait_for_byte(user: *const [u8; LEN], byte: u8) {
     let began = Instant::now();
-    // SAFETY: alive, and written behind the compiler's back.
+    // SAFETY: alive. It is read as volatile, because the compiler does not see the writes.
     while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != byte {
         assert!(began.elapsed() < SOON, "byte {byte} is late");
         thread::yield_now();
@@ -243,7 +243,7 @@ fn late_contents_go_back_although_all_else_is_released() {
         let gate = scene.hold();
         let late = Box::leak(Box::new([byte; LEN]));
         scene.write(buffer, late, false);
-        // Releasing the buffer returns while it is in use.
+        // The release returns while the buffer is in use.
         if is_queue_first {
             drop(scene);
             release(buffer);
@@ -272,7 +272,7 @@ fn queues_tell_when_they_are_done_with_a_buffer() {
     let storage = unsafe { Buffer::behind(buffer) }.map(|buffer| &buffer.storage);
     let storage = storage.expect("a buffer");
     let (say, hear) = mpsc::channel();
-    // The last clone of the function goes with the last queue.
+    // The last clone of the function is dropped with the last queue.
     late::call_at_ends(&storage.users, storage.context(), move || {
         say.send(()).expect("a listener");
     });
@@ -291,7 +291,7 @@ fn queues_tell_when_they_are_done_with_a_buffer() {
     assert_eq!(*user, BYTES);
 }
 
-/// Returns a buffer of new USM, which the buffer owns if the byte says so.
+/// Returns a buffer over new USM memory. The buffer owns the memory if `is_owned` is not 0.
 fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_void) {
     let context = scene.context();
     let request = Request {
@@ -343,7 +343,7 @@ fn memory_can_be_freed_before_its_buffer() {
     });
     let freed = hear.recv_timeout(SOON);
     check(freed.expect("it does not wait for the buffer"));
-    // The buffer keeps the memory that is freed.
+    // The buffer keeps the freed memory.
     scene.write(buffer, &[3; LEN], true);
     assert_eq!(scene.read(buffer), [3; LEN]);
     release(buffer);
@@ -364,7 +364,7 @@ mod on_a_gpu {
             let gate = scene.hold();
             let late = Box::leak(Box::new([round; LEN]));
             scene.write(buffer, late, false);
-            // Returns while it is in use.
+            // The release returns while the buffer is in use.
             release(buffer);
             gate.signal().expect("signalled");
             wait_for_byte(user, round);

@@ -1,4 +1,4 @@
-//! UR's formats and descriptions of images, as the library has them.
+//! Conversion of UR's formats and descriptions of images.
 
 use crate::abi::failure::{Failure, Result};
 use crosshandle::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind};
@@ -7,7 +7,7 @@ use unified_runtime_sys::{
     ur_image_format_t, ur_mem_type_t as kinds, ur_result_t, ur_structure_type_t,
 };
 
-/// Channel orders, in the order of their numbers.
+/// Channel orders, in the order of UR's numbers.
 const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_A, ChannelOrder::A),
     (orders::UR_IMAGE_CHANNEL_ORDER_R, ChannelOrder::R),
@@ -32,7 +32,7 @@ const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_SRGBA, ChannelOrder::Srgba),
 ];
 
-/// Channel types, in the order of their numbers.
+/// Channel types, in the order of UR's numbers.
 const CHANNELS: [(types, ChannelType); 15] = [
     (
         types::UR_IMAGE_CHANNEL_TYPE_SNORM_INT8,
@@ -93,10 +93,10 @@ const CHANNELS: [(types, ChannelType); 15] = [
     (types::UR_IMAGE_CHANNEL_TYPE_FLOAT, ChannelType::Float),
 ];
 
-/// Returns the library's format.
+/// Converts an image format.
 ///
 /// # Errors
-/// `UNSUPPORTED_IMAGE_FORMAT` for numbers that UR does not know.
+/// `UNSUPPORTED_IMAGE_FORMAT` for unknown numbers.
 pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
     let order = ORDERS.iter().find(|(name, _)| *name == given.channelOrder);
     let channel = CHANNELS.iter().find(|(name, _)| *name == given.channelType);
@@ -105,7 +105,9 @@ pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
             order: *order,
             channel: *channel,
         }),
-        _ => Err(unsupported_format("these are no channels that there are")),
+        _ => Err(unsupported_format(
+            "this combination of channels is not supported",
+        )),
     }
 }
 
@@ -123,7 +125,7 @@ pub(crate) fn wrong_description(message: &'static str) -> Failure {
     )
 }
 
-/// Returns the library's description of an image. Dimensions that the image does not have are not looked at.
+/// Converts the description of an image. Unused dimensions are ignored.
 ///
 /// # Errors
 /// `INVALID_IMAGE_FORMAT_DESCRIPTOR`, `UNSUPPORTED_IMAGE_FORMAT`.
@@ -144,22 +146,20 @@ pub(crate) fn description(
             ImageKind::TwoDArray,
             [desc.width, desc.height, desc.arraySize],
         ),
-        _ => return Err(wrong_description("there are no images of this type")),
+        _ => return Err(wrong_description("images of this type are not supported")),
     };
     if desc.numMipLevel != 0 || desc.numSamples != 0 {
         return Err(wrong_description(
-            "there are no images of several levels or samples",
+            "images with several levels or samples are not supported",
         ));
     }
     if !has_pointer && (desc.rowPitch != 0 || desc.slicePitch != 0) {
-        return Err(wrong_description(
-            "pitches are those of memory that an image is made of, and there is none",
-        ));
+        return Err(wrong_description("pitches require a host pointer"));
     }
     Ok(ImageDescription::new(kind, format(given)?, extent))
 }
 
-/// Returns UR's name of a format.
+/// Returns UR's numbers of a format.
 pub(crate) fn name_of(format: ImageFormat) -> [u32; 2] {
     let order = ORDERS.iter().find(|(_, order)| *order == format.order);
     let channel = CHANNELS

@@ -1,8 +1,8 @@
-//! Images: pixels that kernels read and write by their coordinates, and commands copy.
+//! Images: pixels that kernels access by their coordinates, and that commands copy.
 //!
-//! An image has memory of its own, laid out by the driver. What is at a host pointer is copied into it when it
-//! is made, also with the flag that allows using that memory in place; the image's contents come back with
-//! a read alone.
+//! An image has its own memory, which the driver lays out. The contents of a host pointer are
+//! copied into it at creation, even with the flag that allows direct use of the host memory. Only
+//! read commands copy the image's contents back.
 
 pub(crate) mod format;
 
@@ -25,13 +25,13 @@ use unified_runtime_sys::{
     ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// An image. Several UR images share one if they were made from one native handle.
+/// An image. Several UR images share it if they were created from the same native handle.
 pub(crate) struct Image {
     context: Ref<Context>,
     inner: Arc<crosshandle::Image>,
 }
 
-/// An image of which a native handle was given.
+/// An image whose native handle was given out.
 struct Given {
     image: Weak<crosshandle::Image>,
     context: Weak<ContextState>,
@@ -49,7 +49,7 @@ impl Image {
         &self.inner
     }
 
-    /// Returns whether both are one image of the library's.
+    /// Returns whether both are the same image of the library.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -58,7 +58,7 @@ impl Image {
         self.inner.description()
     }
 
-    /// Returns the bytes of all pixels.
+    /// Returns the size of all pixels in bytes.
     pub(super) fn len(&self) -> usize {
         self.description().bytes().unwrap_or(usize::MAX)
     }
@@ -66,7 +66,7 @@ impl Image {
     /// Returns the image for a command.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for an image of another context, or on another device.
+    /// `INVALID_MEM_OBJECT` for an image of another context or device.
     pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
@@ -79,7 +79,7 @@ impl Image {
         Ok(&self.inner)
     }
 
-    /// Answers a query. Dimensions that the image does not have are 0, as in OpenCL.
+    /// Writes the result of a query. Unused dimensions are 0, as in OpenCL.
     pub(super) fn answer(&self, name: ur_image_info_t, query: Query<'_>) -> Result<()> {
         let description = self.description();
         let [x, y, z] = description.extent;
@@ -114,7 +114,8 @@ impl Image {
         }
     }
 
-    /// Returns the native handle, the driver's own image, good for as long as some object has it.
+    /// Returns the native handle, which is the driver's image. It is valid as long as some object
+    /// keeps the image.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         let mut given = GIVEN.lock();
         given.retain(|given| given.image.strong_count() > 0);
@@ -126,10 +127,10 @@ impl Image {
         self.inner.native().raw()
     }
 
-    /// Makes an image, with the pixels at a pointer if there is one.
+    /// Creates an image. Copies the pixels at a pointer, if there is one.
     ///
     /// # Safety
-    /// A pointer is valid for reads of all pixels, as far apart as the description says.
+    /// A pointer is valid for reads of all pixels, with the pitches in the description.
     unsafe fn new(
         context: &Ref<Context>,
         description: &ImageDescription,
@@ -148,10 +149,10 @@ impl Image {
                 extent: description.extent,
             };
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
-            let wrong = "these pitches are less than the image's rows or slices";
+            let wrong = "these pitches are smaller than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
-            // SAFETY: as promised to this function; a command that was submitted is done when `finish` returns,
-            // also if it has failed.
+            // SAFETY: as promised to this function. A submitted command is done when `finish`
+            // returns, even if it has failed.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
             queue.submit(Command::write_image(
@@ -166,7 +167,7 @@ impl Image {
     }
 }
 
-/// Returns the failure of making an image on a device that has images.
+/// Returns the failure for an image that cannot be created on a device with image support.
 fn refusal(error: Error) -> Failure {
     let result = match error {
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,
@@ -189,13 +190,13 @@ entry_points! {
         check_flags(flags, has_pointer)?;
         let description = format::description(format, desc, has_pointer)?;
         let pixels = has_pointer.then_some((pointer, desc));
-        // SAFETY: the caller passes memory that has the pixels.
+        // SAFETY: the caller passes memory that contains the pixels.
         let image = unsafe { Image::new(&context.to_ref(), &description, pixels) }?;
         created.put(MemoryObject::Image(image).hand_out())
     }
 
-    /// Takes native handles that this adapter has given alone: of another image the library would not know when
-    /// it ends. The image stays one of its context.
+    /// Accepts only native handles that this adapter has given out, because the library cannot know
+    /// when another image ends. The image still belongs to its context.
     pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -205,7 +206,7 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let description = format::description(format, desc, false)?;
-        // None of these may end beneath the lock.
+        // None of these may be dropped while the lock is held.
         let alive = |given: &Given| Some((given.image.upgrade()?, given.context.clone()));
         let alive: Vec<_> = GIVEN.lock().iter().filter_map(alive).collect();
         let mut alive = alive.into_iter();

@@ -1,4 +1,4 @@
-//! Allocating and freeing.
+//! Allocating and freeing USM.
 
 use super::request::Alignment;
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -14,16 +14,16 @@ use crosshandle::{AllocationOptions, MemoryKind};
 use std::ffi::c_void;
 use unified_runtime_sys::ur_result_t;
 
-/// A wish for memory.
+/// The properties of an allocation.
 pub(crate) struct Request {
     pub(crate) kind: MemoryKind,
-    /// In bytes.
+    /// The length in bytes.
     pub(crate) len: usize,
-    /// A power of two, in bytes; 0 for the usual one.
+    /// The alignment in bytes, a power of two. 0 stands for the default.
     pub(crate) align: usize,
 }
 
-/// Allocates on a device, and returns where. Host memory belongs to no device.
+/// Allocates memory on a device, and returns its address. Host memory belongs to no device.
 pub(crate) fn allocate(
     context: &Shared<Context>,
     on: &Shared<Device>,
@@ -51,7 +51,7 @@ pub(crate) fn allocate(
         None => inner.allocate_with(options),
     };
     let memory = memory.map_err(|error| match error {
-        // The other arguments were checked: the alignment is wrong.
+        // The other arguments were checked, so the alignment is wrong.
         crosshandle::Error::InvalidArgument(_) => {
             Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
         }
@@ -118,16 +118,18 @@ entry_points! {
         let row = width.checked_next_multiple_of(unit.max(ROW_ALIGN_BYTES));
         let row = row.ok_or_else(too_large)?;
         let len = row.checked_mul(height).ok_or_else(too_large)?;
-        // Such memory is what images are made of.
+        // Images may be made from such memory, so it has their alignment.
         let align = align.max(device.views().map_or(0, |views| views.start_alignment));
         let kind = MemoryKind::Device;
         memory.put(allocate(context, device, pool, &Request { kind, len, align })?)?;
         pitch.put(row)
     }
 
-    /// Waits for the commands that use the memory, as UR wants it. A function that a queue runs can't
-    /// wait for what that queue does later, nor any thread for the release of a buffer of the memory;
-    /// the memory is kept until that is done.
+    /// Waits for the commands that use the memory, as UR requires.
+    ///
+    /// A function that a queue runs cannot wait for later commands of the queue. No thread can wait
+    /// for the release of a buffer over the memory. In these cases, the memory is kept until its
+    /// use has ended.
     pub(super) fn free(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let allocation = context.state().usm.free(memory)?;

@@ -20,8 +20,8 @@ entry_points! {
             return Err(Failure::SIZE);
         }
         let usm = &context.state().usm;
-        // SAFETY: the caller vouches for the memory until this call returns, and that waits for the
-        // copy.
+        // SAFETY: the caller guarantees that the memory is valid until this call returns. The call
+        // waits for the copy.
         let (to, from) = unsafe {
             (
                 usm.range(to, size, Access::ReadWrite, false)?,
@@ -35,7 +35,7 @@ entry_points! {
     }
 }
 
-/// Returns the context's queue for copies, in which they don't wait for each other.
+/// Returns the context's queue for such copies, which do not wait for each other.
 fn queue_of(context: &Context) -> Result<&Queue> {
     let place = &context.state().usm.copies;
     if let Some(queue) = place.get() {

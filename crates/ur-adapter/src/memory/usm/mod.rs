@@ -1,10 +1,10 @@
-//! Unified shared memory (USM): pointers that the host and the devices have in common. What a context
-//! knows of them is in [`context::allocations`](crate::context::allocations).
+//! Unified shared memory (USM): pointers that the host and the devices share.
+//! [`context::allocations`](crate::context::allocations) contains what a context knows of them.
 //!
-//! - `allocate`, `request`: allocating and freeing, and the descriptions of what to allocate.
-//! - `info`: what is known of a pointer.
+//! - `allocate`, `request`: allocating and freeing, and the descriptions of allocations.
+//! - `info`: properties of pointers.
 //! - `pool`, `pool_exp`: memory pools, and their experimental part.
-//! - `user_memory`: the user's own memory, made known to a context.
+//! - `user_memory`: registering the user's memory with a context.
 //! - `copy`, `peers`: copies without a queue, and access between devices.
 
 mod allocate;
@@ -56,7 +56,7 @@ pub(crate) const EXP_TABLE: ur_usm_exp_dditable_t = ur_usm_exp_dditable_t {
 /// The table of access between devices.
 pub(crate) const P2P_TABLE: ur_usm_p2p_exp_dditable_t = ur_usm_p2p_exp_dditable_t {
     pfnEnablePeerAccessExp: Some(peers::enable),
-    // Memory that can be accessed stays accessible.
+    // Accessible memory always stays accessible.
     pfnDisablePeerAccessExp: Some(peers::enable),
     pfnPeerAccessGetInfoExp: Some(peers::get_info),
 };

@@ -8,8 +8,8 @@ use crate::discovery::Device;
 use std::ptr;
 use unified_runtime_sys::ur_exp_peer_info_t;
 
-/// Returns whether one device can access the memory of the other: its own, that of another where all
-/// memory is the host's, and that of a peer.
+/// Returns whether a device can access the memory of another device. It can if both are the same,
+/// if all memory is host memory, or if the other device is a peer.
 fn reaches(device: &Shared<Device>, peer: &Shared<Device>) -> bool {
     let is_unified = |device: &Device| device.inner().info().capabilities.unified_memory;
     ptr::eq(device, peer)
@@ -18,12 +18,12 @@ fn reaches(device: &Shared<Device>, peer: &Shared<Device>) -> bool {
 }
 
 entry_points! {
-    /// Memory that can be accessed always can, so that there is nothing to enable or to disable.
+    /// Accessible memory is always accessible, so nothing is enabled or disabled.
     pub(super) fn enable(device: Handle<Device>, peer: Handle<Device>) {
         if reaches(device, peer) {
             return Ok(());
         }
-        Err(Failure::unsupported("this device cannot access the other one's memory"))
+        Err(Failure::unsupported("this device cannot access the memory of the other device"))
     }
 
     pub(super) fn get_info(

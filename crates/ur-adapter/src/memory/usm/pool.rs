@@ -13,12 +13,13 @@ use unified_runtime_sys::{
     ur_usm_pool_desc_t, ur_usm_pool_handle_t, ur_usm_pool_info_t, ur_usm_pool_limits_desc_t,
 };
 
-/// Returns what a description asks for. Pools that are called native are those of
-/// `sycl::ext::oneapi::experimental`: their two limits are the size of the pool and the bytes that it
-/// keeps. The limits of other pools mean what their names say.
+/// Converts the description of a pool.
+///
+/// Native pools are those of `sycl::ext::oneapi::experimental`. Their two limits are the size of
+/// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
 ///
 /// # Safety
-/// The structures after the description are as [`chain::each`] demands.
+/// The structures that follow the description satisfy [`chain::each`].
 pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> {
     if desc.flags & UR_USM_POOL_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -32,7 +33,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
     for (stype, next) in unsafe { chain::each(desc.pNext) } {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_LIMITS_DESC => {
-                // SAFETY: the type says which structure is there.
+                // SAFETY: the type determines the structure.
                 let limits = unsafe { &*next.cast::<ur_usm_pool_limits_desc_t>() };
                 let (first, second) = (limits.maxPoolableSize, limits.minDriverAllocSize);
                 options = match (is_native, first) {
@@ -43,7 +44,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
             }
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_BUFFER_DESC => {
                 return Err(Failure::unsupported(
-                    "this adapter makes pools of memory of its own only",
+                    "this adapter only creates pools of its own memory",
                 ));
             }
             _ => {}
@@ -72,7 +73,7 @@ entry_points! {
     }
 }
 
-/// Answers a query.
+/// Writes the result of a query.
 pub(super) fn answer(
     pool: &Shared<Pool>,
     name: ur_usm_pool_info_t,

@@ -1,5 +1,5 @@
-//! The experimental part of memory pools: pools of one device, their numbers, and those that
-//! devices have.
+//! The experimental part of memory pools: pools of one device, their properties, and the pools of
+//! devices.
 
 use super::pool::{answer, options};
 use crate::abi::boundary::{InMut, Out, entry_points, not_null};
@@ -34,12 +34,12 @@ entry_points! {
                 "the default pool of a device stays as long as the context",
             ));
         }
-        // SAFETY: the caller passes the handle of a living pool, to which UR refers, and gives that
-        // reference up.
+        // SAFETY: the caller passes a handle of a living pool, and gives up one of UR's references
+        // to it.
         unsafe { release_once::<Pool>(pool.handle()) }
     }
 
-    /// The handle is the context's; the caller does not release it.
+    /// The context owns the handle, and the caller does not release it.
     pub(super) fn get_default_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -49,7 +49,7 @@ entry_points! {
         pool.put(pools.default_of(context, device)?.handle())
     }
 
-    /// The handle is not the caller's, as with [`get_default_of_device`].
+    /// The caller does not own the handle, as with [`get_default_of_device`].
     pub(super) fn get_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -59,7 +59,7 @@ entry_points! {
         pool.put(pools.current_of(context, device)?.handle())
     }
 
-    /// The device forgets the pool when that is destroyed.
+    /// The setting ends when the pool is destroyed.
     pub(super) fn set_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -97,14 +97,14 @@ entry_points! {
         if size < size_of::<usize>() {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes a value of this size, which is enough.
+        // SAFETY: the caller passes a value of this size, which is sufficient.
         let value = unsafe { value.cast::<usize>().read_unaligned() };
         set(pool, name, value)
     }
 }
 
-/// Sets a number of a pool. The peaks can be set to 0, which lets them start again; how much is
-/// reserved and used cannot be set.
+/// Sets a property of a pool. The peaks can only be set to 0, which restarts them. The reserved and
+/// used sizes cannot be set.
 fn set(pool: &Pool, name: ur_usm_pool_info_t, value: usize) -> Result<()> {
     let peak_to_zero = || {
         if value != 0 {

@@ -1,4 +1,4 @@
-//! Descriptions of what to allocate.
+//! Descriptions of allocations.
 
 use crate::abi::boundary::{Argument, Call};
 use crate::abi::chain;
@@ -9,12 +9,13 @@ use unified_runtime_sys::{
     ur_structure_type_t, ur_usm_desc_t, ur_usm_device_desc_t, ur_usm_host_desc_t,
 };
 
-/// An argument of an entry point: the alignment that a description asks for, 0 for the usual one,
-/// which is also that of no description. Hints change nothing: they are about where memory shall
-/// move, and it does not.
+/// An argument of an entry point: the requested alignment.
 ///
-/// It is `INVALID_ENUMERATION` for flags that don't exist, `INVALID_VALUE` for an alignment that is
-/// no power of two.
+/// 0, or no description, stands for the default alignment. Hints have no effect, because they
+/// concern the migration of memory, and this memory does not migrate.
+///
+/// Unknown flags are `INVALID_ENUMERATION`. An alignment that is not a power of two is
+/// `INVALID_VALUE`.
 pub(super) struct Alignment;
 
 impl Argument for Alignment {
@@ -31,7 +32,7 @@ impl Argument for Alignment {
         }
         // SAFETY: a valid chain, by the caller's promise.
         for (stype, desc) in unsafe { chain::each(desc.pNext) } {
-            // SAFETY: the type says which structure is there.
+            // SAFETY: the type determines the structure.
             unsafe { check_flags(stype, desc) }?;
         }
         if desc.align != 0 && !desc.align.is_power_of_two() {
@@ -41,13 +42,12 @@ impl Argument for Alignment {
     }
 }
 
-/// Refuses flags that don't exist. Structures without flags, and those of extensions that are not
-/// known here, change nothing.
+/// Fails for unknown flags. Structures without flags, and those of unknown extensions, are ignored.
 ///
 /// # Safety
-/// The description is of the type that is named.
+/// The description has the type `stype`.
 unsafe fn check_flags(stype: ur_structure_type_t, desc: *const c_void) -> Result<()> {
-    // SAFETY: the structure is the one of its type, as promised to this function.
+    // SAFETY: the structure matches its type, as promised to this function.
     let unknown = unsafe {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_DEVICE_DESC => {

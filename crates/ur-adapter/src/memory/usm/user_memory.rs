@@ -1,4 +1,4 @@
-//! The user's own memory, made known to a context.
+//! Registering the user's memory with a context.
 
 use crate::abi::boundary::{MaybeIn, entry_points, not_null};
 use crate::abi::failure::{Failure, Result};
@@ -12,10 +12,10 @@ use unified_runtime_sys::{
     ur_exp_usm_host_alloc_register_properties_t, ur_result_t,
 };
 
-/// Bytes of the smallest pages that a machine has.
+/// The smallest page size of any machine, in bytes.
 const SMALLEST_PAGE: usize = 4096;
 
-/// Refuses contexts with devices that would have to be told of the memory.
+/// Fails for contexts with devices that require a registration of the memory.
 fn check_devices(context: &Context) -> Result<()> {
     let reaches_all = context
         .devices()
@@ -28,7 +28,7 @@ fn check_devices(context: &Context) -> Result<()> {
     ))
 }
 
-/// Returns whether a program can have so many bytes there.
+/// Returns whether a program can have `size` bytes at this address.
 fn can_be(memory: *const c_void, size: usize) -> bool {
     size != 0 && size <= isize::MAX as usize && memory.addr().checked_add(size).is_some()
 }
@@ -54,7 +54,7 @@ entry_points! {
                 format!("registered memory consists of whole pages of {page} bytes"),
             ))
         };
-        // What is wrong for every device is said first.
+        // Errors that apply to every device come first.
         check_pages(SMALLEST_PAGE)?;
         check_devices(context)?;
         check_pages(context.first().0.inner().info().granularity)?;
@@ -84,7 +84,7 @@ entry_points! {
         })
     }
 
-    /// Importing memory that is known already, in any way, changes nothing.
+    /// Importing memory that is already known has no effect.
     pub(super) fn import(context: Handle<Context>, memory: *mut c_void, size: usize) {
         not_null(memory)?;
         if !can_be(memory, size) {
@@ -95,7 +95,7 @@ entry_points! {
         Ok(())
     }
 
-    /// Releasing memory that was not imported changes nothing.
+    /// Releasing memory that was not imported has no effect.
     pub(super) fn release(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         drop(context.state().usm.remove(memory, |kind| kind == Kind::Imported));

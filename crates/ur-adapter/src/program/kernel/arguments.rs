@@ -1,7 +1,7 @@
-//! The arguments that kernels are called with.
+//! The arguments of kernels.
 //!
-//! Local memory of a work-group is one piece, whose size the launch says. An argument of local memory
-//! is the number of bytes before its own part.
+//! The local memory of a work-group is one block, whose size is part of the launch. An argument for
+//! local memory is the offset of its part in this block.
 
 use crate::abi::boundary::list;
 use crate::abi::failure::{Failure, Result};
@@ -18,45 +18,47 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// An argument as the caller gives it.
+/// An argument that the caller passes.
 #[derive(Clone)]
 pub(crate) enum Argument<'a> {
     /// The bytes of a value.
     Value(Cow<'a, [u8]>),
-    /// An address that is not known here: the caller vouches for it until the kernel is done.
+    /// An address that is unknown here. The caller guarantees that it is valid until the kernel is
+    /// done.
     Address(usize),
-    /// Memory that is kept until the kernel is done.
+    /// Memory, which is kept until the kernel is done.
     Memory(MemoryRange),
-    /// An image that is kept until the kernel is done.
+    /// An image, which is kept until the kernel is done.
     Image(crosshandle::Image),
-    /// A sampler that is kept until the kernel is done.
+    /// A sampler, which is kept until the kernel is done.
     Sampler(crosshandle::Sampler),
-    /// Bytes of a work-group's local memory.
+    /// The size of local memory of a work-group, in bytes.
     Local(usize),
 }
 
-/// Bytes of a sampler that is an argument, for devices whose kernels' parameters have sizes.
+/// The size of a sampler argument in bytes, on devices where the sizes of kernel parameters are
+/// known.
 const SAMPLER_BYTES: usize = 4;
 
-/// Arguments by their indices.
+/// Arguments by index.
 pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 
-/// Arguments as the device takes them.
+/// Arguments in the device's form.
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) arguments: KernelArguments,
-    /// Bytes of a work-group's local memory that they use.
+    /// The bytes of a work-group's local memory that the arguments use.
     pub(crate) local: usize,
 }
 
 /// Returns the arguments of a launch.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`; `INVALID_KERNEL_ARGUMENT_INDEX`; `INVALID_ENUMERATION` for a type that
-/// UR doesn't know; `INVALID_MEM_OBJECT` for a buffer that the device doesn't reach.
+/// `INVALID_NULL_POINTER`, `INVALID_KERNEL_ARGUMENT_INDEX`, `INVALID_ENUMERATION` for an unknown
+/// type, and `INVALID_MEM_OBJECT` for a buffer that the device cannot access.
 ///
 /// # Safety
-/// The arguments are as their types say; values and buffers stay valid during `'a`.
+/// The arguments match their types. Values and buffers are valid during `'a`.
 pub(crate) unsafe fn read<'a>(
     destination: &dyn Destination,
     given: &'a [ur_exp_kernel_arg_properties_t],
@@ -79,12 +81,12 @@ pub(crate) unsafe fn read<'a>(
 /// Returns one argument.
 ///
 /// # Safety
-/// As [`read`].
+/// As for [`read`].
 unsafe fn read_one<'a>(
     destination: &dyn Destination,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
-    // SAFETY: the members of the union are those of its type, as promised to this function.
+    // SAFETY: the members of the union match its type, as promised to this function.
     unsafe {
         Ok(match argument.type_ {
             argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
@@ -108,7 +110,7 @@ unsafe fn read_one<'a>(
 }
 
 impl<'a> Argument<'a> {
-    /// Returns the argument that an address is.
+    /// Converts an address to a kernel argument.
     pub(crate) fn of_pointer(destination: &dyn Destination, pointer: *const c_void) -> Self {
         let usm = &destination.context().state().usm;
         match usm.rest(pointer, destination.is_recording()) {
@@ -117,13 +119,13 @@ impl<'a> Argument<'a> {
         }
     }
 
-    /// Returns the argument that a buffer or an image is, or none.
+    /// Converts a buffer, an image or null to a kernel argument.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for one that the device doesn't reach.
+    /// `INVALID_MEM_OBJECT` for an object that the device cannot access.
     ///
     /// # Safety
-    /// The handle is null, or one of a memory object that is there.
+    /// The handle is null, or belongs to a living memory object.
     pub(crate) unsafe fn of_memory(
         destination: &dyn Destination,
         handle: ur_mem_handle_t,
@@ -140,7 +142,7 @@ impl<'a> Argument<'a> {
         )
     }
 
-    /// Returns the same argument, with a copy of what is the caller's.
+    /// Returns the argument with a copy of the caller's bytes.
     pub(crate) fn into_owned(self) -> Argument<'static> {
         match self {
             Self::Value(value) => Argument::Value(Cow::Owned(value.into_owned())),
@@ -160,14 +162,16 @@ fn wrong_index(index: usize) -> Failure {
     )
 }
 
-/// Puts arguments together for a kernel, with its parameters if they are known. `local` bytes of a
-/// work-group's local memory are taken already. The kernel's last parameter is the `offset`, if there
-/// is one.
+/// Packs arguments for a kernel.
+///
+/// `parameters` are the kernel's parameters, if they are known. `local` is the number of bytes of
+/// local memory that are already in use. If there is an `offset`, it is the kernel's last
+/// parameter.
 ///
 /// # Errors
-/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many, `INVALID_KERNEL_ARGS` for missing ones,
-/// `INVALID_KERNEL_ARGUMENT_SIZE` for one that is shorter than its parameter, and for an address
-/// where none is expected; `OUT_OF_RESOURCES` for more memory of a work-group than can be counted.
+/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, and `INVALID_KERNEL_ARGS` for missing
+/// ones. `INVALID_KERNEL_ARGUMENT_SIZE` for an argument that is shorter than its parameter, and for
+/// an unexpected address. `OUT_OF_RESOURCES` if the size of local memory overflows.
 pub(crate) fn pack(
     arguments: &Arguments<'_>,
     parameters: Option<&[KernelParameter]>,
@@ -179,12 +183,12 @@ pub(crate) fn pack(
     pack_sizes(arguments, sizes.as_deref(), offset, local)
 }
 
-/// Puts arguments together for a device whose kernels take local memory as arguments, and whose driver
-/// checks how large arguments are. `count` is the number of the kernel's parameters, if it is known.
+/// Packs arguments for a device whose kernels take local memory as arguments, and whose driver
+/// checks the sizes of arguments. `count` is the number of the kernel's parameters, if it is known.
 ///
 /// # Errors
-/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many, `INVALID_KERNEL_ARGS` for missing ones,
-/// `OUT_OF_RESOURCES` for more memory of a work-group than can be counted.
+/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, `INVALID_KERNEL_ARGS` for missing ones,
+/// and `OUT_OF_RESOURCES` if the size of local memory overflows.
 pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Result<Packed> {
     let count = count.unwrap_or(arguments.len());
     if arguments.len() > count {
@@ -223,7 +227,7 @@ fn missing(index: usize, count: usize) -> Failure {
 fn too_much(len: usize, taken: usize) -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-        format!("no group has {len} bytes of local memory after {taken}"),
+        format!("no group has {len} more bytes of local memory after {taken}"),
     )
 }
 
@@ -275,7 +279,7 @@ impl Packed {
                 check_pointer(index, size)?;
                 with(arguments.image(image))
             }
-            // A word that describes it.
+            // A word that describes the sampler.
             Argument::Sampler(sampler) => match size {
                 None | Some(SAMPLER_BYTES) => with(arguments.sampler(sampler)),
                 size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
@@ -292,15 +296,15 @@ impl Packed {
     }
 }
 
-/// Returns as many bytes of a value as its parameter has, if that is known. A value that is too long
-/// loses its end: the kernel would not look at it either.
+/// Returns as many bytes of a value as its parameter has, if that size is known. The rest of a
+/// longer value is dropped, because the kernel would not read it.
 fn fitted(index: usize, value: &[u8], size: Option<usize>) -> Result<&[u8]> {
     value
         .get(..size.unwrap_or(value.len()))
         .ok_or_else(|| wrong_size(index, value.len(), size))
 }
 
-/// Refuses a parameter of another size than an address has.
+/// Fails if a parameter does not have the size of an address.
 fn check_pointer(index: usize, size: Option<usize>) -> Result<()> {
     match size {
         Some(size) if size != size_of::<usize>() => {
@@ -320,8 +324,8 @@ fn wrong_size(index: usize, len: usize, size: Option<usize>) -> Failure {
     )
 }
 
-/// Returns where `len` more bytes of a work-group's local memory start and end; `None` beyond all
-/// memory.
+/// Returns the start and end of `len` more bytes in a work-group's local memory, or `None` on
+/// overflow.
 fn place(taken: usize, len: usize) -> Option<(usize, usize)> {
     let align = len.min(LARGEST_VECTOR_BYTES).next_power_of_two();
     let start = taken.checked_next_multiple_of(align)?;
@@ -346,7 +350,7 @@ mod tests {
             Some(Argument::Address(0x1234)),
         ];
         let packed = pack_sizes(&arguments, Some(&[4, 4, 4, 8, 8]), None, 10).unwrap();
-        // From 128 on, then at a multiple of 16, then anywhere.
+        // At offset 128, then at a multiple of 16, then at any offset.
         let text = format!("{:?}", packed.arguments);
         let wanted = KernelArguments::new()
             .value(128_u32)
@@ -364,7 +368,7 @@ mod tests {
             (&[usize::MAX][..], 1),
             (&[1 << 63, 1 << 63], 0),
             (&[(1 << 63) + 1], 1 << 63),
-            // As if nothing had been taken before.
+            // A wrapped sum would look as if no memory was in use.
             (&[usize::MAX, 4], 0),
             (&[4], usize::MAX),
         ] {

@@ -25,11 +25,11 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The suffix that compilers for SYCL append to the name of a kernel for a version of it that takes the
-/// offsets of work-items' numbers: three numbers of 32 bits after its other arguments.
+/// The suffix of a kernel's variant that takes offsets of work-item ids. Compilers for SYCL append
+/// it to the kernel's name. The variant takes three more 32-bit arguments.
 const WITH_OFFSET: &str = "_with_offset";
 
-/// A function of a program, on all devices on which that is built.
+/// A function of a program, on all devices on which the program is built.
 pub(crate) struct Kernel {
     program: Ref<Program>,
     name: String,
@@ -49,7 +49,7 @@ impl Object for Kernel {
 }
 
 impl Kernel {
-    /// Finds a kernel in a program that is built.
+    /// Finds a kernel in a built program.
     ///
     /// # Errors
     /// `INVALID_PROGRAM_EXECUTABLE`, `INVALID_KERNEL_NAME`.
@@ -86,7 +86,7 @@ impl Kernel {
         })
     }
 
-    /// Makes the kernel that stands for one of the driver's.
+    /// Creates a kernel for a native kernel of the driver.
     fn of_native(program: &Ref<Program>, device: &Ref<Device>, plain: crosshandle::Kernel) -> Self {
         Self {
             program: Ref::clone(program),
@@ -100,13 +100,13 @@ impl Kernel {
         }
     }
 
-    /// Returns the program that the kernel is of.
+    /// Returns the program of the kernel.
     pub(crate) fn program(&self) -> &Ref<Program> {
         &self.program
     }
 
-    /// Returns arguments without the ends of values that are longer than the numbers that a module in SPIR-V
-    /// takes for them: the kernel would not look at these either. `None` where nothing is too long.
+    /// Truncates values that are longer than the number that the SPIR-V kernel takes, because the
+    /// kernel would not read the rest. Returns `None` if no value is too long.
     pub(crate) fn cut_off<'a>(&self, arguments: &Arguments<'a>) -> Option<Arguments<'a>> {
         let sizes = spirv::numbers(self.program.module()?, &self.name);
         let mut arguments = arguments.clone();
@@ -125,7 +125,7 @@ impl Kernel {
     /// Returns the kernel on a device.
     ///
     /// # Errors
-    /// `INVALID_KERNEL` for a device on which its program was not built.
+    /// `INVALID_KERNEL` for a device on which the program was not built.
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&Function> {
         let mut functions = self.functions.iter();
         functions
@@ -138,10 +138,10 @@ impl Kernel {
             })
     }
 
-    /// Returns what limits the kernel's work-groups on a device.
+    /// Returns the limits of the kernel's work-groups on a device.
     ///
     /// # Errors
-    /// As [`on`](Self::on).
+    /// As for [`on`](Self::on).
     pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
         let function = self.on(device)?;
         Ok(GroupLimits {
@@ -151,8 +151,7 @@ impl Kernel {
         })
     }
 
-    /// Returns a good size for work-groups on a device, if they use `local_memory` bytes of local
-    /// memory.
+    /// Suggests a work-group size on a device, if groups use `local_memory` bytes of local memory.
     pub(crate) fn suggest(
         &self,
         device: &Shared<Device>,
@@ -164,7 +163,7 @@ impl Kernel {
     }
 }
 
-/// Returns the version of a kernel that takes offsets, if the program has one.
+/// Returns the variant of a kernel that takes offsets, if the program has one.
 fn with_offset(
     program: &crosshandle::Program,
     name: &str,
@@ -179,7 +178,7 @@ fn with_offset(
 entry_points! {
     in enter_with_kernels;
 
-    /// The kernel is found again by its name in its program: arguments that were set are not taken over.
+    /// Finds the kernel again by its name in its program. Arguments that were already set are lost.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -188,11 +187,11 @@ entry_points! {
         created: Out<ur_kernel_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is no kernel's native handle"));
+            return Err(Failure::argument("this is not a kernel's native handle"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
-        // SAFETY: the caller vouches for the native handle.
+        // SAFETY: the caller guarantees that the native handle is valid.
         let adopted = unsafe { inner.adopt_kernel(of_driver(native), ownership(is_owned)) }?;
         let (loaded, kernel) = adopted;
         let program = match program {
@@ -209,13 +208,13 @@ entry_points! {
         created.put(Shared::hand_out(Shared::new(kernel)))
     }
 
-    /// Gives the driver's kernel, on the first device on which the program is built.
+    /// Returns the driver's kernel on the first device on which the program is built.
     fn get_native_handle(kernel: Handle<Kernel>, native: Out<ur_native_handle_t>) {
         let function = kernel.functions.first().ok_or_else(not_built)?;
         native.put(function.plain.native().raw())
     }
 
-    /// Kernels may access all memory that the device can, and its caches need no advice.
+    /// Kernels may access all memory of the device, and its caches need no hints.
     fn set_exec_info(
         kernel: Handle<Kernel>,
         name: ur_kernel_exec_info_t,

@@ -1,4 +1,4 @@
-//! Suggestions: with how many work-items and work-groups a kernel is best launched.
+//! Suggested numbers of work-items and work-groups for a kernel.
 
 use super::{Kernel, pack, read_arguments, read_sizes};
 use crate::abi::boundary::{List, Out, entry_points, not_null};
@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn local_work_size(
     suggested: *mut usize,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: as promised to this function; there are no arguments.
+    // SAFETY: as promised to this function. There are no arguments.
     unsafe {
         local_work_size_with_args(
             kernel, queue, dimensions, offset, global, count, none, suggested,
@@ -44,21 +44,20 @@ entry_points! {
     ) {
         not_null(offset)?;
         not_null(global)?;
-        // SAFETY: the caller passes as many numbers as there are dimensions, and arguments as their
-        // types say.
+        // SAFETY: the caller passes `dimensions` numbers, and arguments that match their types.
         let (global, arguments) = unsafe {
             (
                 read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
                 read_arguments(&Question(queue), arguments)?,
             )
         };
-        // Without its arguments, a kernel is taken to use no local memory.
+        // Without arguments, the kernel is assumed to use no local memory.
         let local_memory = match arguments.is_empty() {
             true => 0,
             false => pack(&arguments, None, None, 0)?.local,
         };
         let size = kernel.suggest(queue.device(), global, local_memory)?;
-        // SAFETY: the caller has room for as many numbers as there are dimensions.
+        // SAFETY: the caller has room for `dimensions` numbers.
         unsafe { suggested.put_all(&size[..dimensions as usize]) };
         Ok(())
     }
@@ -71,13 +70,13 @@ entry_points! {
         shared_memory: usize,
         count: Out<u32>,
     ) {
-        // SAFETY: the caller passes as many numbers as there are dimensions.
+        // SAFETY: the caller passes `dimensions` numbers.
         let local = unsafe { read_sizes(dimensions, local, 1) }?.ok_or(Failure::NULL_POINTER)?;
         count.put(groups(kernel, device, local, shared_memory)?)
     }
 }
 
-/// Returns how many groups can wait for each other; 0 for a size that the kernel can't have.
+/// Returns the maximum number of groups that can wait for each other, or 0 for an invalid size.
 fn groups(
     kernel: &Kernel,
     device: &Shared<Device>,

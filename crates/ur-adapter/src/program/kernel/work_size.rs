@@ -1,28 +1,28 @@
-//! The sizes of launches: how many work-items, and in which groups. Sizes are in UR's order of
-//! dimensions, which is the devices' own; a dimension that is not there is 1.
+//! The sizes of launches, in work-items and work-groups. Sizes are in UR's order of dimensions,
+//! which is also the devices' order. A missing dimension is 1.
 
 use crate::abi::failure::{Failure, Result};
 use crate::program::KernelMetadata;
 use crosshandle::KernelLimits;
 use unified_runtime_sys::ur_result_t;
 
-/// The limits of the groups of a kernel.
+/// The limits of a kernel's work-groups.
 pub(crate) struct GroupLimits {
     /// The device's own limits.
     pub(crate) device: KernelLimits,
-    /// Work-items that a group of this kernel can have.
+    /// The maximum number of work-items in a group of this kernel.
     pub(crate) items: usize,
-    /// What the compiler said of the kernel.
+    /// The compiler's metadata of the kernel.
     pub(crate) metadata: KernelMetadata,
 }
 
-/// Reads one to three numbers, as many as there are dimensions.
+/// Reads `dimensions` numbers, which are one to three.
 ///
 /// # Errors
 /// `INVALID_WORK_DIMENSION`.
 ///
 /// # Safety
-/// `first` is null or points to as many numbers.
+/// `first` is null or points to `dimensions` numbers.
 pub(crate) unsafe fn read(
     dimensions: u32,
     first: *const usize,
@@ -34,13 +34,13 @@ pub(crate) unsafe fn read(
     }
     let mut sizes = [rest; 3];
     for (index, size) in sizes.iter_mut().take(dimensions as usize).enumerate() {
-        // SAFETY: there are as many numbers, by the caller's promise.
+        // SAFETY: there are `dimensions` numbers, by the caller's promise.
         *size = unsafe { first.add(index).read() };
     }
     Ok(Some(sizes))
 }
 
-/// Refuses other than one to three dimensions.
+/// Fails if the number of dimensions is not one to three.
 ///
 /// # Errors
 /// `INVALID_WORK_DIMENSION`.
@@ -50,7 +50,7 @@ fn check_dimensions(dimensions: u32) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_WORK_DIMENSION,
-        "there are one to three dimensions",
+        "the number of dimensions must be 1 to 3",
     ))
 }
 
@@ -66,7 +66,7 @@ impl GroupLimits {
         self.device.block.map(|size| size as usize)
     }
 
-    /// Returns the most items in each dimension, and altogether.
+    /// Returns the maximum number of items in each dimension, and in total.
     fn largest(&self) -> ([usize; 3], usize) {
         let mut sizes = self.device_block();
         if let Some(largest) = self.metadata.largest_size {
@@ -78,8 +78,10 @@ impl GroupLimits {
         (sizes, self.items.min(linear.unwrap_or(usize::MAX)))
     }
 
-    /// Returns a size of groups that divides all work-items: the size that the kernel requires, or large
-    /// groups, of about `wanted` items at most, the longest in the first dimension.
+    /// Returns a group size that divides the work-items evenly.
+    ///
+    /// It is the size that the kernel requires, or a large size with at most about `wanted` items
+    /// and the most items in the first dimension.
     pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
         if let Some(required) = self.metadata.required_size {
             return required;
@@ -94,11 +96,11 @@ impl GroupLimits {
         local
     }
 
-    /// Refuses groups that the kernel or the device cannot have.
+    /// Checks that the kernel and the device support a group size.
     ///
     /// # Errors
-    /// `INVALID_WORK_GROUP_SIZE`; `OUT_OF_RESOURCES` for groups that the device runs, but not with
-    /// what this kernel needs.
+    /// `INVALID_WORK_GROUP_SIZE`, and `OUT_OF_RESOURCES` if the device supports the size, but not
+    /// with the resources that this kernel needs.
     pub(crate) fn check(&self, local: [usize; 3], global: [usize; 3]) -> Result<()> {
         let mut pairs = global.into_iter().zip(local);
         if !pairs.all(|(global, local)| local != 0 && global % local == 0) {
@@ -137,7 +139,7 @@ impl GroupLimits {
                 ))
             }
             _ => Err(wrong_group(format!(
-                "groups of {local:?} work-items are larger than {sizes:?}, or {items} altogether"
+                "groups of {local:?} work-items are larger than {sizes:?}, or than {items} in total"
             ))),
         }
     }
@@ -145,7 +147,7 @@ impl GroupLimits {
     /// Returns the number of groups in each dimension.
     ///
     /// # Errors
-    /// `OUT_OF_RESOURCES` for more than the device runs.
+    /// `OUT_OF_RESOURCES` for more groups than the device supports.
     pub(crate) fn groups(&self, local: [usize; 3], global: [usize; 3]) -> Result<[u32; 3]> {
         let mut groups = [0; 3];
         for (index, place) in groups.iter_mut().enumerate() {
@@ -167,7 +169,7 @@ impl GroupLimits {
     }
 }
 
-/// Returns the largest number up to `limit` that divides `number`.
+/// Returns the largest divisor of `number` that is at most `limit`.
 fn largest_divisor(number: usize, limit: usize) -> usize {
     let limit = limit.min(number).max(1);
     (1..=limit)
@@ -204,7 +206,7 @@ mod tests {
     #[test]
     fn there_are_one_to_three_dimensions() {
         let sizes = [4_usize, 5, 6];
-        // SAFETY: there are three numbers, or none are read.
+        // SAFETY: there are three numbers, or the pointer is null.
         unsafe {
             assert_eq!(read(2, sizes.as_ptr(), 1).unwrap(), Some([4, 5, 1]));
             assert_eq!(read(3, std::ptr::null(), 1).unwrap(), None);

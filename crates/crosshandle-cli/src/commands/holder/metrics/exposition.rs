@@ -1,4 +1,4 @@
-//! Metrics as Prometheus reads them.
+//! Metrics in the format of Prometheus.
 
 use super::sample::Sample;
 use prometheus_client::collector::Collector;
@@ -9,10 +9,10 @@ use prometheus_client::registry::{Registry, Unit};
 use std::fmt::{Debug, Error};
 use std::sync::Arc;
 
-/// The content type of the text.
+/// Content type of the metrics.
 pub(super) const TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Returns a sample as text.
+/// Returns a sample in text form.
 pub(super) fn text(sample: &Arc<Sample>) -> Result<String, Error> {
     let mut registry = Registry::with_prefix("crosshandle_holder");
     registry.register_collector(Box::new(Held(Arc::clone(sample))));
@@ -43,7 +43,7 @@ impl Collector for Held {
         )?;
         one(
             "lost_names",
-            "Names that no reader has brought back since both processes died",
+            "Names that no reader has restored since both processes died",
             None,
             &gauge(status.lost),
         )?;
@@ -73,13 +73,13 @@ impl Collector for Held {
         )?;
         one(
             "reader_deaths",
-            "Readers that ended without closing what they had open",
+            "Readers that ended without closing their open objects",
             None,
             &counter(sample.deaths),
         )?;
         one(
             "readers",
-            "Processes that are attached to what is held",
+            "Processes that are attached to held objects",
             None,
             &gauge(sample.importers as u64),
         )?;
@@ -173,7 +173,7 @@ impl<M: EncodeMetric> Encode for M {
     }
 }
 
-/// Encodes a gauge of each name.
+/// Encodes one gauge per name.
 fn each<'a>(
     encoder: &mut DescriptorEncoder<'_>,
     metric: &str,

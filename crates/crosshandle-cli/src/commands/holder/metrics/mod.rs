@@ -1,4 +1,5 @@
-//! `crosshandle hold --metrics ADDRESS`: what a holder says to Prometheus, to health checks, and to people.
+//! `crosshandle hold --metrics ADDRESS`: the state of a holder, for Prometheus, for health checks,
+//! and for people.
 
 mod exposition;
 mod page;
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-/// The port of a holder's metrics, bound and not answered yet.
+/// The port of a holder's metrics, bound but not served yet.
 pub(super) struct Port(TcpListener);
 
 impl Port {
@@ -27,12 +28,12 @@ impl Port {
         ))
     }
 
-    /// Returns the address, with the port that the system chose for port 0.
+    /// Returns the address, with the actual port if the system chose it.
     pub(super) fn address(&self) -> Result<SocketAddr> {
-        self.0.local_addr().context("asking for an address")
+        self.0.local_addr().context("reading the address")
     }
 
-    /// Answers from now on, in threads of its own.
+    /// Serves requests from now on, in separate threads.
     pub(super) fn serve(self, settings: &Settings) {
         let sampler = Arc::new(Sampler::new(settings));
         let address = self.0.local_addr();
@@ -48,7 +49,7 @@ impl Port {
     }
 }
 
-/// Answers at the address of a holder that has died, in a thread of its own.
+/// Serves metrics at the address of a holder that has died, in a separate thread.
 pub(super) fn take_over(address: SocketAddr, settings: &Settings) {
     let settings = settings.clone();
     let binds = spawn(move || {
@@ -56,7 +57,7 @@ pub(super) fn take_over(address: SocketAddr, settings: &Settings) {
         loop {
             match Port::bind(address) {
                 Ok(port) => return port.serve(&settings),
-                // The system may be closing the dead holder's port still.
+                // The system may still be closing the dead holder's port.
                 Err(_) if begin.elapsed() < METRICS_BIND_TIME => {
                     thread::sleep(METRICS_BIND_INTERVAL);
                 }

@@ -1,4 +1,4 @@
-//! The page for people: one document without scripts, which the browser loads again by itself.
+//! The page for people: one document without scripts, which the browser reloads periodically.
 
 use super::sample::Sample;
 use crate::output::clean;
@@ -16,7 +16,7 @@ table{border-collapse:collapse;width:100%}th,td{padding:.3rem .6rem;border-botto
 th{color:var(--soft);font-weight:600;white-space:nowrap}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 .good{color:var(--good)}.bad{color:var(--bad)}";
 
-/// Returns text that is shown as it is, whoever wrote it.
+/// Escapes text, so that a browser shows it literally, even if it is hostile.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in clean::line(text).chars() {
@@ -32,7 +32,7 @@ fn escape(text: &str) -> String {
     escaped
 }
 
-/// A cell of a table, and whether it is a number.
+/// The text of a table cell, and `true` if it is a number.
 type Cell = (String, bool);
 
 fn words(text: &str) -> Cell {

@@ -1,4 +1,4 @@
-//! What a holder is like at one moment.
+//! The state of a holder at one moment.
 
 use crate::commands::ps::text::process;
 use crate::commands::ps::waits::waits;
@@ -12,11 +12,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A name that is held.
+/// A held name.
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) held: HeldName,
-    /// Processes that have some of its memory open.
+    /// Number of processes that have some of its memory open.
     pub(super) readers: usize,
 }
 
@@ -27,7 +27,7 @@ impl Name {
     }
 }
 
-/// A process that has ended without closing what it had open.
+/// A process that ended without closing its open objects.
 #[derive(Clone, Debug)]
 pub(super) struct Death {
     pub(super) when: SystemTime,
@@ -43,7 +43,7 @@ pub(super) struct Sample {
     pub(super) refusals: u64,
     pub(super) deaths: u64,
     pub(super) importers: usize,
-    /// Who waits for whom on this machine, the longest wait first.
+    /// A line for each wait on this machine, the longest wait first.
     pub(super) waits: Vec<String>,
     pub(super) longest_wait: Duration,
     pub(super) recent_deaths: Vec<Death>,
@@ -51,7 +51,7 @@ pub(super) struct Sample {
     pub(super) started_unix_s: u64,
 }
 
-/// Asks the holder of this process, and remembers who had what open.
+/// Queries the holder of this process, and remembers which processes had which names open.
 pub(super) struct Sampler {
     holder: Holder,
     directories: Vec<PathBuf>,
@@ -61,7 +61,7 @@ pub(super) struct Sampler {
 #[derive(Default)]
 struct Last {
     sample: Option<(Instant, Arc<Sample>)>,
-    /// The processes that had something open: who they are, and what they had.
+    /// The processes that had names open, each with its description and its names.
     importers: BTreeMap<(String, u32, u16), (String, BTreeSet<String>)>,
     deaths: u64,
     recent: VecDeque<Death>,
@@ -76,9 +76,10 @@ impl Sampler {
         }
     }
 
-    /// Returns a sample that is not old.
+    /// Returns a sample of at most `METRICS_SAMPLE_AGE`.
     pub(super) fn sample(&self) -> crosshandle::Result<Arc<Sample>> {
-        // Only one thread asks; the others wait for its answer, at most twice the holder's time.
+        // Only one thread queries at a time. The other threads wait for its result, at most for
+        // twice the holder's time limit.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((taken, sample)) = &last.sample
             && taken.elapsed() < METRICS_SAMPLE_AGE
@@ -126,7 +127,7 @@ impl Sampler {
     }
 }
 
-/// Returns how many processes have some of a name's memory open.
+/// Returns the number of processes that have some of a name's memory open.
 fn readers(own: &ProcessReport, name: &str) -> usize {
     let mut readers = BTreeSet::new();
     for context in &own.contexts {
@@ -149,7 +150,8 @@ fn readers(own: &ProcessReport, name: &str) -> usize {
 }
 
 impl Last {
-    /// Finds out who has died since the last look: those who are gone, if the holder counts more deaths than before.
+    /// Finds the processes that have died since the last sample. These are the processes that are
+    /// gone, if the holder counts more deaths than before.
     fn compare(&mut self, own: &ProcessReport, deaths: u64) {
         let mut now = BTreeMap::new();
         for context in &own.contexts {

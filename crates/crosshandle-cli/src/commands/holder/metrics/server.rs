@@ -1,4 +1,4 @@
-//! Answers at a port: a request, an answer, and the end of the connection.
+//! The HTTP server of the metrics port. Each connection has one request and one reply.
 
 use super::sample::Sampler;
 use super::{exposition, page, spawn};
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Answers until the process ends.
+/// Serves requests until the process ends.
 pub(super) fn serve(listener: &TcpListener, sampler: &Arc<Sampler>) {
     let busy = Arc::new(AtomicUsize::new(0));
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // There may be no descriptor left.
+            // The process may be out of descriptors.
             thread::sleep(METRICS_REQUEST_TIME / 10);
             continue;
         };
         if busy.fetch_add(1, Ordering::AcqRel) >= METRICS_CONNECTIONS {
-            // It is closed.
+            // Dropping the stream closes the connection.
             busy.fetch_sub(1, Ordering::AcqRel);
             continue;
         }
@@ -77,13 +77,13 @@ fn answer(mut stream: TcpStream, sampler: &Sampler) {
         body.len()
     );
     let body = if method == Some("HEAD") { "" } else { body };
-    // A client that reads nothing loses its answer.
+    // A client that does not read loses its reply.
     if stream.set_write_timeout(Some(METRICS_REQUEST_TIME)).is_ok() {
         let _ = stream.write_all((head + body).as_bytes());
     }
 }
 
-/// Reads the head of a request; `None` if it does not come in time, or is too long.
+/// Reads the head of a request. Returns `None` if it does not arrive in time, or is too long.
 fn read_head(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
     let mut head = Vec::new();
     let mut part = [0; 1024];
@@ -125,7 +125,10 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
                 content_type: exposition::TYPE,
                 body,
             },
-            Err(_) => Answer::text("500 Internal Server Error", "the metrics have no text\n"),
+            Err(_) => Answer::text(
+                "500 Internal Server Error",
+                "the metrics cannot be encoded\n",
+            ),
         },
         "/livez" => Answer::text("200 OK", "the holder answers\n"),
         "/healthz" => {

@@ -9,6 +9,7 @@ use super::quota::{Limit, Resource, Tally};
 use crate::error::{Error, HolderFault, Result};
 use crate::threads::background;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::retry_on_intr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -146,7 +147,7 @@ impl Drop for Report {
         if let Some(finished) = self.finished.take() {
             // It fails only if the holder has ended.
             let _ = self.sender.send(finished);
-            let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
+            let _ = retry_on_intr(|| rustix::io::write(&*self.wake, &1_u64.to_ne_bytes()));
         }
     }
 }
@@ -177,7 +178,7 @@ impl Server {
     }
 
     pub(super) fn take_finished_jobs(&mut self) {
-        let _ = rustix::io::read(self.jobs.wake(), &mut [0; 8]);
+        let _ = retry_on_intr(|| rustix::io::read(self.jobs.wake(), &mut [0; 8]));
         while let Ok(finished) = self.jobs.finished.1.try_recv() {
             let Finished {
                 program,

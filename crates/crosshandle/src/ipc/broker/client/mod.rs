@@ -1,5 +1,5 @@
-//! Clients: importers' connections, on the exporter's side. Requests and the hang-up of a dead
-//! importer arrive here.
+//! Clients are importers' connections on the exporter's side. Their requests arrive here, and so
+//! does the hang-up of a dead importer.
 
 mod under_way;
 
@@ -15,13 +15,14 @@ use crate::ipc::broker::protocol::{
 use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
+use crate::ipc::tuning::UNDER_WAY_LOOK;
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::fork::PerProcess;
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crate::sync::Mutex;
 use crate::threads::disposer::PeerStream;
-use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
+use crate::threads::{background, driver_jobs};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::mem;
@@ -31,20 +32,20 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 use under_way::UnderWay;
 
-/// Returns the answer to a request that could not be read for lack of descriptors.
+/// Returns the reply to a request that could not be read because no descriptor was free.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {
     Reply::Refused(Refusal::NoRoom).encode(0)
 }
 
-/// The connections of this process, with what hangs them up.
+/// The connections of this process, with references that can hang them up.
 static ADMISSION: PerProcess<Mutex<Admission<Weak<Client>>>> =
     PerProcess::new(|| Mutex::new(Admission::new(rustix::process::geteuid().as_raw())));
 
-/// The descriptors that are under way to importers of this process.
+/// The descriptors in transit to importers of this process.
 static UNDER_WAY: PerProcess<Mutex<UnderWay<Client>>> =
     PerProcess::new(|| Mutex::new(UnderWay::new()));
 
-/// A connection's place in [`ADMISSION`], until this is dropped.
+/// A connection's place in [`ADMISSION`], which is freed on drop.
 #[derive(Debug)]
 struct Ticket(Number);
 
@@ -54,22 +55,22 @@ impl Drop for Ticket {
     }
 }
 
-/// The newcomer was refused: there are too many connections.
+/// The newcomer was refused because there are too many connections.
 #[derive(Debug)]
 pub(crate) struct Crowded;
 
-/// Returns the limits on connections as the process's own limit is now.
+/// Returns the limits on connections, based on the process's current descriptor limit.
 fn limits() -> Limits {
     let limit = getrlimit(Resource::Nofile).current;
     Limits::of(limit.unwrap_or(u64::MAX))
 }
 
-/// Returns when [`hang_up_late`] is due next.
+/// Returns when [`hang_up_late`] must be called next.
 pub(super) fn deadline() -> Option<Instant> {
     ADMISSION.lock().deadline()
 }
 
-/// Hangs up the connections that say nothing.
+/// Hangs up connections that have sent nothing in time.
 pub(super) fn hang_up_late() {
     let late = ADMISSION.lock().take_late(Instant::now());
     dismiss_all(late);
@@ -81,37 +82,54 @@ fn dismiss_all(clients: impl IntoIterator<Item = Weak<Client>>) {
     }
 }
 
-/// An importer that is connected.
+/// Checks from time to time whether importers that have hung up have read their replies, until none
+/// is left.
+fn look_after_left() {
+    static IS_LOOKING: PerProcess<AtomicBool> = PerProcess::new(|| AtomicBool::new(false));
+    if IS_LOOKING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    background::repeat(UNDER_WAY_LOOK, || {
+        let mut under_way = UNDER_WAY.lock();
+        let is_left = under_way.forget_taken(Client::has_unread);
+        IS_LOOKING.store(is_left, Ordering::Release);
+        is_left
+    });
+}
+
+/// A connected importer.
 pub(crate) struct Client {
     stream: PeerStream<Ticket>,
     uid: u32,
-    /// The process id in this process's PID namespace; 0 if it has none there.
+    /// Whether the importer's user is not the user of this process.
+    is_stranger: bool,
+    /// The process id in this process's PID namespace, or 0 if it has none there.
     pid: u32,
     seat: Mutex<Seat>,
-    /// Whether it has shown a key. Beside the seat, whose lock is taken before that of the exchange
-    /// thread's sources.
+    /// Whether the client has attached. This is not part of the seat, whose lock is taken before
+    /// the lock on the exchange thread's sources.
     was_attached: AtomicBool,
-    /// Whether it was not let in when it last asked. Only the exchange thread looks at it.
+    /// Whether the client's latest request to attach was refused. Only the exchange thread uses it.
     was_refused: AtomicBool,
-    /// Until the client is dismissed.
+    /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// Whether a background thread is about to answer. Messages wait meanwhile.
+    /// Whether a background thread is about to reply. Messages wait meanwhile.
     is_answering: AtomicBool,
-    /// A reference to this client, to hand out.
+    /// A reference to this client, to give to others.
     this: Weak<Client>,
 }
 
-/// The place at which a client is attached.
+/// Where a client is attached.
 enum Seat {
-    /// Nowhere yet.
+    /// The client is not attached yet.
     None,
-    /// At these exports, as this owner.
+    /// The client is attached to these exports with this owner number.
     Attached(Weak<dyn Exports>, u16),
-    /// Nowhere any more: it has hung up.
+    /// The client has hung up and is no longer attached.
     Left,
 }
 
-/// An answer: the reply, and the descriptors that go along.
+/// A reply with its descriptors.
 struct Answer {
     reply: Reply,
     pieces: Option<PieceTable>,
@@ -132,11 +150,11 @@ impl Client {
     /// Serves an importer until it hangs up.
     ///
     /// # Errors
-    /// [`Crowded`]: there are too many.
+    /// [`Crowded`] if there are too many connections.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
         let pending = socket::pending(&stream);
         if pending == Pending::HangUp {
-            // Nobody is there to answer, nor to be counted.
+            // The importer has already hung up, so it is neither served nor counted.
             drop(PeerStream::new(stream, guard, ()));
             return Ok(());
         }
@@ -160,10 +178,11 @@ impl Client {
         Ok(())
     }
 
-    /// Admits an importer, whom nobody watches yet; `None`: its user may not open anything.
+    /// Admits an importer that is not watched yet. Returns `None` if its user may not open
+    /// anything.
     ///
     /// # Errors
-    /// [`Crowded`]: there are too many.
+    /// [`Crowded`] if there are too many connections.
     pub(crate) fn admit(stream: OwnedFd, guard: Guard) -> Result<Option<Arc<Self>>, Crowded> {
         let descriptor = stream.as_raw_fd();
         let ticket = Ticket(ADMISSION.lock().number());
@@ -182,6 +201,7 @@ impl Client {
         let client = Arc::new_cyclic(|this| Self {
             stream,
             uid,
+            is_stranger: uid != rustix::process::geteuid().as_raw(),
             pid,
             seat: Mutex::new(Seat::None),
             was_attached: AtomicBool::new(false),
@@ -212,15 +232,15 @@ impl Client {
         Ok(Some(client))
     }
 
-    /// Ends the connection; the importer takes it as this process's death.
+    /// Ends the connection. The importer treats this like the death of this process.
     pub(crate) fn hang_up(&self) {
         self.stream.hang_up();
     }
 
-    /// Hangs up a client that is not attached, and forgets it.
+    /// Hangs up an unattached client, and removes it.
     fn dismiss(&self) {
         self.hang_up();
-        // Without the lock: it may be the client's last owner that lets go of it.
+        // The lock is released first, because this may drop the last reference to the client.
         let watch = self.watch.lock().take();
         drop(watch);
     }
@@ -232,7 +252,8 @@ impl Client {
             Err(BadMessage::Malformed(_)) => return self.refuse(Refusal::BadRequest, 0),
         };
         if self.was_refused.load(Ordering::Relaxed) && !request.is_of_no_context() {
-            // Asked at the same time as to be let in, so that it is no refusal of its own.
+            // The request was sent together with the refused request to attach, so this refusal is
+            // not reported separately.
             let refusal = Reply::Refused(Refusal::BadRequest).encode(serial);
             return socket::send(&self.stream, &refusal, &[]);
         }
@@ -244,7 +265,7 @@ impl Client {
                 program,
             } => {
                 let attached = self.attach(context, credential, program);
-                // Who is attached, and asks again, is refused that alone.
+                // If an attached client asks to attach again, only that request is refused.
                 let is_outside = !self.was_attached.load(Ordering::Relaxed);
                 let was_refused = attached.is_err() && is_outside;
                 self.was_refused.store(was_refused, Ordering::Relaxed);
@@ -274,7 +295,7 @@ impl Client {
         };
         match fetch {
             Ok(Fetch::Ready(fetched)) => self.answer(Ok(fetched.into()), serial),
-            // Before the driver is asked for what could not be sent.
+            // This check comes before the driver makes descriptors that could not be sent.
             Ok(Fetch::CallsDriver {
                 brings_many: true, ..
             }) if self.has_unread() => self.refuse(Refusal::Busy, serial),
@@ -297,9 +318,9 @@ impl Client {
         }
     }
 
-    /// Answers with a report, from a background thread.
+    /// Replies with a report, from a background thread.
     fn describe(&self, serial: u32, registration: Registration) -> Result<(), Errno> {
-        // Whatever contexts say of others: the report is about all of them.
+        // The report covers all contexts, so their policies for other users do not apply.
         if self.uid != rustix::process::geteuid().as_raw() {
             return self.refuse(Refusal::NotAdmitted, serial);
         }
@@ -343,9 +364,9 @@ impl Client {
         }
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
-            // Once more: to hang up would tell the importer that this process is dead.
+            // It is sent once more, because a hang-up would look like the death of this process.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
-            // More descriptors of this user are under way than one process may have.
+            // The user has more descriptors in transit than one process may have.
             Err(Errno::TOOMANYREFS) => {
                 observe::refused(Refusal::NoRoom.reason(), self.pid);
                 let refusal = Reply::Refused(Refusal::NoRoom).encode(serial);
@@ -355,11 +376,17 @@ impl Client {
         }
     }
 
-    /// Refuses many descriptors to an importer that has not taken the last ones, and to all while many
-    /// have not: what is under way counts against the descriptors of this process's user.
+    /// Refuses many descriptors to an importer that has not read the last ones. Refuses them to all
+    /// importers while too many are unread, because descriptors in transit count against the limit
+    /// of this process's user.
     fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
         let count = answer.files.len();
         if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
+            if self.is_stranger && count > 0 {
+                let has_taken = !self.has_unread();
+                let mut under_way = UNDER_WAY.lock();
+                under_way.add_few(&self.this, self.uid, count, has_taken);
+            }
             return Ok(answer);
         }
         match !self.has_unread() && self.is_under_way_with(count) {
@@ -368,13 +395,37 @@ impl Client {
         }
     }
 
-    /// Counts descriptors that go under way to the importer. Returns whether there is room for them.
+    /// Counts descriptors that will be in transit to the importer. Returns whether there is room
+    /// for them.
     fn is_under_way_with(&self, count: usize) -> bool {
         let mut under_way = UNDER_WAY.lock();
-        under_way.add(&self.this, count, Self::has_unread)
+        let stranger = self.is_stranger.then_some(self.uid);
+        under_way.add(&self.this, stranger, count, Self::has_unread)
     }
 
-    /// Returns whether answers lie unread at the importer.
+    /// Returns whether to receive the next request now. Requests of another user wait while too many
+    /// descriptors are in transit to that user. A hang-up never waits.
+    fn may_be_answered(&self) -> bool {
+        !self.is_stranger
+            || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
+            || socket::pending(&self.stream) == Pending::HangUp
+    }
+
+    /// Detaches the client. Its connection stays as long as descriptors are in transit on it.
+    fn leave(&self) {
+        self.detach();
+        if !self.is_stranger {
+            return;
+        }
+        let Some(client) = self.this.upgrade().filter(|_| self.has_unread()) else {
+            return UNDER_WAY.lock().forget(&self.this);
+        };
+        if UNDER_WAY.lock().keep(&client) {
+            look_after_left();
+        }
+    }
+
+    /// Returns whether the importer has unread replies.
     fn has_unread(&self) -> bool {
         socket::has_unread(&self.stream) != Ok(false)
     }
@@ -429,8 +480,8 @@ impl Client {
         Ok(Answer::new(reply, files))
     }
 
-    /// Checks that the client may attach where this process keeps so many descriptors for it. That cannot
-    /// change before it is attached: only the exchange thread attaches.
+    /// Checks that the client may attach where this process keeps `kept` descriptors for it. The
+    /// result stays valid until the client is attached, because only the exchange thread attaches.
     fn check_quota(&self, kept: usize) -> Result<(), Refusal> {
         let limits = limits();
         let number = self.stream.counted().0;
@@ -440,7 +491,7 @@ impl Client {
         if kept == 0 {
             return Ok(());
         }
-        // The number that the system gives next.
+        // The kernel always gives the lowest free number.
         let next = self.stream.as_fd().try_clone_to_owned();
         let next = next.map_err(|_| Refusal::NoRoom)?;
         match limits.has_room(next.as_raw_fd()) {
@@ -449,7 +500,7 @@ impl Client {
         }
     }
 
-    /// Calls `f` with the exports that the client is attached to, and its owner number there.
+    /// Calls `f` with the exports to which the client is attached, and its owner number there.
     fn with_exports<R>(
         &self,
         f: impl FnOnce(&dyn Exports, u16) -> Result<R, Refusal>,
@@ -461,7 +512,7 @@ impl Client {
         with(exports.upgrade(), |exports| f(exports, owner)).ok_or(Refusal::UnknownContext)?
     }
 
-    /// Gives up the client's place, if it has one.
+    /// Detaches the client, if it is attached.
     fn detach(&self) {
         let seat = mem::replace(&mut *self.seat.lock(), Seat::Left);
         if let Seat::Attached(exports, owner) = seat {
@@ -470,8 +521,8 @@ impl Client {
     }
 }
 
-/// Returns the answer to a request for an object. Importers ask for a mirror whether there is one or not, so
-/// that there is none is no refusal.
+/// Returns the reply to a request for an object. Importers request a mirror without knowing whether
+/// it exists, so a missing mirror is not reported as a refusal.
 fn as_answer(fetched: Result<Supply, Refusal>, is_mirror: bool) -> Result<Answer, Refusal> {
     match fetched {
         Err(none @ Refusal::Stale) if is_mirror => Ok(Answer::new(Reply::Refused(none), [])),
@@ -545,15 +596,19 @@ impl Source for Client {
 
     fn ready(&self, registration: Registration) -> Next {
         if self.is_answering.load(Ordering::Acquire) {
-            // Messages wait meanwhile, so this is the hang-up.
-            self.detach();
+            // Messages wait meanwhile, so this is a hang-up.
+            self.leave();
             return Next::Forget;
         }
+        if !self.may_be_answered() {
+            return Next::Rest;
+        }
         let mut buffer = [0; REQUEST_SIZE];
-        // One message a call: the next one is reported again, and other sources get their turn.
+        // One message is taken per call. The next one is reported again after other sources have
+        // had their turn.
         let result = match socket::receive(&self.stream, &mut buffer, self.stream.guard()) {
             Err(Errno::AGAIN | Errno::INTR) => return Next::Continue,
-            // This process is short of memory for a moment, which is not the importer's end.
+            // This process is temporarily out of memory, so the importer has not ended.
             Err(Errno::NOMEM | Errno::NOBUFS) => return Next::Rest,
             Ok(Received::Message(len, ())) => {
                 let number = self.stream.counted().0;
@@ -569,9 +624,9 @@ impl Source for Client {
         };
         match result {
             Ok(()) => Next::Continue,
-            // It hung up, does not read its answers, or makes no sense: no importer of ours.
+            // The client hung up, does not read its replies, or violates the protocol.
             Err(_) => {
-                self.detach();
+                self.leave();
                 Next::Forget
             }
         }

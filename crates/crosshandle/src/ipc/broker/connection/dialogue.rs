@@ -1,4 +1,4 @@
-//! Several questions at a time: of one opening that takes several answers, and of many openings.
+//! Several requests at a time, for one open that needs several replies, or for many opens.
 
 use super::{Answer, AskError, Connection};
 use crate::error::{Error, Result};
@@ -11,40 +11,40 @@ use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What an importer asks in several questions, and does with the answers.
+/// The requests of an importer that needs several replies, and its use of them.
 pub(crate) trait Dialogue {
-    /// Returns the next question, for `most` descriptors at most.
+    /// Returns the next request, for at most `most` descriptors.
     fn question(&mut self, most: usize) -> Request;
 
-    /// Does what can be done before the first question is answered. Not called if other threads wait to ask; who comes
-    /// then waits until it returns, and whether the exporter lives shows after it alone.
+    /// Does work that is possible before the reply to the first request. Not called if other
+    /// threads wait for their turn. Threads that arrive during the call wait until it returns, and
+    /// only then is the exporter's death noticed.
     fn meanwhile(&mut self) {}
 
-    /// Looks at the answer to the question that was returned last; returns whether there is another
-    /// question.
+    /// Checks the reply to the latest request, and returns whether there is another request.
     fn look(&mut self, answer: &Answer) -> Result<bool>;
 
-    /// Takes the answer that was looked at last.
+    /// Takes the reply that was checked last.
     fn take(&mut self, answer: Answer) -> Result<()>;
 
-    /// Returns whether there was an answer already.
+    /// Returns whether a reply has been received.
     fn has_begun(&self) -> bool;
 }
 
-/// Descriptors that openings of memory of pieces may have at a time, in this process.
+/// Number of descriptors that all opens of memory in pieces currently use in this process.
 static TAKEN: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
-/// A part of those, until drop.
+/// A share of the descriptors for opens of memory in pieces, which is returned on drop.
 #[derive(Default)]
 struct DescriptorShare {
-    /// The number that an answer may bring; 0 if no part was taken.
+    /// Maximum number of descriptors in a reply, or 0 if no share is taken.
     most: usize,
 }
 
 impl DescriptorShare {
-    /// Takes what there is, up to the descriptors of one answer in hand and one under way. Never waits:
-    /// an opening goes on with one piece at a time. What an earlier call took is given back first, so that an
-    /// opening that began among many has more when they are over.
+    /// Takes the available descriptors, at most enough for one received reply and one reply in
+    /// transit. Never waits, because an open can always continue with one piece at a time. The
+    /// earlier share is returned first, so an open gets more when concurrent opens are over.
     fn renew(&mut self) -> usize {
         TAKEN.fetch_sub(2 * std::mem::take(&mut self.most), Ordering::Relaxed);
         let limit = getrlimit(Resource::Nofile).current;
@@ -65,24 +65,24 @@ impl Drop for DescriptorShare {
 }
 
 impl Connection {
-    /// Asks what a dialogue wants to know. The next question is asked before the dialogue takes an answer, so
-    /// that both sides work at the same time; unless other threads wait to ask, who have their turn then.
-    /// The time that the dialogue takes does not count.
+    /// Sends the requests of a dialogue, and passes the replies to it. The next request is sent
+    /// before the dialogue takes a reply, so that both sides work at the same time. If other
+    /// threads wait, they get their turn instead. The dialogue's own time does not count.
     pub(crate) fn converse(
         &self,
         dialogue: &mut impl Dialogue,
         deadline: &OpenDeadline,
     ) -> Result<()> {
-        // Whether the memory consists of pieces, the first answer shows. Its question is for as many as there
-        // may be, as the one that was sent ahead is.
+        // Only the first reply shows whether the memory consists of pieces. Its request asks for
+        // the maximum, like a request that was sent ahead.
         let mut share = DescriptorShare::default();
         let mut most = MAX_DESCRIPTORS;
-        // What this process was seen to have room for.
+        // Number of descriptors for which this process has had room.
         let mut room = MAX_DESCRIPTORS;
         let mut is_last_attempt = false;
         let mut turn = self.await_turn(deadline)?;
         let mut asked = dialogue.question(most);
-        self.send(asked, &mut turn)?;
+        self.send(asked, &mut turn, deadline)?;
         if !self.has_waiting() {
             deadline.excluding(|| dialogue.meanwhile());
         }
@@ -107,11 +107,11 @@ impl Connection {
                         false => {
                             turn.renew();
                             asked = dialogue.question(most);
-                            self.send(asked, &mut turn)?;
+                            self.send(asked, &mut turn, deadline)?;
                             Some(turn)
                         }
                     };
-                    // If it fails, the answer that is under way is told from later ones by its number.
+                    // If this fails, the reply in transit is recognized by its number.
                     deadline.excluding(|| dialogue.take(answer))?;
                     if is_over {
                         return Ok(());
@@ -121,7 +121,7 @@ impl Connection {
                         None => {
                             let mut turn = self.await_turn(deadline)?;
                             asked = dialogue.question(most);
-                            self.send(asked, &mut turn)?;
+                            self.send(asked, &mut turn, deadline)?;
                             turn
                         }
                     };
@@ -137,13 +137,15 @@ impl Connection {
                     most /= 2;
                     room = most;
                 }
-                // What had no room may have been an answer that nobody waits for, with more than one.
+                // The reply without room may have belonged to an abandoned request with more
+                // descriptors.
                 AskError::NoDescriptors if !is_last_attempt => is_last_attempt = true,
                 failure => return Err(self.explain_failure(failure)),
             }
             if deadline.get().is_over() {
                 return Err(match failure {
-                    // One for which there are too many connections has no other question to ask.
+                    // A client that is refused because of too many connections has no other request
+                    // to send.
                     AskError::Refused(Refusal::Busy) => Error::LimitReached {
                         what: "the exporter has too many descriptors under way to other processes"
                             .into(),
@@ -159,14 +161,18 @@ impl Connection {
             }
             turn = self.await_turn(deadline)?;
             asked = dialogue.question(most);
-            self.send(asked, &mut turn)?;
+            self.send(asked, &mut turn, deadline)?;
         }
     }
 
-    /// Asks several questions, and hands each answer on. Some are asked ahead, so that both sides work at the
-    /// same time, unless other threads wait to ask. Ends at the first refusal; answers that are under way then are
-    /// told from later ones by their numbers. `meanwhile` gets the place of a question before its answer is waited for,
-    /// unless other threads wait to ask; who comes then waits until it returns. The time that both take does not count.
+    /// Sends several requests, and passes each reply to `take`. Some requests are sent ahead, so
+    /// that both sides work at the same time, unless other threads wait for their turn. The
+    /// operation ends at the first refusal, and replies still in transit are recognized by their
+    /// numbers.
+    ///
+    /// `meanwhile` gets the index of a request before the wait for its reply, unless other threads
+    /// wait. Threads that arrive during the call wait until it returns. The time of both callbacks
+    /// does not count.
     pub(crate) fn ask_each(
         &self,
         requests: &[Request],
@@ -183,7 +189,7 @@ impl Connection {
                 && let Some((place, request)) = rest.next()
             {
                 turn.renew();
-                self.send(*request, &mut turn)?;
+                self.send(*request, &mut turn, deadline)?;
                 asked.push_back((place, *request, turn.serial, turn.early.take()));
             }
             let Some((place, request, serial, early)) = asked.pop_front() else {

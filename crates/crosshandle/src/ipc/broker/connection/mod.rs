@@ -1,4 +1,4 @@
-//! The importer's side: asks an exporter's broker.
+//! The importer's connection to an exporter's broker.
 
 mod dialogue;
 
@@ -28,12 +28,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-/// Who answers for an exporter's objects.
+/// The process that serves an exporter's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Route {
     /// The exporter itself.
     Exporter,
-    /// The holder to which it has handed memory over.
+    /// The holder to which the exporter has handed memory over.
     Holder,
 }
 
@@ -45,46 +45,46 @@ impl Route {
         }
     }
 
-    /// Returns the exporter whose liveness lock tells whether somebody will answer. A holder's death
-    /// shows at once: its socket hangs up.
+    /// Returns the exporter whose liveness lock shows whether it will reply. A holder's death shows
+    /// at once, because its socket hangs up.
     fn watched(self, exporter: u64) -> Option<u64> {
         (self == Self::Exporter).then_some(exporter)
     }
 }
 
-/// A connection to the broker of one exporting process, or of its holder.
+/// A connection to the broker of one exporting process, or to its holder.
 pub(crate) struct Connection {
     stream: Arc<PeerStream>,
-    /// One question at a time.
+    /// The state of the requests, of which only one thread sends any at a time.
     questions: Mutex<Questions>,
-    /// Notified when a question is over and other threads wait to ask.
+    /// Notified when a turn has ended and other threads wait for theirs.
     question_over: Condvar,
-    /// The exporter's user.
+    /// The exporter's user id.
     uid: u32,
-    /// Whether the exporter is another copy of this library in this very process.
+    /// Whether the exporter is another copy of this library in this process.
     is_self: bool,
     /// The exporter's process id, for messages.
     pid: u32,
-    /// The exporter's process id in this process's PID namespace; 0 if it has none there.
+    /// The exporter's process id in this process's PID namespace, or 0 if it has none there.
     peer_pid: u32,
     has_hung_up: AtomicBool,
     directory: PathBuf,
-    /// The exporter, unless its holder is connected.
+    /// The exporter, unless this is a connection to its holder.
     watched: Option<u64>,
 }
 
-/// An exporter's answer, and what came along.
+/// An exporter's reply, with its pieces and descriptors.
 pub(crate) struct Answer {
     pub(crate) reply: Reply,
     pub(crate) pieces: Option<PieceTable>,
     pub(crate) granted: Granted<PeerDescriptor>,
 }
 
-/// Why there is no answer.
+/// The reason why there is no reply.
 enum AskError {
-    /// The exporter refuses.
+    /// The exporter refused the request.
     Refused(Refusal),
-    /// This process had no room for the answer's descriptors. The answer was dropped.
+    /// This process had no room for the reply's descriptors. The reply was discarded.
     NoDescriptors,
     Error(Error),
 }
@@ -95,17 +95,17 @@ impl From<Error> for AskError {
     }
 }
 
-/// The right to ask, until this is dropped.
+/// The right to send requests, until this is dropped.
 struct QuestionTurn<'a> {
     connection: &'a Connection,
-    /// The number of the question.
+    /// Number of the current request.
     serial: Serial,
-    /// The question, if it may have been answered before an earlier answer was read.
+    /// The request, if the exporter may have replied to it before an earlier reply was read.
     early: Option<Request>,
 }
 
 impl QuestionTurn<'_> {
-    /// Takes the number of another question.
+    /// Takes the number for another request.
     fn renew(&mut self) {
         self.serial = self.connection.questions.lock().next();
     }
@@ -116,7 +116,7 @@ impl Drop for QuestionTurn<'_> {
         let mut questions = self.connection.questions.lock();
         questions.is_busy = false;
         if !questions.waiting.is_empty() {
-            // One of them is next, and there are few.
+            // All are woken, because one of them is next and there are few.
             self.connection.question_over.notify_all();
         }
     }
@@ -124,14 +124,14 @@ impl Drop for QuestionTurn<'_> {
 
 #[derive(Default)]
 struct Questions {
-    /// The number of the latest question.
+    /// Number of the latest request.
     serial: Serial,
-    /// Whether a thread is asking.
+    /// Whether a thread has the turn.
     is_busy: bool,
-    /// The threads that wait to ask, by their places in the order in which they came.
+    /// The threads that wait for their turn, in the order of their arrival.
     waiting: VecDeque<u64>,
     next_place: u64,
-    /// A question that was sent before its turn, and its number.
+    /// A request that was sent ahead of its turn, and its number.
     ahead: Option<(Request, Serial)>,
 }
 
@@ -143,8 +143,8 @@ impl Questions {
 }
 
 impl Connection {
-    /// Connects to exporter `exporter` or its holder, found in one of the usual directories or in
-    /// `directory`.
+    /// Connects to exporter `exporter` or its holder, which is found in one of the usual
+    /// directories or in `directory`.
     pub(crate) fn open(
         exporter: u64,
         pid: u32,
@@ -171,7 +171,7 @@ impl Connection {
                     continue;
                 }
                 Err(Errno::TIMEDOUT) => {
-                    // Not connected, so only the handle says who it is.
+                    // There is no connection, so only the handle identifies the exporter.
                     return Err(Error::NoAnswer {
                         doing: "connecting to the exporter,",
                         pid,
@@ -181,7 +181,7 @@ impl Connection {
                 Err(errno) => return Err(Error::os("connecting to the exporter")(errno)),
             };
             let stream = PeerStream::new(stream, Guard::Look, ());
-            // The key goes only to whom the policy trusts.
+            // The key is sent only to an exporter that the policy admits.
             let peer = socket::peer(&stream).map_err(Error::os("asking who the exporter is"))?;
             let Peer {
                 uid,
@@ -215,19 +215,19 @@ impl Connection {
         })
     }
 
-    /// Returns the socket, to be watched for a hang-up.
+    /// Returns the socket, which the caller watches for a hang-up.
     pub(crate) fn stream(&self) -> Arc<PeerStream> {
         Arc::clone(&self.stream)
     }
 
-    /// Asks a question, and waits for the answer, with whatever comes along.
+    /// Sends a request, and waits for the reply with its descriptors.
     pub(crate) fn ask(&self, request: Request, deadline: &OpenDeadline) -> Result<Answer> {
         let mut turn = self.await_turn(deadline)?;
-        self.send(request, &mut turn)?;
+        self.send(request, &mut turn, deadline)?;
         self.finish(turn, request, deadline)
     }
 
-    /// Waits for the answer to the question of a turn, and ends the turn.
+    /// Waits for the reply to the request of a turn, and ends the turn.
     fn finish(
         &self,
         mut turn: QuestionTurn<'_>,
@@ -239,8 +239,9 @@ impl Connection {
         answer.map_err(|failure| self.explain_failure(failure))
     }
 
-    /// Asks a question whose answer comes with `N` descriptors, and at the same time the one that is likely to be asked
-    /// next: its answer is there sooner. If another one is asked next, the answer to this one is dropped.
+    /// Sends a request whose reply carries `N` descriptors, and at the same time the likely `next`
+    /// request, so that its reply arrives sooner. If a different request follows, the reply to
+    /// `next` is discarded.
     pub(crate) fn ask_before<const N: usize>(
         &self,
         request: Request,
@@ -248,24 +249,24 @@ impl Connection {
         deadline: &OpenDeadline,
     ) -> Result<(Reply, [PeerDescriptor; N])> {
         let mut turn = self.await_turn(deadline)?;
-        self.send(request, &mut turn)?;
+        self.send(request, &mut turn, deadline)?;
         if let Some(next) = next {
             let serial = self.questions.lock().next();
-            self.transmit(next, serial)?;
+            self.transmit(next, serial, deadline.get())?;
             self.questions.lock().ahead = Some((next, serial));
         }
         let answer = self.finish(turn, request, deadline)?;
         if answer.pieces.is_some() {
-            return Err(Error::Protocol("it answers another question"));
+            return Err(Error::Protocol("it does not match the request"));
         }
         let granted = answer.granted.into_vec().try_into();
         let granted =
-            granted.map_err(|_| Error::Protocol("it came with another number of descriptors"))?;
+            granted.map_err(|_| Error::Protocol("it has a wrong number of descriptors"))?;
         Ok((answer.reply, granted))
     }
 
-    /// Asks a question whose answer comes with `N` descriptors of memory, and at the same time the next
-    /// one, if there is one, as [`ask_before`](Self::ask_before) does.
+    /// Sends a request whose reply carries `N` descriptors of memory, and at the same time the
+    /// `next` request, like [`ask_before`](Self::ask_before).
     pub(crate) fn ask_for_memory<const N: usize>(
         &self,
         request: Request,
@@ -279,41 +280,40 @@ impl Connection {
             .collect();
         match memory.map(TryInto::try_into) {
             Ok(Ok(memory)) => Ok((reply, memory)),
-            _ => Err(Error::Protocol(
-                "it came with a descriptor that is no memory",
-            )),
+            _ => Err(Error::Protocol("it has a descriptor that is not memory")),
         }
     }
 
-    /// Returns whether a question found that the exporter had hung up. A living one does that to
-    /// connections that it has no room for.
+    /// Returns whether a request found that the exporter had hung up. A living exporter hangs up on
+    /// connections for which it has no room.
     pub(crate) fn has_hung_up(&self) -> bool {
         self.has_hung_up.load(Ordering::Relaxed)
     }
 
-    /// Returns the user that the exporter runs as.
+    /// Returns the user id of the exporter.
     pub(crate) fn uid(&self) -> u32 {
         self.uid
     }
 
-    /// Returns the process that answers, by its number in this process's PID namespace; 0 if it has none
-    /// there.
+    /// Returns the process id of the replying process in this process's PID namespace, or 0 if it
+    /// has none there.
     pub(crate) fn peer_pid(&self) -> u32 {
         self.peer_pid
     }
 
-    /// Returns whether the exporter is another copy of this library in this very process.
+    /// Returns whether the exporter is another copy of this library in this process.
     pub(crate) fn is_self(&self) -> bool {
         self.is_self
     }
 
-    /// Ends the connection, even if a forked child has a copy of it; dropping it would not end that
-    /// one.
+    /// Ends the connection, even if a forked child has a copy of it. Dropping would not end such a
+    /// copy.
     pub(crate) fn hang_up(&self) {
         self.stream.hang_up();
     }
 
-    /// Waits until no other thread asks, and those that waited before have asked, and returns the right to ask.
+    /// Waits until no other thread has the turn and all earlier threads have had theirs, and
+    /// returns the turn.
     fn await_turn(&self, deadline: &OpenDeadline) -> Result<QuestionTurn<'_>> {
         let mut questions = self.questions.lock();
         let place = questions.next_place;
@@ -329,13 +329,13 @@ impl Connection {
         questions.waiting.retain(|other| *other != place);
         if let Err(errno) = waited {
             drop(questions);
-            // Whoever is next now may have been told before.
+            // The thread that is next now may have been notified before.
             self.question_over.notify_all();
             return Err(match errno {
                 Errno::TIMEDOUT => {
-                    self.no_answer("waiting for an earlier question to the exporter,")
+                    self.no_answer("waiting for an earlier request to the exporter,")
                 }
-                errno => Error::os("waiting for an earlier question to the exporter")(errno),
+                errno => Error::os("waiting for an earlier request to the exporter")(errno),
             });
         }
         questions.is_busy = true;
@@ -348,15 +348,15 @@ impl Connection {
         })
     }
 
-    /// Returns whether other threads wait to ask.
+    /// Returns whether other threads wait for their turn.
     pub(crate) fn has_waiting(&self) -> bool {
         !self.questions.lock().waiting.is_empty()
     }
 
-    /// Makes the error for an exporter that does not answer in time.
+    /// Makes the error for an exporter that does not reply in time.
     fn no_answer(&self, doing: &'static str) -> Error {
         let (pid, program) = match self.peer_pid {
-            // It has no number here, so nothing shows its program.
+            // The exporter has no process id here, so its program is unknown.
             0 => (self.pid, String::new()),
             pid => (pid, process::program_of(pid)),
         };
@@ -379,8 +379,13 @@ impl Connection {
         }
     }
 
-    /// Sends a question, unless it was sent ahead.
-    fn send(&self, request: Request, turn: &mut QuestionTurn<'_>) -> Result<()> {
+    /// Sends a request, unless it was sent ahead.
+    fn send(
+        &self,
+        request: Request,
+        turn: &mut QuestionTurn<'_>,
+        deadline: &OpenDeadline,
+    ) -> Result<()> {
         if let Some((ahead, serial)) = self.questions.lock().ahead.take()
             && ahead == request
         {
@@ -388,13 +393,25 @@ impl Connection {
             turn.early = Some(request);
             return Ok(());
         }
-        self.transmit(request, turn.serial)
+        self.transmit(request, turn.serial, deadline.get())
     }
 
-    fn transmit(&self, request: Request, serial: Serial) -> Result<()> {
-        match socket::send(&self.stream, &request.encode(serial), &[]) {
-            // It has hung up, but may have said before why.
+    fn transmit(&self, request: Request, serial: Serial, deadline: Deadline) -> Result<()> {
+        let message = request.encode(serial);
+        // The queue of an exporter that is stopped fills up with abandoned requests.
+        let sent = match socket::send(&self.stream, &message, &[]) {
+            Err(Errno::AGAIN) => wait(deadline, &self.directory, self.watched, |slice| {
+                socket::send_until(&self.stream, &message, &[], slice)
+            }),
+            sent => sent,
+        };
+        match sent {
+            // The exporter has hung up, but may have sent the reason before.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => Ok(()),
+            Err(Errno::OWNERDEAD) => Err(Error::ExporterGone { pid: self.pid }),
+            Err(Errno::TIMEDOUT) => {
+                Err(self.no_answer("waiting for the exporter to read requests,"))
+            }
             Err(errno) => Err(self.lost(errno)),
         }
     }
@@ -410,10 +427,10 @@ impl Connection {
             turn.early = Some(request);
         }
         match (answer.reply, turn.early.take()) {
-            // It was asked before the last answer was read: see `Client::within_bounds`.
+            // The request was sent before the last reply was read (see `Client::within_bounds`).
             (Reply::Refused(Refusal::Busy), Some(request)) => {
                 turn.renew();
-                self.transmit(request, turn.serial)?;
+                self.transmit(request, turn.serial, deadline)?;
                 self.receive(turn, request, deadline)
             }
             (Reply::Refused(refusal), _) => Err(AskError::Refused(refusal)),
@@ -421,8 +438,8 @@ impl Connection {
         }
     }
 
-    /// Waits for the answer to the question of this turn, which may be a refusal. Returns whether answers to
-    /// earlier questions came before it, too.
+    /// Waits for the reply to the request of this turn, which may be a refusal. Also returns
+    /// whether late replies to earlier requests came before it.
     fn receive_any(
         &self,
         turn: &QuestionTurn<'_>,
@@ -432,8 +449,9 @@ impl Connection {
         let mut was_reset = false;
         let mut buffer = [0; MAX_REPLY_MESSAGE];
         loop {
-            let late = || self.no_answer("waiting for the answer of the exporter,");
-            // Also of late answers to questions that were given up, which may come with many.
+            let late = || self.no_answer("waiting for the exporter's reply,");
+            // Late replies to abandoned requests may carry many descriptors, so the maximum is
+            // accepted.
             let mut receive =
                 |slice| socket::receive_until(&self.stream, &mut buffer, MAX_DESCRIPTORS, slice);
             let received = match look_for_a_moment(&mut receive) {
@@ -443,18 +461,18 @@ impl Connection {
             let (len, granted) = match received {
                 Ok(Received::Message(len, granted)) => (len, granted),
                 Ok(Received::Unwanted) => {
-                    return Err(Error::Protocol("it came with too many descriptors").into());
+                    return Err(Error::Protocol("it has too many descriptors").into());
                 }
                 Ok(Received::HungUp) => return Err(self.gone().into()),
-                // For good, so no other connection would do.
+                // The exporter is dead permanently, so another connection would not help.
                 Err(Errno::OWNERDEAD) => return Err(Error::ExporterGone { pid: self.pid }.into()),
                 Err(Errno::TIMEDOUT) => return Err(late().into()),
-                // It has not read the question, but its last words are still there to be read.
+                // The exporter has not read the request, but its last message can still be read.
                 Err(Errno::CONNRESET) if !was_reset => {
                     was_reset = true;
                     continue;
                 }
-                // Left in the queue, it would be in the way of every other answer.
+                // If it stayed in the queue, it would block every other reply.
                 Err(Errno::MFILE) => {
                     self.discard_next()?;
                     return Err(AskError::NoDescriptors);
@@ -463,7 +481,7 @@ impl Connection {
             };
             match Reply::read(&buffer[..len]) {
                 Ok((reply, of, pieces))
-                    // The broker could not even read the question.
+                    // Number 0 means that the broker could not even read the request.
                     if of == turn.serial || (of == 0 && matches!(reply, Reply::Refused(_))) =>
                 {
                     let answer = Answer {
@@ -473,22 +491,24 @@ impl Connection {
                     };
                     return Ok((answer, has_dropped));
                 }
-                // Late: it belongs to a question that was given up.
+                // This late reply belongs to an abandoned request.
                 Ok(_) if !deadline.is_over() => {
                     has_dropped = true;
                 }
                 Ok(_) => return Err(late().into()),
                 Err(BadMessage::Version) => {
-                    return Err(Error::Protocol("it is of another version").into());
+                    return Err(Error::Protocol("it has another version").into());
                 }
                 Err(BadMessage::Malformed(what)) => return Err(Error::Protocol(what).into()),
             }
         }
     }
 
-    /// Drops the next message, whose descriptors this process has no room for, and waits until that is done.
+    /// Discards the next message, for whose descriptors this process has no room, and waits until
+    /// that is done.
     fn discard_next(&self) -> Result<()> {
-        /// Takes the message when dropped: that closes descriptors that a peer chose, which may block.
+        /// Takes the message when dropped. This closes descriptors that a peer chose, which may
+        /// block.
         struct Discard(Arc<PeerStream>, SyncSender<()>);
         impl Drop for Discard {
             fn drop(&mut self) {
@@ -497,10 +517,10 @@ impl Connection {
             }
         }
         let (done, is_done) = sync_channel(1);
-        // Behind those of its descriptors that were received.
+        // It is queued behind the message's descriptors that were received.
         dispose(Discard(self.stream(), done));
         if is_done.recv_timeout(DISCARD_WAIT).is_err() {
-            // Its queue belongs to the other thread now.
+            // The other thread now owns the socket's queue.
             self.hang_up();
             return Err(Error::TimedOut("closing what the exporter sent"));
         }
@@ -517,8 +537,8 @@ impl Connection {
 
     fn explain(&self, refusal: Refusal) -> Error {
         match refusal {
-            Refusal::BadRequest => Error::Protocol("it did not understand the question"),
-            Refusal::Version => Error::Protocol("it is of another version"),
+            Refusal::BadRequest => Error::Protocol("the exporter did not understand the request"),
+            Refusal::Version => Error::Protocol("it has another version"),
             Refusal::UnknownContext => Error::ExporterGone { pid: self.pid },
             Refusal::NotAdmitted => Error::NotAdmitted {
                 uid: rustix::process::geteuid().as_raw(),
@@ -544,8 +564,8 @@ impl Connection {
     }
 }
 
-/// Calls `attempt` without waiting, over and over for a moment, until it does something else than time out: an answer
-/// takes the exporter some microseconds, and being woken would take this thread longer than that.
+/// Retries `attempt` without blocking for a moment, while it times out. An exporter needs some
+/// microseconds for a reply, and waking this thread would take longer.
 fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -> Result<R, Errno> {
     static HAS_OTHER_CPUS: PerProcess<OnceLock<bool>> = PerProcess::new(OnceLock::new);
     let has_others = || thread::available_parallelism().is_ok_and(|cpus| cpus.get() > 1);
@@ -561,15 +581,15 @@ fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -
     }
 }
 
-/// Calls `attempt` with a deadline until it does something else than time out, until `deadline`. Looks
-/// now and then whether the exporter is dead, though somebody has its socket: [`Errno::OWNERDEAD`].
+/// Retries `attempt` while it times out, until `deadline`. Checks at intervals whether the exporter
+/// is dead although another process has its socket, and then fails with [`Errno::OWNERDEAD`].
 fn wait<R>(
     deadline: Deadline,
     directory: &Path,
     exporter: Option<u64>,
     mut attempt: impl FnMut(Deadline) -> Result<R, Errno>,
 ) -> Result<R, Errno> {
-    // Each attempt obeys it too.
+    // Each attempt applies this deadline too.
     let deadline = interrupt::deadline(deadline);
     loop {
         let slice = deadline.min(Deadline::after(EXPORTER_LOOK_INTERVAL));

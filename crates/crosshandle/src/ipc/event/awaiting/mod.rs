@@ -1,8 +1,8 @@
-//! Awaited signals: what futures, callbacks and notifiers wait for without a thread each.
+//! Awaited signals: futures, callbacks and notifiers wait for them without a thread each.
 //!
-//! One thread of the process, `xh-await`, sleeps on all of them at once (`thread.rs`). Others leave
-//! it messages. It alone has the set of awaited signals (`event_protocol/await_set.rs`), so that
-//! registering and cancelling take no lock but the inbox's.
+//! One thread of the process, `xh-await`, sleeps on all of them at once (`thread.rs`). Other
+//! threads send it messages through an inbox. Only this thread uses the set of awaited signals
+//! (`event_protocol/await_set.rs`), so registering and cancelling take no lock except the inbox's.
 
 mod thread;
 
@@ -17,18 +17,19 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Who is told that an awaited signal has finished.
+/// An object that is notified when an awaited signal has finished.
 pub(crate) trait Waiter: Send + Sync {
-    /// Takes note of the result of the signal. Called once at most, by the thread that serves all
-    /// waiters, without a lock: it must not block.
+    /// Receives the result of the signal. The thread that serves all waiters calls it at most once
+    /// and without a lock. It must not block.
     fn tell(&self, result: Result<()>);
 }
 
-/// An awaited signal. Dropping this cancels it: a waiter that is not being told already is never told.
+/// An awaited signal. Dropping this cancels it: a waiter that is not being notified yet is never
+/// notified.
 #[derive(Debug)]
 pub(crate) struct Await {
     key: AwaitKey,
-    /// Whether the waiter was told or the signal was cancelled, whichever comes first.
+    /// Whether the waiter was notified or the signal was cancelled, whichever came first.
     is_over: Arc<AtomicBool>,
     birth: Birth,
 }
@@ -39,7 +40,7 @@ struct Entry {
     is_over: Arc<AtomicBool>,
 }
 
-/// What others tell the thread.
+/// A message from another thread to the thread of awaited signals.
 enum Message {
     Add {
         key: AwaitKey,
@@ -69,11 +70,13 @@ impl Subject for Arc<EventCore> {
 }
 
 impl Await {
-    /// Has a waiter told when a signal of an event, submitted or not, has finished or never will. Until
-    /// then the event stays open. `number` should be pending: this does not look.
+    /// Arranges that `waiter` is notified when a signal of an event has finished or never will. The
+    /// signal may not be submitted yet. Until then the event stays open. The caller should have
+    /// checked that `number` is pending.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system starts no thread; [`Error::Unsupported`] for an event that a forked child has inherited.
+    /// [`Error::LimitReached`] if the system cannot start a thread, and [`Error::Unsupported`] for
+    /// an event that a forked child has inherited.
     pub(crate) fn begin(
         core: &Arc<EventCore>,
         number: u64,
@@ -99,9 +102,9 @@ impl Await {
         })
     }
 
-    /// Lets the signal be awaited without anybody keeping this.
+    /// Keeps the signal awaited after this value is dropped.
     pub(crate) fn detach(mut self) {
-        // Nobody looks at the new one.
+        // The new flag is used by no other code.
         self.is_over = Arc::new(AtomicBool::new(true));
     }
 }
@@ -109,7 +112,7 @@ impl Await {
 impl Drop for Await {
     fn drop(&mut self) {
         if !self.is_over.swap(true, Ordering::SeqCst) && !self.birth.is_inherited() {
-            // So that the event is closed now. The thread runs as long as anything is awaited.
+            // The message lets the event close now. The thread runs while any signal is awaited.
             let _ = send(Message::Remove(self.key));
         }
     }
@@ -119,7 +122,7 @@ impl Drop for Await {
 fn send(message: Message) -> Result<()> {
     let mut inbox = INBOX.lock();
     if !inbox.is_served {
-        // Under the lock, so that it is started once; it waits for the lock.
+        // The lock ensures that the thread is started once. The new thread waits for the lock.
         ThreadKind::Await.start(thread::run)?;
         inbox.is_served = true;
     }
@@ -132,7 +135,8 @@ fn send(message: Message) -> Result<()> {
     Ok(())
 }
 
-/// Takes what others have left. With `or_end`, an empty inbox ends the thread: `None`.
+/// Takes all messages from the inbox. With `or_end`, returns `None` if the inbox is empty, and then
+/// the thread must end.
 fn receive(or_end: bool) -> Option<Vec<Message>> {
     let mut inbox = INBOX.lock();
     if or_end && inbox.messages.is_empty() {

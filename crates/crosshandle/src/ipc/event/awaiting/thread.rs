@@ -15,14 +15,14 @@ thread_local! {
     static IS_OWN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns whether the calling thread is this one.
+/// Returns whether the calling thread is the thread of awaited signals.
 pub(super) fn is_own() -> bool {
     IS_OWN.get()
 }
 
 type Set = AwaitSet<Arc<EventCore>, Entry>;
 
-/// The sleeps of the thread on words of events.
+/// The thread's sleeps on words of events.
 struct WordSleeps(SleepSet);
 
 impl Sleeps for WordSleeps {
@@ -45,7 +45,7 @@ fn std_word(word: &AtomicU64) -> &AtomicU64 {
     word
 }
 
-/// Serves waiters until there have been none for a while.
+/// Serves waiters until there have been none for some time.
 pub(super) fn run() {
     IS_OWN.set(true);
     let mut sleeps = WordSleeps(SleepSet::new(&SERVER_WORD));
@@ -54,7 +54,7 @@ pub(super) fn run() {
     let mut idle_since = None;
     let mut seen_alarms = alarms();
     loop {
-        // Before the messages are read, so that whatever comes later ends the sleep.
+        // This value is read before the messages, so that any later message ends the sleep.
         let before = (SERVER_WORD.load(Ordering::SeqCst) >> 32) as u32;
         let now = Instant::now();
         let is_idle_time_over = idle_since.is_some_and(|since| now - since >= AWAIT_IDLE);
@@ -63,7 +63,7 @@ pub(super) fn run() {
         };
         let has_messages = !messages.is_empty();
         {
-            // The last reference to an event may be dropped here: that is handed on.
+            // The last reference to an event may be dropped here, and then a job drops it.
             let _announced = driver_jobs::announce();
             for message in messages {
                 attend(message, &mut set, &mut sleeps);
@@ -73,7 +73,7 @@ pub(super) fn run() {
             }
             let alarmed = alarms();
             if std::mem::replace(&mut seen_alarms, alarmed) != alarmed {
-                // Something has happened that no word tells.
+                // Something happened that changes no word, such as a death.
                 set.look_at_all(&mut sleeps);
             }
             set.look(now, &mut sleeps);
@@ -82,8 +82,9 @@ pub(super) fn run() {
             settled.into_iter().for_each(tell);
             if has_messages || has_settled {
                 idle_since = None;
-                // Waiters that were told or let go of may have left messages, for which nobody wakes this
-                // thread. However many come, what is awaited already has its turn, too.
+                // Notified or dropped waiters may have left messages, which do not wake this
+                // thread. However many messages arrive, the signals that are already awaited are
+                // also served.
                 sleeps.0.poll(&mut woken);
                 continue;
             }
@@ -95,7 +96,7 @@ pub(super) fn run() {
             }
             false => set.time_until_look(now),
         };
-        // A function that is to be called may wait for a thread, and nobody else look after it.
+        // A callback may wait for a missing thread, and no other thread would start it.
         if background::start_missing_threads() {
             idle_since = None;
             limit = limit.min(START_RETRY);
@@ -116,7 +117,7 @@ fn attend(message: Message, set: &mut Set, sleeps: &mut WordSleeps) {
     }
 }
 
-/// Tells a waiter the result of its signal.
+/// Notifies a waiter of the result of its signal.
 fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     let Settled {
         subject: core,
@@ -126,7 +127,8 @@ fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     } = settled;
     if !is_over.swap(true, Ordering::SeqCst) {
         let result = result.map_err(|error| core.error_of(number, error));
-        // A panic of the program's code costs this waiter, and not the thread that serves all.
+        // A panic of the program's code affects only this waiter, and not the thread that serves
+        // all waiters.
         contain(move || waiter.tell(result));
     } else {
         drop_contained(waiter);
@@ -134,7 +136,7 @@ fn tell(settled: Settled<Arc<EventCore>, Entry>) {
     let_go(core);
 }
 
-/// Drops a waiter or its entry. Waiters hold values of the program, whose drops may panic, too.
+/// Drops a waiter or its entry. Waiters hold values of the program, whose drops may panic.
 fn drop_contained<T>(value: T) {
     contain(move || drop(value));
 }
