@@ -20,6 +20,10 @@ const JOBS: &str = "6";
 const LEVEL_ZERO_CASES: &str = "80";
 /// Time after which the sample on Level Zero ends, in minutes, even if cases remain.
 const LEVEL_ZERO_MINUTES: &str = "1";
+/// Approximate number of attacks in a whole siege of a holder.
+const SIEGE_ATTACKS: u64 = 60;
+/// Longest time of each of them, in milliseconds.
+const MAX_ATTACK_MILLIS: u64 = 5_000;
 
 /// Builds the harness with `--cfg fault_steps`, and keeps its programs in a directory of their own,
 /// because other builds replace them.
@@ -92,7 +96,9 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "faults at every step", command).run_noting(last_line)?;
     let words = ["faults", "--programs", "--sample", "--jobs", JOBS];
     let command = harness(workspace, &words);
-    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)
+    Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)?;
+    let command = harness(workspace, &["holders", "--sample"]);
+    Step::new(workspace, "holders under siege", command).run_noting(last_line)
 }
 
 /// Runs a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
@@ -122,9 +128,17 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(output.lines().next_back().map(str::to_owned))
 }
 
-/// Replaces this process by a soak of this many minutes.
+/// Besieges a holder for at most a third of this many minutes. Then replaces this process by a soak
+/// of this many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
     build(workspace)?;
+    let length = (minutes * 60_000 / 3 / SIEGE_ATTACKS).clamp(300, MAX_ATTACK_MILLIS);
+    let siege = harness(workspace, &["holders", "--millis", &length.to_string()]).status();
+    match siege {
+        Ok(status) if status.success() => {}
+        Ok(status) => return Err(format!("holders under siege: {status}")),
+        Err(error) => return Err(format!("cannot besiege a holder: {error}")),
+    }
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];
     let error = harness(workspace, &words).args(["--jobs", "2"]).exec();

@@ -1,5 +1,5 @@
-//! The error type of the crate. A new variant gets its line in [`Error::kind`], and a result of
-//! Unified Runtime in `crates/ur-adapter/src/abi/failure.rs`.
+//! The error type of the crate. A new variant needs a line in [`Error::kind`] and a Unified Runtime
+//! result in `crates/ur-adapter/src/abi/failure.rs`.
 
 use crate::handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
@@ -14,23 +14,23 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate. Its text says what went wrong, and what to do about it.
 ///
-/// Callers that only need to react look at the [`kind`](Self::kind) or ask the predicates
+/// Programs that react to errors use the [`kind`](Self::kind) or the predicates
 /// ([`is_timeout`](Self::is_timeout), [`is_peer_dead`](Self::is_peer_dead), …).
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The bytes or text are not a handle of the wanted kind.
+    /// The bytes or text are not a handle of the expected kind.
     #[error(transparent)]
     Handle(#[from] HandleError),
 
-    /// The handle was made on another machine, or before this one was started again.
+    /// The handle was made on another machine, or before this machine's last restart.
     #[error(
         "the handle belongs to another host (or to an earlier boot of this one); \
          handles are good on the machine that made them until it restarts"
     )]
     WrongHost,
 
-    /// The handle's memory belongs to another driver than the context's.
+    /// The handle's memory belongs to a different backend than the context.
     #[error(
         "the handle is for backend {handle}, but this context uses {context}; open it in a context of a {handle} device"
     )]
@@ -41,7 +41,7 @@ pub enum Error {
         context: BackendKind,
     },
 
-    /// The handle's memory lives on another device than the context's, which cannot reach it.
+    /// The handle's memory is on a device that the context's device cannot reach.
     #[error(
         "the handle is for device {handle}, which this context's device {context} cannot reach; open it in a context of that device"
     )]
@@ -61,19 +61,19 @@ pub enum Error {
         pid: u32,
     },
 
-    /// The exporter has handed the memory over to a holder, which does not answer.
+    /// The exporter has handed the memory over to a holder, and that holder does not reply.
     #[error(
         "the exporter has handed this memory over to a holder, and the holder is gone; look for it with \
          `crosshandle ls`, and load the memory again"
     )]
     HolderGone,
 
-    /// A holder does not do what it was asked for, or there is none.
+    /// A holder refused a request, or no holder is running.
     #[error("{why}")]
     Holder {
-        /// The reason, for programs.
+        /// The reason, for the program.
         fault: HolderFault,
-        /// The reason and what to do about it, for people.
+        /// The reason and what to do about it, for the user.
         why: String,
     },
 
@@ -81,18 +81,18 @@ pub enum Error {
     #[error("the handle is stale: its object was freed by the exporter; ask it for a new handle")]
     Stale,
 
-    /// The handle names bytes beyond the end of what its exporter shares.
+    /// The handle's range ends beyond the segment that its exporter shares.
     #[error(
         "the handle names bytes up to {end} of its segment, which has {actual}; it does not match its exporter"
     )]
     Extent {
         /// End of the handle's range, in bytes from the segment's start.
         end: u64,
-        /// Bytes that the segment has.
+        /// Length of the segment, in bytes.
         actual: u64,
     },
 
-    /// The handle's key is not the one of its object.
+    /// The handle's key does not match its object.
     #[error(
         "the exporter did not make this handle: its key is not the object's; get a new one from the exporter"
     )]
@@ -105,7 +105,7 @@ pub enum Error {
     /// One side's [`PeerPolicy`](crate::PeerPolicy) does not admit the other's user.
     #[error("user {uid} is not admitted; {}", how_to_admit(*.uid))]
     NotAdmitted {
-        /// The user id at the other end.
+        /// The user id of the other process.
         uid: u32,
     },
 
@@ -113,30 +113,31 @@ pub enum Error {
     #[error("timed out while {0}")]
     TimedOut(&'static str),
 
-    /// Another process did not answer in time. It may be stopped, or have too much to do.
+    /// Another process did not reply in time. It may be stopped or overloaded.
     #[error("timed out while {doing} {}; see whether it is stopped", named_process(*.pid, .program))]
     NoAnswer {
-        /// What was waited for.
+        /// The operation that this process waited for.
         doing: &'static str,
-        /// The process, in this process's PID namespace, or in its own one if it cannot be seen from here.
+        /// The process id in this process's PID namespace. If the process is not visible there, the
+        /// id in its own namespace.
         pid: u32,
-        /// The name of its program; empty if that is not known.
+        /// The name of its program, or an empty string if it is not known.
         program: String,
     },
 
-    /// The program has ended the call: see [`interruptible`](crate::interruptible).
+    /// The program interrupted the call: see [`interruptible`](crate::interruptible).
     #[error("the call was interrupted")]
     Interrupted,
 
-    /// The process that was to signal has ended without doing so.
+    /// The process that should have signalled has ended without signalling.
     #[error("{0}")]
     PeerDied(Box<PeerDeath>),
 
-    /// The command that was to signal failed, or a command that it waited for.
+    /// The command that should have signalled failed, or a command that it waited for failed.
     #[error("a command failed: {0}")]
     CommandFailed(Arc<str>),
 
-    /// The driver cannot make a program for this device from the images.
+    /// The driver cannot load the images as a program for this device.
     #[error("{backend} {operation} failed: {name} ({code}){}", after_colon(.log))]
     Program {
         /// The backend whose driver failed.
@@ -147,7 +148,7 @@ pub enum Error {
         code: i64,
         /// The driver's name for that code.
         name: String,
-        /// The output of the driver's compiler or linker; may be empty.
+        /// The output of the driver's compiler or linker, which may be empty.
         log: String,
     },
 
@@ -163,7 +164,7 @@ pub enum Error {
     #[error("{0}")]
     Unsupported(String),
 
-    /// There is no such device.
+    /// No such device exists.
     #[error("no device '{name}': {reason}")]
     NoDevice {
         /// The name that was asked for.
@@ -175,11 +176,11 @@ pub enum Error {
     /// There is not enough memory left for the request.
     #[error("out of memory: {bytes} bytes were asked for{}{}", of_driver(*.code), after_semicolon(.limit))]
     OutOfMemory {
-        /// Bytes that were asked for.
+        /// Bytes that were requested.
         bytes: u64,
         /// The driver's own code, if a driver ran out of memory.
         code: Option<i64>,
-        /// The limit that is in the way and how to raise it, if it is known.
+        /// The limit that was reached and how to raise it, if known.
         limit: Option<Arc<str>>,
     },
 
@@ -192,7 +193,7 @@ pub enum Error {
         remedy: String,
     },
 
-    /// The other process does not speak this protocol.
+    /// The other process does not follow the protocol of this crate.
     #[error(
         "the exporter's answer makes no sense ({0}); both processes need compatible versions of crosshandle"
     )]
@@ -221,14 +222,14 @@ pub enum Error {
     },
 }
 
-/// The reason why a [holder](crate::holder) does not do what it was asked for.
+/// The reason why a [holder](crate::holder) refused a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum HolderFault {
-    /// No holder answers in the socket directory.
+    /// No holder is running in the socket directory.
     NoHolder,
-    /// Another holder answers there already.
+    /// Another holder already runs in the socket directory.
     SecondHolder,
     /// Nothing is held under the name.
     NoSuchName,
@@ -240,10 +241,10 @@ pub enum HolderFault {
     NotAllowed,
     /// The name's memory has a writer whose work has not provably ended.
     Fenced,
-    /// Others ask for so much at the moment that this question was put off. Callers see it only when the
-    /// question was asked again, at growing intervals, until its timeout.
+    /// The holder put the request off because other processes send it too many. Callers see this
+    /// error only after the request was repeated, at growing intervals, until its timeout.
     Busy,
-    /// The memory cannot be held, or the question makes no sense.
+    /// The memory cannot be held, or the request is not valid.
     Refused,
 }
 
@@ -263,15 +264,15 @@ impl HolderFault {
     }
 }
 
-/// What is known of a process that ended before it signalled, and of the event.
+/// Details of a process that ended before it signalled, and of the event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerDeath {
-    /// The process id, in the exporter's PID namespace; `None` if it has none there.
+    /// The process id in the exporter's PID namespace, or `None` if it has none there.
     pub pid: Option<u32>,
-    /// The name of the process's program; empty if it is not known.
+    /// The name of the process's program, or an empty string if it is not known.
     pub program: String,
-    /// When it was found to have ended; `None` if only its silence tells.
+    /// The time at which the end of the process was noticed, or `None` if that is not known.
     pub ended: Option<SystemTime>,
     /// The event's name, or its number in its context.
     pub event: String,
@@ -297,7 +298,7 @@ impl fmt::Display for PeerDeath {
     }
 }
 
-/// Formats a text to follow a message, if there is one.
+/// Puts a colon and a line break in front of a text, unless the text is empty.
 fn after_colon(text: &str) -> String {
     match text.trim() {
         "" => String::new(),
@@ -305,14 +306,14 @@ fn after_colon(text: &str) -> String {
     }
 }
 
-/// Formats a text to follow a message, if there is one.
+/// Puts a semicolon in front of a text, if there is one.
 fn after_semicolon(text: &Option<Arc<str>>) -> String {
     text.as_ref()
         .map_or(String::new(), |text| format!("; {text}"))
 }
 
-/// The user as whom the kernel shows all users that a user namespace does not map, unless
-/// `kernel.overflowuid` was changed.
+/// The user id that the kernel shows for every user that a user namespace does not map. It is the
+/// default of `kernel.overflowuid`.
 const USUAL_OVERFLOW_UID: u32 = 65534;
 
 fn how_to_admit(uid: u32) -> &'static str {
@@ -337,15 +338,15 @@ pub enum ErrorKind {
     BadHandle,
     /// The exporter has freed the object: [`Error::Stale`].
     Stale,
-    /// Another process has ended: [`Error::PeerDied`], [`Error::ExporterGone`],
-    /// [`Error::HolderGone`]; no holder answers.
+    /// Another process has ended, or no holder is running: [`Error::PeerDied`],
+    /// [`Error::ExporterGone`], [`Error::HolderGone`], [`HolderFault::NoHolder`].
     PeerDead,
-    /// Something is not allowed: [`Error::ReadOnly`], [`Error::WrongKey`], [`Error::NotAdmitted`];
-    /// a holder was not shown a name's token.
+    /// An access is not permitted, or a name's token was missing: [`Error::ReadOnly`],
+    /// [`Error::WrongKey`], [`Error::NotAdmitted`], [`HolderFault::NotAllowed`].
     PermissionDenied,
     /// A deadline passed: [`Error::TimedOut`], [`Error::NoAnswer`].
     TimedOut,
-    /// The program has ended the call: [`Error::Interrupted`].
+    /// The program interrupted the call: [`Error::Interrupted`].
     Interrupted,
     /// A command in a queue failed: [`Error::CommandFailed`].
     CommandFailed,
@@ -355,12 +356,12 @@ pub enum ErrorKind {
     InvalidArgument,
     /// The device, object or process does not support the operation: [`Error::Unsupported`].
     Unsupported,
-    /// There is no such device: [`Error::NoDevice`].
+    /// No such device exists: [`Error::NoDevice`].
     NoDevice,
-    /// Memory or another resource is used up: [`Error::OutOfMemory`], [`Error::LimitReached`]; a holder
-    /// is busy.
+    /// Memory or another resource is used up, or a holder is busy: [`Error::OutOfMemory`],
+    /// [`Error::LimitReached`], [`HolderFault::Busy`].
     ResourceExhausted,
-    /// The other process does not speak this protocol: [`Error::Protocol`].
+    /// The other process does not follow the protocol: [`Error::Protocol`].
     Protocol,
     /// The operating system refused a call: [`Error::Os`].
     Os,
@@ -402,7 +403,7 @@ impl Error {
         matches!(self, Self::TimedOut(_) | Self::NoAnswer { .. })
     }
 
-    /// Returns whether another process ended before it did what this call needs.
+    /// Returns whether the call failed because another process ended.
     pub fn is_peer_dead(&self) -> bool {
         matches!(
             self,
@@ -410,12 +411,12 @@ impl Error {
         )
     }
 
-    /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle.
+    /// Returns whether the handle itself is damaged, of the wrong kind, or not a handle at all.
     pub fn is_bad_handle(&self) -> bool {
         matches!(self, Self::Handle(_) | Self::Extent { .. })
     }
 
-    /// Returns whether the exporter has freed the object of the handle, and still lives.
+    /// Returns whether the exporter is still running but has freed the object of the handle.
     pub fn is_stale(&self) -> bool {
         matches!(self, Self::Stale)
     }
@@ -428,8 +429,8 @@ impl Error {
         }
     }
 
-    /// Makes the error for what a forked child cannot use: it has copies of its parent's objects but not its
-    /// threads.
+    /// Returns the error for objects that a forked child cannot use. The child has copies of its
+    /// parent's objects, but not its threads.
     pub(crate) fn forked() -> Self {
         Self::Unsupported(
             "a child made by fork without exec cannot use this: it can read and write host memory that it \
@@ -439,7 +440,7 @@ impl Error {
         )
     }
 
-    /// Makes the error for memory that no driver was asked for.
+    /// Returns the error for memory that did not come from a driver.
     pub(crate) fn out_of_memory(bytes: usize) -> Self {
         Self::OutOfMemory {
             bytes: bytes as u64,
@@ -448,7 +449,7 @@ impl Error {
         }
     }
 
-    /// Makes the error for memory that a limit forbids.
+    /// Returns the error for memory that would exceed a limit.
     pub(crate) fn beyond_limit(bytes: usize, limit: String) -> Self {
         Self::OutOfMemory {
             bytes: bytes as u64,
@@ -461,8 +462,8 @@ impl Error {
         Self::InvalidArgument(message.into())
     }
 
-    /// Turns the system's code into an error that names the operation. Limits that a user can change
-    /// get their own text.
+    /// Converts the system's code to an error that names the operation. Limits that a user can
+    /// change get their own text.
     pub(crate) fn os(operation: &'static str) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             Errno::MFILE => Self::LimitReached {
@@ -482,9 +483,10 @@ impl Error {
                 remedy: "choose a socket directory with a shorter path (CROSSHANDLE_SOCKET_DIR)"
                     .into(),
             },
-            // What a wait returns that its caller has ended.
+            // A wait returns this code when the program has interrupted it.
             Errno::CANCELED => Self::Interrupted,
-            // Only of a peer: what this process sends has the size that the protocol says.
+            // Only a peer's message can cause this: this process sends only messages of the size
+            // that the protocol prescribes.
             Errno::MSGSIZE => Self::Protocol("a message of another size"),
             errno => Self::Os {
                 operation,
@@ -493,7 +495,7 @@ impl Error {
         }
     }
 
-    /// Turns the system's code into an error of an operation that needs `bytes` bytes of memory.
+    /// Converts the system's code to an error of an operation that needs `bytes` bytes of memory.
     pub(crate) fn memory(operation: &'static str, bytes: usize) -> impl Fn(Errno) -> Self {
         move |errno| match errno {
             Errno::FBIG => Self::beyond_limit(
@@ -516,7 +518,7 @@ impl Error {
     }
 }
 
-/// Names a process in a sentence.
+/// Returns the text that names a process in a message.
 fn named_process(pid: u32, program: &str) -> String {
     match program {
         "" => format!("process {pid}"),
@@ -524,7 +526,7 @@ fn named_process(pid: u32, program: &str) -> String {
     }
 }
 
-/// Describes the largest file that this process may make. Memory that is shared is a file.
+/// Describes the limit on the size of files, which also applies to shared memory.
 fn file_size_limit() -> String {
     match getrlimit(Resource::Fsize).current {
         Some(limit) => format!(

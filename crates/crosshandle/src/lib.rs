@@ -1,8 +1,8 @@
 //! Device memory and events, shared between processes through small handles.
 //!
-//! One process *gets* a handle to a piece of memory or to an event. The handle is plain bytes,
-//! and travels any way the application likes. Another process *opens* it and holds the same
-//! object: the same bytes, the same state, no copy. The meaning follows the inter-process
+//! One process *gets* a handle to a piece of memory or to an event. The handle is plain bytes, and
+//! the application sends it any way it likes. Another process *opens* the handle and has the same
+//! object: the same bytes, the same state, no copy. The semantics follow the inter-process
 //! communication extension of oneAPI's Unified Runtime.
 //!
 //! ```no_run
@@ -42,18 +42,27 @@
 //!
 //! | noun | what it is | where it lives |
 //! |---|---|---|
-//! | [`Device`] | what memory lies on and queues run on | `api/device` |
+//! | [`Device`] | a device that has memory and runs queues | `api/device` |
 //! | [`Context`] | a device in use: it allocates, exports and opens | `api/context/`, over `api/core/` |
 //! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | `api/memory/` |
 //! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
-//! | [`MemoryPool`] | memory kept apart, with a limit and books | `api/memory/pool` |
+//! | [`MemoryPool`] | memory that is kept apart and accounted for, with a limit | `api/memory/pool` |
 //! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
-//! | [`Event`] | a counter of signals that processes wait on | `api/event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits, run beside the host | `api/queue`, `api/command` |
-//! | [`Program`], [`Kernel`] | code for a device, where that runs any | `api/program`, `api/kernel` |
-//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that cross | [`handle`] |
+//! | [`Event`] | a counter of signals that processes wait for | `api/event` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command` |
+//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program`, `api/kernel` |
+//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
 //! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `handle/bundle/`, `api/bundle` |
-//! | [`NativeObject`] | a driver's own object, for programs that call the driver too | `types/native_object` |
+//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `types/native_object` |
+//!
+//! A *handle* is always the bytes that one process sends to another. A driver's own object is
+//! always *native*.
+//!
+//! For people who change the code (paths in the repository):
+//! - `docs/architecture.md` shows the layers, and follows a handle, a signal and the death of a
+//!   process through the code. A table says what to change where.
+//! - `docs/glossary.md` explains this library's own terms.
+//! - `docs/threads.md` lists the threads, what each may block on, and the order of the locks.
 //!
 //! A *handle* is always the bytes that cross; a driver's own object is always *native*.
 //!
@@ -64,63 +73,69 @@
 //! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!
 //! # How it works
-//! [`Memory::handle`] gives the allocation a *record*, a number in its context, and writes the record's
-//! number, the memory's place in its segment and the record's random key into a [`handle`].
-//! [`Context::open_memory`] checks every byte of it. If the segment is not mapped here yet, it asks the
-//! exporter's *broker* for the segment's descriptor, over a Unix socket: the broker checks the user, and
-//! no ptrace permission is needed. The next handle into that segment opens without a system call.
+//! [`Memory::handle`] gives the allocation a *record*, which is a number in its context. It writes
+//! three things into a [`handle`]: the record's number, the position of the memory in its segment,
+//! and the record's random key. [`Context::open_memory`] checks every byte of the handle. If this
+//! process has not mapped the segment yet, it asks the exporter's *broker* for the segment's
+//! descriptor over a Unix socket. The broker checks the user, and no ptrace permission is needed.
+//! Later handles into that segment open without a system call.
 //!
-//! An [`Event`] is a few counters in shared memory. A signal is one atomic operation, a wait one load;
-//! only a thread that has to sleep calls the kernel. Signals are numbered, so a wait is for one signal,
-//! which may be yet to come. A wait without a number is for the latest signal, or for the first one if
-//! there is none.
+//! An [`Event`] is a few counters in shared memory. A signal is one atomic operation, and a wait is
+//! one load. Only a thread that has to sleep calls the kernel. Signals are numbered, so a thread
+//! can wait for one signal, even before it is submitted. A wait without a number waits for the
+//! latest signal, or for the first one if there is none yet.
 //!
-//! Events can also be awaited, without a thread for each: [`Event::reached`] is a future and
+//! Events can also be awaited without a thread for each. [`Event::reached`] is a future and
 //! [`Event::values`] a stream for any async runtime, [`Event::on_signal`] calls a function, and a
-//! [`Notifier`] has a descriptor for epoll and other loops. They tell of failures and deaths as waits
-//! do. Dropping one cancels it.
+//! [`Notifier`] has a descriptor for epoll and other event loops. All of them report failures and
+//! deaths as waits do. Dropping one cancels it.
 //!
 //! # Lifetime
-//! A process that has an object open keeps it. An exporter that frees memory or ends takes nothing from
-//! its importers; it reuses freed memory only when no importer has it open. Each open is closed by
-//! itself, on drop. Objects keep alive what they need: a [`Memory`] outlives its [`Context`].
+//! A process that has an object open keeps it. An exporter that frees memory or ends takes nothing
+//! from its importers, because it reuses freed memory only when no importer has it open. Each open
+//! is closed separately, on drop. Objects keep alive what they need: a [`Memory`] outlives its
+//! [`Context`].
 //!
 //! # Death
-//! When a process ends, however it ends, its connections hang up. The signals that it had submitted and
-//! not finished fail with [`Error::PeerDied`] in all other processes, at once. Waits for signals that were
-//! never submitted end with the same error when the event's creator ends. They also do when a process ends
-//! that had the event open, and no other process has it open. All other work carries on.
+//! When a process ends, for whatever reason, the kernel closes its connections. Signals that it had
+//! submitted and not finished fail at once with [`Error::PeerDied`] in all other processes. Waits
+//! for signals that were never submitted fail with the same error in two cases: when the event's
+//! creator ends, and when a process that had the event open ends and no other process has it open.
+//! All other work continues.
 //!
 //! # Trust
-//! A handle is a capability of its [`Context`]: a process that has one can disturb that context's other
-//! shared events and what shares a segment with the memory, but nothing beyond. Handles and peers
-//! may be hostile: anything they send is checked, and what they write into shared memory can make
-//! data wrong, never memory unsafe.
+//! A handle is a capability of its [`Context`]. A process that has one can disturb that context's
+//! other shared events, and memory in the same segment, but nothing else. Handles and peers may be
+//! hostile. Everything that they send is checked. What they write into shared memory can corrupt
+//! data, but never violates memory safety.
 //!
 //! # Errors
-//! All fallible calls return [`Error`], whose text says what to do, and which keeps the system's or
-//! driver's own code. [`Error::kind`] classifies it. Nothing here panics because of a driver or a peer.
+//! All fallible calls return [`Error`]. Its text says what to do, and it keeps the code of the
+//! operating system or driver. [`Error::kind`] classifies it. Nothing here panics because of a
+//! driver or a peer.
 //!
 //! # Threads
-//! All objects are `Send` and `Sync`, and any thread may call any method. Nothing waits except methods
-//! that say so; each of those has a form with a [`Duration`](std::time::Duration). Memory that
-//! several threads or processes access at once is never undefined behaviour: see [`SharedBytes`].
+//! All objects are `Send` and `Sync`, and any thread may call any method. A method blocks only if
+//! its documentation says so, and each such method has a form with a
+//! [`Duration`](std::time::Duration). Accesses to memory by several threads or processes at once
+//! are never undefined behaviour: see [`SharedBytes`].
 //!
-//! The library starts threads of its own when they are first needed, all named `xh-…`:
-//! `docs/threads.md` lists them. They run the functions and drops that a program gives to queues, and
-//! its callbacks and wakers; a panic there is caught. A child made by `fork` without `exec` starts afresh
-//! on the host: see [`Context`].
+//! The library starts threads of its own when they are first needed. Their names start with `xh-`,
+//! and `docs/threads.md` lists them. They run the functions and drops that a program gives to
+//! queues, and its callbacks and wakers. A panic in any of these is caught. A child made by `fork`
+//! without `exec` starts afresh on the host: see [`Context`].
 //!
 //! # Features
-//! `cuda` and `level-zero` (both on by default) add the backends. Their drivers are loaded when they are
-//! first asked for, and may be absent.
+//! `cuda` and `level-zero` (both on by default) add the backends. Each driver is loaded on first
+//! use, and may be absent.
 //!
-//! `metrics` (off by default) counts bytes, objects, opens, signals, waits, deaths and refusals through the
-//! facade of that name, for the recorder that the program has installed. `docs/observing.md` lists
-//! these, and the events and spans of `tracing`, which need no feature.
+//! `metrics` (off by default) counts bytes, objects, opens, signals, waits, deaths and refusals
+//! through the `metrics` facade, for the recorder that the program has installed.
+//! `docs/observing.md` lists these metrics, and also the events and spans of `tracing`, which need
+//! no feature.
 
 #![deny(unsafe_code)]
-// The shared layers serve every backend: a build without some of them leaves parts unused.
+// The shared layers serve every backend, so a build without one of them leaves some code unused.
 #![cfg_attr(
     not(all(feature = "cuda", feature = "level-zero")),
     allow(dead_code, unused_imports)
@@ -145,15 +160,16 @@ mod sync;
 mod threads;
 mod types;
 
-/// For the adapters and the Python module of this workspace alone: not part of the interface that programs may rely on.
+/// Functions for the adapters and the Python module of this workspace only. Programs must not rely
+/// on them.
 #[doc(hidden)]
 pub mod adapter_support {
     pub use crate::os::fork::PerProcess;
 
-    /// Refuses a context that was made before this process was forked, and so all objects of it.
+    /// Checks that neither the context nor its objects come from before a `fork` of this process.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if they do.
     pub fn check_birth(context: &crate::Context) -> crate::Result<()> {
         context.core().check_birth()
     }
@@ -197,5 +213,5 @@ pub use types::{
     ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
     TypedSlice, ViewLimits,
 };
-/// The crate whose traits make a type [plain data](Pod).
+/// The crate whose traits make a type [plain old data](Pod).
 pub use zerocopy;

@@ -1,4 +1,4 @@
-//! The machine, as far as the event protocol needs it. The model checkers bring their own.
+//! What the event protocol needs of the machine. The model checkers bring their own version.
 
 #[cfg(fault_steps)]
 pub(crate) use crate::os::fault_steps::{AtomicU32, AtomicU64, sleep, sleep_any, wake_all};

@@ -13,12 +13,16 @@ pub(crate) mod descriptors;
 mod figures;
 mod forgery;
 mod fuse;
+mod holder;
 mod locks;
 mod messages;
 mod sleepers;
 mod socket;
 
 pub use figures::figures;
+pub use holder::{Siege, siege};
+
+use holder::HONEST;
 
 use crate::failure::Failure;
 use crosshandle::handle::HANDLE_SIZE;
@@ -191,9 +195,13 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     if name == bare_exchange::SERVER {
         return bare_exchange::serve(words.next().unwrap_or_default().as_ref());
     }
-    let found = attackers().iter().find(|attacker| attacker.name() == name);
+    if name == HONEST {
+        return holder::serve_honest(words.next().unwrap_or_default().into());
+    }
+    let all = attackers().iter().chain(holder::attackers());
+    let found = all.clone().find(|attacker| attacker.name() == name);
     let (Some(attacker), Some(directory)) = (found, words.next()) else {
-        let names: Vec<_> = attackers().iter().map(|attacker| attacker.name()).collect();
+        let names: Vec<_> = all.map(|attacker| attacker.name()).collect();
         eprintln!("usage: conformance attack NAME DIRECTORY [HANDLE…]");
         eprintln!("names: {}", names.join(", "));
         return ExitCode::from(2);

@@ -9,6 +9,9 @@
 //! `conformance figures [ATTACKER]` measures honest processes during each attack. It prints how
 //! long opens and bare exchanges take, and how much the exporter's memory grows.
 //!
+//! `conformance holders` besieges a holder with hostile programs of one user and of two, next to
+//! honest programs. It needs `crosshandle` in its directory.
+//!
 //! `conformance faults` runs workloads with faults at every step. `conformance soak` mixes faults
 //! at random moments with attackers (see the module `faults`). `conformance gpu-deaths` kills
 //! processes that share GPU memory (see `faults/gpu_deaths.rs`).
@@ -18,6 +21,7 @@
 //! at a time. The last line contains the counts. The exit code is 1 if a case failed, and 2 for a
 //! wrong command line.
 
+use crosshandle_conformance::attackers::Siege;
 use crosshandle_conformance::{
     Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
@@ -32,6 +36,12 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
+const HOLDERS_USAGE: &str = "usage: conformance holders [--sample] [--short] [--millis N] [--idle] [--two-users] [--attacker NAME]";
+/// How long each attacker of a holder attacks in the sample.
+const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
+/// Terms of the attackers in the sample. They get only processor time that no other program wants, so
+/// the sample shows the holder's own time.
+const SAMPLE_TERMS: [bool; 1] = [true];
 /// Time limit of a case. A hanging case takes this long.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);
 /// Factor by which every time limit grows under a checker.
@@ -113,6 +123,9 @@ fn main() -> ExitCode {
             }
         };
     }
+    if command.as_deref() == Some("holders") {
+        return holders(words);
+    }
     if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
@@ -137,6 +150,57 @@ fn main() -> ExitCode {
     match &arguments.case {
         Some(name) => one(&arguments.devices, name),
         None => all(&arguments),
+    }
+}
+
+/// Runs `conformance holders` with the words after it.
+fn holders(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let mut siege = match peer() {
+        Ok(peer) => Siege::of(peer.with_file_name("crosshandle")),
+        Err(error) => {
+            eprintln!("finding the programs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    while let Some(word) = words.next() {
+        let mut number = || words.next().and_then(|text| text.parse().ok());
+        let is_good = match word.as_str() {
+            "--sample" => {
+                siege.length = SAMPLE_LENGTH;
+                siege.terms = &SAMPLE_TERMS;
+                siege.is_sample = true;
+                true
+            }
+            "--short" => {
+                siege.is_sample = true;
+                true
+            }
+            "--millis" => number()
+                .map(|millis| siege.length = Duration::from_millis(millis))
+                .is_some(),
+            "--idle" => {
+                siege.terms = &SAMPLE_TERMS;
+                true
+            }
+            "--two-users" => {
+                siege.only_two_users = true;
+                true
+            }
+            "--attacker" => words.next().map(|name| siege.attacker = name).is_some(),
+            _ => false,
+        };
+        if !is_good {
+            eprintln!("{HOLDERS_USAGE}");
+            return ExitCode::from(2);
+        }
+    }
+    match attackers::siege(&siege) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
     }
 }
 

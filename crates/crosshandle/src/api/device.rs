@@ -1,4 +1,4 @@
-//! Devices: where memory lives and queues run.
+//! Devices, which have memory and run queues.
 
 use crate::error::{Error, Result};
 use crate::hal::registry;
@@ -12,14 +12,14 @@ use crate::types::{
 use std::fmt;
 use std::sync::Arc;
 
-/// A device of one of the backends. Cheap to clone; any thread may use it.
+/// A device of one of the backends. Cloning is cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct Device {
     pub(crate) inner: Arc<dyn BackendDevice>,
 }
 
 impl Device {
-    /// Returns all devices that can be used here, the host first.
+    /// Returns all devices that this process can use. The host is the first one.
     pub fn all() -> Vec<Self> {
         registry::all()
             .iter()
@@ -28,11 +28,12 @@ impl Device {
             .collect()
     }
 
-    /// Returns the device with a name: a backend (`host`, `cuda`, `level_zero`), followed by a
-    /// colon and the device's number for any but the first device (`cuda:1`).
+    /// Returns the device with a name. The name is a backend (`host`, `cuda`, `level_zero`),
+    /// optionally followed by a colon and the device's number (`cuda:1`). Without a number it is
+    /// the first device.
     ///
     /// # Errors
-    /// [`Error::NoDevice`], which says what was looked for and where.
+    /// [`Error::NoDevice`] if no such device exists. Its text says what was looked for and where.
     pub fn find(name: &str) -> Result<Self> {
         let missing = |reason: String| Error::NoDevice {
             name: name.to_owned(),
@@ -66,50 +67,52 @@ impl Device {
         self.inner.info()
     }
 
-    /// Returns the limits of kernels on the device. On the host, the first call in a process looks for an
-    /// OpenCL runtime and loads it.
+    /// Returns the limits of kernels on the device. On the host, the first call in a process
+    /// searches for an OpenCL runtime and loads it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device runs no programs: its text says what was looked for and what
-    /// would bring it.
+    /// [`Error::Unsupported`] if the device runs no programs. Its text says what was looked for and
+    /// what to install.
     pub fn kernels(&self) -> Result<&KernelLimits> {
         self.inner.kernels().map_err(Error::Unsupported)
     }
 
-    /// Returns the limits of kernels if they are known without a search: on the host, once
-    /// [`kernels`](Self::kernels) was called or a program loaded in this process.
+    /// Returns the limits of kernels if they are known without a search. On the host, they are
+    /// known after [`kernels`](Self::kernels) was called or a program was loaded in this process.
     pub fn loaded_kernels(&self) -> Option<&KernelLimits> {
         self.inner.loaded_kernels()
     }
 
-    /// Returns the limits of images on the device. Looks for what has them as [`kernels`](Self::kernels) does.
+    /// Returns the limits of images on the device. Like [`kernels`](Self::kernels), the first call
+    /// may search for a runtime and load it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device has no images: its text says why.
+    /// [`Error::Unsupported`] if the device has no images. Its text says why.
     pub fn images(&self) -> Result<&ImageLimits> {
         self.inner.images().map_err(Error::Unsupported)
     }
 
-    /// Returns how the device can be divided into parts. Looks for what runs kernels as
-    /// [`kernels`](Self::kernels) does.
+    /// Returns how the device can be divided into parts. Like [`kernels`](Self::kernels), the first
+    /// call may search for a runtime and load it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if it cannot: its text says why.
+    /// [`Error::Unsupported`] if it cannot be divided. Its text says why.
     pub fn partitions(&self) -> Result<PartitionLimits> {
         self.inner.partitions().map_err(Error::Unsupported)
     }
 
-    /// Divides the device into parts, which run kernels on compute units of their own. All else is that of
-    /// the whole: its identity, its memory and its handles, so that contexts on parts and on the whole open
-    /// each other's. A part may be divided again.
+    /// Divides the device into parts, each of which runs kernels on its own compute units. A part
+    /// has the identity, memory and handles of the whole device, so contexts on the parts and on
+    /// the whole can open each other's handles. A part may be divided again.
     ///
-    /// A program is loaded in a context on one device, and its kernels run in queues of that device, or of
-    /// parts that the same call returned. So do images.
+    /// A program is loaded in a context on one device. Its kernels run in queues of that device, or
+    /// of parts that the same call returned. The same applies to images.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for what is not among [`partitions`](Self::partitions);
-    /// [`Error::InvalidArgument`] for parts without compute units, for more compute units than the device has, and
-    /// for more parts than it can have; [`Error::Driver`] if what runs kernels refuses.
+    /// - [`Error::Unsupported`] for a division that [`partitions`](Self::partitions) does not list.
+    /// - [`Error::InvalidArgument`] for parts without compute units, for more compute units than
+    ///   the device has, and for more parts than it can have.
+    /// - [`Error::Driver`] if the runtime that runs kernels refuses.
     pub fn partition(&self, how: &Partition) -> Result<Vec<Self>> {
         if process::is_forked() {
             return Err(Error::forked());
@@ -119,53 +122,57 @@ impl Device {
         Ok(parts.map(|inner| Self { inner }).collect())
     }
 
-    /// Returns what the compute units of a part share, if the whole was divided by affinity.
+    /// Returns what the compute units of this part share, if the whole device was divided by
+    /// affinity.
     pub fn affinity(&self) -> Option<AffinityDomain> {
         self.inner.affinity()
     }
 
-    /// Returns the objects of what compiles and runs kernels, for programs that use it too.
+    /// Returns the native objects of the runtime that compiles and runs kernels, for programs that
+    /// also call it.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] as for [`kernels`](Self::kernels), and where the driver itself does it.
+    /// [`Error::Unsupported`] as for [`kernels`](Self::kernels), and if the driver itself runs
+    /// kernels.
     pub fn native_runtime(&self) -> Result<NativeRuntime> {
         self.inner.native_runtime().map_err(Error::Unsupported)
     }
 
-    /// Returns a description of what compiles and runs kernels, if that is not the driver itself. Looks for
-    /// it as [`kernels`](Self::kernels) does.
+    /// Returns a description of the runtime that compiles and runs kernels, or `None` if the driver
+    /// itself does it. Like [`kernels`](Self::kernels), the first call may search for the runtime
+    /// and load it.
     pub fn kernel_runtime(&self) -> Option<String> {
         self.inner.kernel_runtime()
     }
 
-    /// Returns the number of bytes of the device's memory that are free at the moment, if that is
-    /// known.
+    /// Returns the free memory of the device in bytes, or `None` if it is not known.
     pub fn free_memory(&self) -> Option<u64> {
         self.inner.free_memory()
     }
 
-    /// Returns whether contexts on this device can open memory of another one, and this device's
-    /// queues can use memory that was allocated on the other one in this process.
+    /// Returns whether this device can access memory of another one. If so, contexts on this device
+    /// can open that memory, and this device's queues can use memory that this process allocated
+    /// there.
     pub fn reaches(&self, other: &Self) -> bool {
         self.info().backend == other.info().backend && self.inner.reaches(other.info().uuid)
     }
 
-    /// Returns the driver's own device, for programs that use the driver too; `None` where the backend
-    /// has none.
+    /// Returns the driver's own device, for programs that also call the driver. It is `None` if the
+    /// backend has none.
     pub fn native(&self) -> Option<NativeObject> {
         let native = self.inner.native()?;
         Some(NativeObject::new(self.info().backend, native.raw()))
     }
 
-    /// Returns the driver's own object that stands for the driver, for programs that use the driver
-    /// too; `None` where the backend has none.
+    /// Returns the native object that represents the driver itself, for programs that also call the
+    /// driver. It is `None` if the backend has none.
     pub fn native_driver(&self) -> Option<NativeObject> {
         let driver = self.inner.native()?.driver()?;
         Some(NativeObject::new(self.info().backend, driver))
     }
 
-    /// Returns the present time, in nanoseconds of the clock that [`EventProfile`](crate::EventProfile) uses
-    /// on every device.
+    /// Returns the current time, in nanoseconds of the clock that
+    /// [`EventProfile`](crate::EventProfile) uses on every device.
     pub fn timestamp(&self) -> u64 {
         process::monotonic_nanoseconds()
     }
@@ -184,13 +191,13 @@ impl fmt::Debug for Device {
     }
 }
 
-/// The state of a backend of this build: its driver may be absent.
+/// The state of a backend that this build contains. Its driver may be absent.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct BackendStatus {
     /// The backend.
     pub backend: BackendKind,
-    /// A description of the driver; if it is absent, what was looked for and where.
+    /// A description of the driver or, if it is absent, of what was looked for and where.
     pub driver: std::result::Result<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! The objects that programs use. Every argument is checked here, once; backends rely on that.
+//! The objects that programs use. They check every argument once, and the backends rely on that.
 
 pub(crate) mod command;
 pub(crate) mod context;

@@ -1,4 +1,4 @@
-//! Queues: commands run in order, beside the host.
+//! Queues, which run commands asynchronously and in order.
 
 use crate::api::command::{Command, LATEST, SUBMITTED};
 use crate::api::event::Event;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// A queue of commands for a device. Any thread may submit; after a drop, the submitted commands
-/// still run.
+/// A queue of commands for a device. Any thread may submit commands. Submitted commands still run
+/// after the queue is dropped.
 pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
@@ -57,8 +57,8 @@ impl Queue {
     /// Submits a command.
     ///
     /// # Errors
-    /// Refusals that the driver or the system reports at once. A command that fails later fails the
-    /// event that it signals; if it signals none, [`finish`](Self::finish) returns the error.
+    /// The errors that the driver or the system reports at once. A command that fails later fails
+    /// the event that it signals. If it signals none, [`finish`](Self::finish) returns the error.
     #[inline]
     pub fn submit(&self, mut command: Command) -> Result<()> {
         let result = self.resolve_and_run(&mut command.submission);
@@ -68,7 +68,7 @@ impl Queue {
         result
     }
 
-    /// Resolves the waits of a command and submits it. Leaves nothing in it.
+    /// Resolves the waits of a command and submits it. Leaves the submission empty.
     fn resolve_and_run(&self, submission: &mut Submission) -> Result<()> {
         if !submission.waits.is_empty() {
             resolve_waits(submission);
@@ -76,7 +76,7 @@ impl Queue {
         self.run(submission)
     }
 
-    /// Submits a command whose waits are resolved, and leaves nothing in it.
+    /// Submits a command whose waits are resolved, and leaves the submission empty.
     #[inline(always)]
     fn run(&self, submission: &mut Submission) -> Result<()> {
         let checked = self.check(submission);
@@ -87,7 +87,7 @@ impl Queue {
         result
     }
 
-    /// Refuses commands that this queue cannot run, and marks events whose signal may fail.
+    /// Checks that this queue can run the command, and marks events whose signal may fail.
     #[inline(always)]
     fn check(&self, submission: &mut Submission) -> Result<()> {
         match &submission.work {
@@ -137,7 +137,8 @@ impl Queue {
                 let memory = memory.into_iter().flatten();
                 return memory.for_each(|memory| Opened::count_copied(memory, copy.bytes));
             }
-            // For the graph's context only: to find each node's memory would cost every run.
+            // Counted for the graph's context only. Finding the memory of each node would cost time
+            // in every run.
             Work::Graph(run) => {
                 self.copied.fetch_add(run.copied, Ordering::Relaxed);
                 return;
@@ -149,7 +150,7 @@ impl Queue {
         Opened::count_copied(from, bytes);
     }
 
-    /// Signals an event when all commands submitted before are done.
+    /// Signals an event when all commands that were submitted before are complete.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -161,21 +162,21 @@ impl Queue {
         result
     }
 
-    /// Signals as [`signal`](Self::signal) does, and returns the signal's number, whoever else signals the event
-    /// at the same time.
+    /// Signals as [`signal`](Self::signal) does, and returns the signal's number. The number is
+    /// right even if other threads or processes signal the event at the same time.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
     pub fn signal_numbered(&self, event: &Event) -> Result<u64> {
         let number = event.core().number_issued_by(|| self.signal(event))?;
-        // Every backend takes the number in the call, and notes it.
+        // Every backend takes the number during the call, and records it.
         number.ok_or(crate::Error::Unsupported(
             "this queue does not tell the numbers of its signals".into(),
         ))
     }
 
-    /// Makes all commands submitted later wait for the latest signal of an event. If there is none, they
-    /// wait for the first one.
+    /// Makes all commands that are submitted later wait for the latest signal of an event. If there
+    /// is none, they wait for the first one.
     ///
     /// # Errors
     /// As [`submit`](Self::submit).
@@ -198,8 +199,8 @@ impl Queue {
         self.inner.flush()
     }
 
-    /// Waits until all submitted commands are done. Commands that other threads submit meanwhile
-    /// may be waited for too, or not.
+    /// Waits until all submitted commands are complete. It may also wait for commands that other
+    /// threads submit in the meantime.
     ///
     /// # Errors
     /// The first error of a command that signals no event, returned once.
@@ -207,22 +208,22 @@ impl Queue {
         self.inner.finish(Deadline::NEVER)
     }
 
-    /// Waits until all submitted commands are done, for at most `timeout`.
+    /// Waits until all submitted commands are complete, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`](crate::Error::TimedOut); as [`finish`](Self::finish).
+    /// As [`finish`](Self::finish). Also [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn finish_timeout(&self, timeout: Duration) -> Result<()> {
         self.inner.finish(Deadline::after(timeout))
     }
 
-    /// Returns whether all submitted commands are done.
+    /// Returns whether all submitted commands are complete.
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }
 }
 
-/// Gives waits for an event's latest signal its number, drops waits that are over, and finds out whether
-/// the others may fail.
+/// Replaces each wait for the latest signal by a wait for its number, drops waits that have ended,
+/// and determines whether the others may fail.
 fn resolve_waits(submission: &mut Submission) {
     let signal = submission.signal.as_ref();
     submission.waits.retain(|wait| {

@@ -1,8 +1,8 @@
-//! Graphs: work that is recorded once, and run as one command any number of times.
+//! Graphs: work that is recorded once, and then run as one command any number of times.
 //!
-//! A backend whose driver has graphs makes one of the nodes ([`Graphs`]) and launches that. The others
-//! replay: for [`Work::Graph`] they do the work of all nodes one after the other, in the order in which they
-//! were recorded, which is a valid one.
+//! A backend whose driver has graphs creates a driver graph from the nodes ([`Graphs`]) and
+//! launches it. The other backends replay the nodes: for [`Work::Graph`], they do the work of all
+//! nodes one after the other. They follow the order of recording, which satisfies all dependencies.
 
 use super::Work;
 use crate::error::{Error, Result};
@@ -12,16 +12,16 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The work of a node: a copy, a fill, a launch or none, which can be done any number of times.
+/// The work of a node: a copy, a fill, a launch or a marker. It can be done any number of times.
 pub(crate) struct RecordedWork(Work);
 
-// SAFETY: `new` refuses `Call` and `Native`, the only variants with parts that threads must not share: a
-// function each. All other parts are values, `Arc`s of objects that are `Sync`, and boxes of these. Nothing
-// changes the work once it is made.
+// SAFETY: `new` refuses `Call` and `Native`, the only variants with a part that threads must not
+// share: a function. All other parts are values, `Arc`s of objects that are `Sync`, and boxes of
+// these. Nothing changes the work after it is created.
 unsafe impl Sync for RecordedWork {}
 
 impl RecordedWork {
-    /// Takes work that can be repeated.
+    /// Takes the work of a command, if it can be repeated.
     pub(crate) fn new(work: Work) -> Result<Self> {
         match work {
             Work::Marker
@@ -36,7 +36,8 @@ impl RecordedWork {
                  between two runs"
                     .into(),
             )),
-            // A graph records another one's nodes, so this is an update.
+            // A graph records the nodes of another graph, so this work can only come from an
+            // update.
             Work::Graph(_) => Err(Error::Unsupported(
                 "a graph cannot take the place of a node".into(),
             )),
@@ -48,37 +49,37 @@ impl RecordedWork {
     }
 }
 
-/// A node of an executable graph. It never changes: an update puts another one in its place, and runs that
-/// were submitted before keep this one.
+/// A node of an executable graph. A node never changes. An update replaces it by a new node, and
+/// runs that were submitted before the update keep the old one.
 pub(crate) struct GraphNode {
     pub(crate) work: Arc<RecordedWork>,
-    /// The nodes that come before, as indices that are less than the node's own.
+    /// The nodes that this node depends on, as indices that are less than its own.
     pub(crate) after: Arc<[u32]>,
-    /// The host can access all memory that the work names.
+    /// Whether the host can access all memory that the work names.
     pub(crate) is_on_host: bool,
-    /// The node stands for the end of a whole graph, and is never updated.
+    /// Whether the node stands for the end of a whole graph. Such a node is never updated.
     pub(crate) ends_graph: bool,
-    /// What [`Graphs::prepare`] has made of the work.
+    /// The result of [`Graphs::prepare`] for the work.
     pub(crate) prepared: PreparedNode,
 }
 
-/// What a backend needs of a node besides its work.
+/// The data that a backend needs for a node in addition to its work.
 pub(crate) type PreparedNode = Option<Box<dyn Any + Send + Sync>>;
 
-/// All nodes of an executable graph, as one of its runs sees them.
+/// All nodes of an executable graph, as one run sees them.
 pub(crate) type GraphNodes = Arc<Vec<Arc<GraphNode>>>;
 
 /// One run of an executable graph.
 pub(crate) struct GraphRun {
     pub(crate) nodes: GraphNodes,
-    /// The driver's graph, in a backend with [`Graphs`].
+    /// The driver's graph, if the backend has [`Graphs`].
     pub(crate) driver_graph: Option<Arc<dyn DriverGraph>>,
-    /// The bytes that one run copies.
+    /// The number of bytes that one run copies.
     pub(crate) copied: u64,
-    /// The counter of the bytes that commands of the graph's context copy: each context has its own.
+    /// The counter of copied bytes of the graph's context.
     pub(crate) counter: Arc<AtomicU64>,
-    /// What the driver's graph did before this run, if it was the last to keep it: it goes with the run, with
-    /// no lock held, since it may keep objects of the program.
+    /// The nodes of earlier runs that only the driver's graph still kept. They are dropped together
+    /// with this run and without a lock, because they may keep objects of the program.
     pub(crate) replaced: Mutex<SmallVec<[GraphNodes; 1]>>,
 }
 
@@ -89,18 +90,19 @@ impl GraphRun {
     }
 }
 
-/// The maker of a driver's graphs. A call may wait for the device, as the loading of programs may.
+/// A factory of the driver's graphs. Its calls may wait for the device, as loading a program may.
 pub(crate) trait Graphs {
-    /// Makes what the driver's graph needs of a node.
+    /// Prepares a node for the driver's graph.
     fn prepare(&self, work: &Work) -> Result<PreparedNode>;
 
-    /// Makes a graph of prepared nodes.
+    /// Creates a graph from prepared nodes.
     fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>>;
 }
 
-/// An executable graph of a driver. A backend launches it for [`Work::Graph`], with the nodes of that run:
-/// the runs of one graph see different nodes after an update.
+/// An executable graph of the driver. For [`Work::Graph`], a backend launches it with the nodes of
+/// that run, because runs before and after an update have different nodes.
 pub(crate) trait DriverGraph: Any + Send + Sync {
-    /// Returns whether a run may have another node in the place of one, which differs in its work only.
+    /// Returns whether a run may replace the node at `index` by `node`, which differs only in its
+    /// work.
     fn accepts(&self, index: usize, node: &GraphNode) -> bool;
 }

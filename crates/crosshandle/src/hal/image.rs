@@ -1,4 +1,4 @@
-//! Images: memory whose layout is the driver's affair, and how kernels read it.
+//! Images: memory whose layout the driver chooses, and the ways in which kernels read them.
 
 use super::Operand;
 use crate::error::Result;
@@ -9,35 +9,37 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The maker of images and samplers for one device.
+/// A factory of images and samplers for one device.
 pub(crate) trait Images {
-    /// Makes an image, whose pixels are arbitrary. The object layer has checked its size;
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for a format that the device does not have.
+    /// Creates an image with arbitrary pixels. The object layer has checked its size. Returns
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a format that the device does not
+    /// have.
     fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>>;
 
-    /// Makes a sampler.
+    /// Creates a sampler.
     fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>>;
 
-    /// Returns the maker of views, if the device's limits say that there are any.
+    /// Returns the factory of views, if the device's limits say that it has views.
     fn views(&self) -> Option<&dyn Views> {
         None
     }
 }
 
-/// The maker of views of images: numbers by which kernels reach them. The object layer has checked sizes and
-/// [`Sampling::check`].
+/// A factory of image views, which are numbers by which kernels access images. The object layer has
+/// checked sizes and [`Sampling::check`].
 pub(crate) trait Views {
-    /// Refuses pixels of which there are no images.
+    /// Returns an error if the device has no images of this format.
     fn check_format(&self, format: ImageFormat) -> Result<()>;
 
-    /// Makes an image of several levels, at most as many as it can have. Errors as for one level.
+    /// Creates an image of several levels, at most as many as its size allows. Fails like
+    /// [`Images::create`].
     fn create_levelled(
         &self,
         image: &ImageDescription,
         levels: u32,
     ) -> Result<Arc<dyn DeviceLevels>>;
 
-    /// Makes a view through which kernels sample.
+    /// Creates a view through which kernels sample.
     fn sampled(
         &self,
         source: &ViewSource<'_>,
@@ -45,19 +47,20 @@ pub(crate) trait Views {
         sampling: &Sampling,
     ) -> Result<Arc<dyn DeviceView>>;
 
-    /// Makes a view through which kernels read and write pixels as they are.
+    /// Creates a view through which kernels read and write unchanged pixels.
     fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>>;
 
-    /// Imports memory of another interface on the same device, by a descriptor that this was exported as.
+    /// Imports memory of another interface to the same device, by the descriptor that the other
+    /// interface exported.
     fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>>;
 }
 
-/// Memory of another interface.
+/// Memory of another interface, such as a graphics API.
 pub(crate) trait ExternalMemory: Any + Send + Sync {
-    /// Maps a part that is inside.
+    /// Maps a part, which lies inside the memory.
     fn map(self: Arc<Self>, offset: u64, len: u64) -> Result<Arc<dyn ExternalMapping>>;
 
-    /// Maps the memory as an image that the other interface has put there.
+    /// Maps the memory as an image that the other interface has placed there.
     fn levels(
         self: Arc<Self>,
         image: &ImageDescription,
@@ -65,18 +68,18 @@ pub(crate) trait ExternalMemory: Any + Send + Sync {
     ) -> Result<Arc<dyn DeviceLevels>>;
 }
 
-/// A mapped part of memory of another interface, which it keeps.
+/// A mapped part of another interface's memory. It keeps the memory alive.
 pub(crate) trait ExternalMapping: Any + Send + Sync {
     /// Returns the start: a device address.
     fn start(&self) -> Address;
 }
 
-/// What a view shows.
+/// The source of a view.
 pub(crate) enum ViewSource<'a> {
     Image(&'a Arc<dyn DeviceImage>),
     Levels(&'a Arc<dyn DeviceLevels>),
-    /// Rows of memory that start so many bytes one after the other. The object layer keeps it, and has checked
-    /// that they are inside.
+    /// Rows of memory, whose starts are `pitch` bytes apart. The object layer keeps the memory
+    /// alive, and has checked that the rows are inside it.
     Memory {
         start: Address,
         pitch: usize,
@@ -85,14 +88,14 @@ pub(crate) enum ViewSource<'a> {
 
 /// An image of several levels on a device.
 pub(crate) trait DeviceLevels: Any + Send + Sync {
-    /// Returns a level, which keeps the image.
+    /// Returns one level. The level keeps the image alive.
     fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn DeviceImage>>;
 
     /// Returns the driver's own image.
     fn raw(&self) -> usize;
 }
 
-/// A view of an image on a device. It keeps the image.
+/// A view of an image on a device. It keeps the image alive.
 pub(crate) trait DeviceView: Any + Send + Sync {
     /// Returns the number by which kernels know the view.
     fn number(&self) -> u64;
@@ -103,7 +106,7 @@ pub(crate) trait DeviceImage: Any + Send + Sync {
     /// Returns the driver's own image.
     fn raw(&self) -> usize;
 
-    /// Returns the number that is the argument for a kernel that takes the image.
+    /// Returns the kernel argument that stands for the image.
     fn argument(&self) -> usize {
         self.raw()
     }
@@ -111,29 +114,29 @@ pub(crate) trait DeviceImage: Any + Send + Sync {
 
 /// A sampler on a device.
 pub(crate) trait DeviceSampler: Any + Send + Sync {
-    /// Returns the driver's own sampler; 0 where samplers are none of its objects.
+    /// Returns the driver's own sampler, or 0 if the driver has no sampler objects.
     fn raw(&self) -> usize;
 
-    /// Returns the bytes that are the argument for a kernel that takes the sampler.
+    /// Returns the bytes of the kernel argument that stands for the sampler.
     fn argument(&self) -> SmallVec<[u8; 8]> {
         SmallVec::from_slice(&self.raw().to_ne_bytes())
     }
 }
 
-/// A copy of at least one pixel to an image, from an image, or both. Parts of images are inside them; rows
-/// and slices in memory are inside that and apart.
+/// A copy of at least one pixel to an image, from an image, or both. Parts of images lie inside
+/// them. Rows and slices lie inside their memory and do not overlap.
 pub(crate) struct ImageCopy {
     pub(crate) to: ImageSide,
     pub(crate) from: ImageSide,
-    /// In pixels.
+    /// The size of the copied part, in pixels.
     pub(crate) extent: [usize; 3],
-    /// The bytes of all pixels.
+    /// The number of bytes of all copied pixels.
     pub(crate) bytes: usize,
-    /// The counter of the bytes that commands of the images' context copy: each context has its own.
+    /// The counter of copied bytes of the images' context.
     pub(crate) counter: Arc<AtomicU64>,
 }
 
-/// One side of a copy.
+/// The source or the destination of a copy.
 pub(crate) enum ImageSide {
     /// A part of an image.
     Image {
@@ -146,7 +149,7 @@ pub(crate) enum ImageSide {
 }
 
 impl ImageSide {
-    /// Returns the memory, if it is that.
+    /// Returns the operand, if this side is memory.
     pub(crate) fn operand(&self) -> Option<&Operand> {
         match self {
             Self::Image { .. } => None,
@@ -154,7 +157,7 @@ impl ImageSide {
         }
     }
 
-    /// Returns the image, if it is one.
+    /// Returns the image, if this side is an image.
     pub(crate) fn image(&self) -> Option<&Arc<dyn DeviceImage>> {
         match self {
             Self::Image { image, .. } => Some(image),

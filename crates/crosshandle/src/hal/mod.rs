@@ -19,83 +19,87 @@
 //! | `ExecutableGraph` | [`GraphNodes`] and, where the driver has graphs, a [`DriverGraph`] |
 //! | `Event` | none: see [Events](#events) |
 //!
-//! The traits are object-safe: programs choose a device at run time. The parts that must be faster
-//! than a virtual call, the words of events and the checks of handles, do not go through them.
+//! The traits are object-safe, because programs choose a device at run time. The words of events
+//! and the checks of handles must be faster than a virtual call, so they do not go through these
+//! traits.
 //!
 //! # Validation
-//! The object layer (`api`) checks every argument once, before it calls a backend: ranges lie inside
-//! their memory, lengths are not zero, alignments are powers of two, objects belong to the context's
-//! device, and were made by this process and not before a fork. A backend relies on that, and reports only what its
-//! driver refuses, with the driver's own code ([`Error::Driver`](crate::Error::Driver)).
+//! The object layer (`api`) checks every argument once, before it calls a backend. Ranges lie
+//! inside their memory, lengths are not zero, and alignments are powers of two. Objects belong to
+//! the context's device, and were created by this process and not before a fork. A backend relies
+//! on these checks. It reports only what its driver refuses, with the driver's own code
+//! ([`Error::Driver`](crate::Error::Driver)).
 //!
-//! Data from another process is not checked above: a backend checks an [`Import`] itself, its
-//! descriptor, its length and what its exporter's backend wrote about it, before its driver sees
-//! any of it.
+//! The object layer does not check data from another process. A backend checks an [`Import`]
+//! itself: its descriptor, its length, and the data that the exporter's backend wrote about it. It
+//! does so before its driver sees any of that data.
 //!
 //! # Ownership
-//! The result of a `create_*`, `import_*`, `reserve` or `load` owns the driver's object and
-//! releases it on drop. Objects are dropped in any order: each keeps alive those that it needs. A
-//! drop never panics and never waits for a device; what the driver refuses then is logged.
+//! The result of a `create_*`, `import_*`, `reserve` or `load` method owns the driver's object and
+//! releases it on drop. Objects can be dropped in any order, because each object keeps alive the
+//! objects that it needs. A drop never panics and never waits for a device. If the driver reports
+//! an error during a drop, the error is logged.
 //!
-//! A [`Segment`] and a [`Shared`] object is memory that the kernel or the driver counts: every process
-//! that has mapped it keeps it, also when the process that made it frees it or ends.
+//! A [`Segment`] or [`Shared`] object is memory that the kernel or the driver counts. Every process
+//! that has mapped the memory keeps it, even if its creator frees it or ends.
 //!
-//! A [`Submission`] owns what its command uses: each [`Operand`] keeps its memory, a launch its
-//! kernel and arguments. A queue keeps them until the device is done with them, and drops them
-//! outside its locks, since a drop may be the program's code (`common::user_code`). An object that
-//! a driver may use for ever, since nothing tells when the driver is done, goes to
-//! `common::leak_registry`.
+//! A [`Submission`] owns the objects that its command uses. Each [`Operand`] keeps its memory, and
+//! a launch keeps its kernel and arguments. A queue keeps these objects until the device has
+//! finished with them. It drops them outside its locks, because a drop may run the program's code
+//! (`common::user_code`). If nothing tells when the driver has finished with an object, the backend
+//! leaks the object through `common::leak_registry`.
 //!
-//! An object that a program gives to `adopt_*` stays the program's with
-//! [`Ownership::Borrowed`](crate::Ownership::Borrowed), and is destroyed with the result with
-//! [`Ownership::Owned`](crate::Ownership::Owned).
+//! An object that a program passes to `adopt_*` with
+//! [`Ownership::Borrowed`](crate::Ownership::Borrowed) remains the program's. With
+//! [`Ownership::Owned`](crate::Ownership::Owned), it is destroyed together with the result.
 //!
 //! # Synchronisation
-//! All methods may be called from any thread at any time; a backend locks what it must. It holds no lock
-//! across a driver call that may wait for a device, and no lock while it runs the program's code.
+//! All methods may be called from any thread at any time. A backend takes the locks that it needs.
+//! It holds no lock across a driver call that may wait for a device, and no lock while it runs the
+//! program's code.
 //!
-//! A queue orders its own commands: [`QueueOrder::InOrder`] runs them one after the other,
-//! [`QueueOrder::OutOfOrder`] as soon as their waits and barriers allow. Only events order commands
-//! across queues and processes. A call may wait for a device only where its documentation says so;
-//! every such call takes a deadline.
+//! A queue orders its own commands. [`QueueOrder::InOrder`] runs them one after the other.
+//! [`QueueOrder::OutOfOrder`] runs each command as soon as its waits and the barriers allow. Only
+//! events order commands across queues and processes. A call may wait for a device only if its
+//! documentation says so, and every such call takes a deadline.
 //!
 //! # Events
 //! A backend does not implement events. It signals and waits on the words of
-//! [`EventCore`](crate::ipc::EventCore), which lie in shared host memory, and which `event_protocol`
-//! defines:
-//! - A command that signals takes a *ticket* from its event while it is submitted, so that numbers
-//!   follow the order of submission.
-//! - The backend completes each ticket that it took exactly once, well or with an error, also when the
-//!   command fails or the queue is dropped. It may complete late, never early: everything that the
-//!   command wrote is visible by then.
-//! - A command that waits starts when the signal has completed. If the signal failed, or will never be
-//!   submitted since its process ended, the command does not run, and its own signal fails likewise, as
-//!   far as [`late_failures`](crate::Capabilities::late_failures) promises.
+//! [`EventCore`](crate::ipc::EventCore). These words lie in shared host memory and are defined by
+//! `event_protocol`.
+//! - A command that signals takes a *ticket* from its event during its submission, so that signal
+//!   numbers follow the order of submission.
+//! - The backend completes each ticket exactly once, successfully or with an error. It does so even
+//!   if the command fails or the queue is dropped. It may complete a ticket late but never early,
+//!   because everything that the command wrote must be visible by then.
+//! - A command that waits starts when the signal has completed. If the signal failed, or can never
+//!   be submitted because its process ended, the command does not run. Its own signal then fails
+//!   too, as far as [`late_failures`](crate::Capabilities::late_failures) promises.
 //!
-//! A driver that cannot wait for those words gives each event a *native mirror* in events of its own
-//! ([`DriverEvents`]); the words stay the truth.
+//! If a driver cannot wait for these words, each event gets a *native mirror*, which is an event of
+//! the driver ([`DriverEvents`]). The words remain authoritative.
 //!
 //! # State after an error
-//! A call that returns an error leaves everything as it was, with two exceptions, both documented: a
+//! A call that returns an error leaves everything unchanged, with two documented exceptions. A
 //! failed [`BackendQueue::submit`] may have dropped parts of the submission, and
-//! [`BackendQueue::finish`] hands out a stored error once.
+//! [`BackendQueue::finish`] returns a stored error only once.
 //!
 //! # The driver's own objects
-//! Where a program may call the driver too, `native()` returns the view of an object that shows the
-//! driver's own and adopts the program's: see [`NativeDevice`], [`NativeContext`], [`NativeQueue`]. What
-//! the program does with an object that it was shown is the program's affair; it orders that work as the
-//! driver demands.
+//! If a program may call the driver too, `native()` returns a view that exposes the driver's
+//! objects and adopts the program's objects. See [`NativeDevice`], [`NativeContext`] and
+//! [`NativeQueue`]. The program is responsible for what it does with an exposed object, and orders
+//! that work as the driver requires.
 //!
 //! # Absence
-//! A driver that is absent is no error: its backend lists no devices, and its
-//! [`status`](Backend::status) says what was looked for and where. A function of the driver that an old
-//! version lacks is a capability that is absent. What a device cannot do is a value (an `Option`, a
-//! field of [`Capabilities`](crate::Capabilities)), never a method that fails by surprise.
+//! An absent driver is not an error. Its backend lists no devices, and [`status`](Backend::status)
+//! says what was looked for and where. If an old driver lacks a function, the corresponding
+//! capability is absent. A limit of a device is a value (an `Option`, or a field of
+//! [`Capabilities`](crate::Capabilities)), never a method that fails unexpectedly.
 //!
 //! # How to add a backend
-//! Implement the traits in a directory of its own, whose files are named as in the others (`device`,
-//! `info`, `memory`, `queue`, `native`, `tuning`); list it in `registry`; give it a `BackendKind`; run
-//! the conformance suite on it.
+//! Implement the traits in a new directory, with the same file names as the other backends
+//! (`device`, `info`, `memory`, `queue`, `native`, `tuning`). List the backend in `registry`, add a
+//! `BackendKind` for it, and run the conformance suite on it.
 
 pub(crate) mod common;
 #[cfg(feature = "cuda")]
@@ -136,61 +140,67 @@ use std::any::Any;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// A driver, present or not.
+/// A driver, which may be absent.
 pub(crate) trait Backend: Sync {
-    /// Returns the backend's kind, which handles name it by.
+    /// Returns the kind by which handles name the backend.
     fn kind(&self) -> BackendKind;
 
-    /// Returns the devices in the driver's order; none without a driver.
+    /// Returns the devices in the driver's order. The list is empty if the driver is absent.
     fn devices(&self) -> Vec<Arc<dyn BackendDevice>>;
 
-    /// Returns a description of the driver; if it is absent, what was looked for and where.
+    /// Returns a description of the driver, or what was looked for and where if the driver is
+    /// absent.
     fn status(&self) -> std::result::Result<String, String>;
 }
 
 /// A device of a driver.
 pub(crate) trait BackendDevice: Send + Sync {
-    /// Returns the device's description, which never changes.
+    /// Returns the device's description, which does not change.
     fn info(&self) -> &DeviceInfo;
 
-    /// Returns the number of free bytes of the device's memory at the moment, if that is known.
+    /// Returns the current number of free bytes of the device's memory, if known.
     fn free_memory(&self) -> Option<u64>;
 
-    /// Returns whether contexts on this device can map memory of a device: of this one, or of one
-    /// near enough.
+    /// Returns whether contexts on this device can map the memory of `device`: the same device, or
+    /// one that is close enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Returns the limits of kernels, or why the device runs none. May look for what runs them.
+    /// Returns the limits of kernels, or the reason why the device runs none. May search for the
+    /// runtime that runs kernels.
     fn kernels(&self) -> std::result::Result<&KernelLimits, String>;
 
-    /// Returns the limits of kernels, if that takes no search.
+    /// Returns the limits of kernels if they are known without a search.
     fn loaded_kernels(&self) -> Option<&KernelLimits> {
         self.kernels().ok()
     }
 
-    /// Returns the objects of what compiles and runs kernels, if that is not the driver itself.
+    /// Returns the native objects of the runtime that compiles and runs kernels, if it is not the
+    /// driver itself.
     fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
         Err("the driver itself runs this device's kernels".into())
     }
 
-    /// Returns a description of what compiles and runs kernels, where [`kernels`](Self::kernels) has
-    /// limits and that is not the driver itself.
+    /// Returns a description of the runtime that compiles and runs kernels. Returns `None` if
+    /// [`kernels`](Self::kernels) has no limits, or if the driver itself runs the kernels.
     fn kernel_runtime(&self) -> Option<String> {
         None
     }
 
-    /// Returns the limits of images, or why the device has none. May look for what has them.
+    /// Returns the limits of images, or the reason why the device has none. May search for the
+    /// runtime that provides images.
     fn images(&self) -> std::result::Result<&ImageLimits, String> {
         Err(format!("{} has no images", self.info().name))
     }
 
-    /// Returns how the device can be divided, or why it cannot. May look for what runs kernels.
+    /// Returns how the device can be divided, or the reason why it cannot. May search for the
+    /// runtime that runs kernels.
     fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
         Err(format!("{} cannot be divided", self.info().name))
     }
 
-    /// Divides the device as its [limits](Self::partitions) allow. The parts have the identity and the memory
-    /// of the whole; their contexts run kernels on the part's compute units alone.
+    /// Divides the device within its [limits](Self::partitions). The parts have the identity and
+    /// the memory of the whole device. Contexts of a part run kernels only on the part's compute
+    /// units.
     fn partition(&self, _how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
         Err(Error::Unsupported(format!(
             "{} cannot be divided",
@@ -198,119 +208,131 @@ pub(crate) trait BackendDevice: Send + Sync {
         )))
     }
 
-    /// Returns what the compute units of a part share, if that is by what the whole was divided.
+    /// Returns what the compute units of a part share, if the device was divided by affinity.
     fn affinity(&self) -> Option<AffinityDomain> {
         None
     }
 
-    /// Makes a context on the device.
+    /// Creates a context on the device.
     fn create_context(&self) -> Result<Arc<dyn BackendContext>>;
 
-    /// Returns the native view of the object, if programs may call the driver too.
+    /// Returns the native view of the device, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
 }
 
-/// A device in use: it allocates, maps and queues.
+/// A context on a device, which allocates memory, maps it and creates queues.
 pub(crate) trait BackendContext: Send + Sync {
-    /// Returns the smallest piece of physical memory and of a mapping, in bytes.
+    /// Returns the granularity of physical memory and of mappings, in bytes.
     fn granularity(&self) -> usize;
 
-    /// Returns whether the context can map memory of a device: its own, or one near enough.
+    /// Returns whether the context can map the memory of `device`: its own device, or one that is
+    /// close enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Returns the length of the segments that small allocations share, in bytes: a multiple of
-    /// 16 MiB.
+    /// Returns the length in bytes of the segments that small allocations share. It is a multiple
+    /// of 16 MiB.
     fn shared_segment(&self, _kind: MemoryKind) -> usize {
         64 << 20
     }
 
-    /// Returns whether memory is taken page by page when it is touched, so that an allocation succeeds although there
-    /// is less. Then [`Segment::give_back`] gives pages back.
+    /// Returns whether the system commits each page only when it is first accessed. Then an
+    /// allocation can succeed although too little memory is available, and [`Segment::give_back`]
+    /// returns pages to the system.
     fn takes_memory_late(&self) -> bool {
         false
     }
 
-    /// Returns whether the driver may reuse freed memory for the next allocation in this process
-    /// although importers have it open.
+    /// Returns whether the driver may reuse freed memory for the next allocation of this process
+    /// while importers still have it open.
     fn reuses_shared_memory(&self) -> bool {
         false
     }
 
-    /// Notes that the program has dropped the context, though maybe not all that was made with it. May
-    /// wait a moment, so that a process that ends now leaves no thread in the driver.
+    /// Notes that the program has dropped the context. Objects that were created with it may still
+    /// exist. May wait briefly, so that no thread is inside the driver if the process ends now.
     fn close(&self) {}
 
-    /// Makes new memory, mapped at an address that is a multiple of 2 MiB if it is that large, else of
-    /// the largest power of two that divides its length. The host's is zeroed; other devices' contents
-    /// are arbitrary.
+    /// Allocates memory and maps it. The address is a multiple of 2 MiB if the memory is at least
+    /// that large, and otherwise of the largest power of two that divides its length. Host memory
+    /// is zeroed. The contents of device memory are arbitrary.
     fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>>;
 
-    /// Maps memory of another process, at an address that is a multiple of 2 MiB if it is that large.
+    /// Maps memory of another process. The address is a multiple of 2 MiB if the memory is at least
+    /// that large.
     fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>>;
 
-    /// Makes new physical memory, not mapped anywhere, with contents as a segment has them.
+    /// Allocates physical memory without mapping it. Its initial contents follow the rule of
+    /// [`create_segment`](Self::create_segment).
     fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>>;
 
     /// Opens physical memory of another process.
     fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>>;
 
-    /// Reserves addresses without memory. They start at `wish` if that is not 0, is aligned, and they
-    /// are free.
+    /// Reserves addresses without memory. The range starts at `wish` if `wish` is not 0, is
+    /// aligned, and its addresses are free.
     fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>>;
 
-    /// Returns what maps memory by the driver's handles to it, if the driver shares some memory by those alone.
+    /// Returns the importer of driver handles, if the driver shares some memory only by handles
+    /// without a descriptor.
     fn driver_handles(&self) -> Option<&dyn DriverHandles> {
         None
     }
 
-    /// Returns what makes memory for other hosts, if the device is made for a fabric.
+    /// Returns the allocator of memory for other hosts, if the device supports a fabric.
     fn fabric(&self) -> Option<&dyn Fabric> {
         None
     }
 
-    /// Returns the maker of native mirrors, if the driver has events that cross processes.
+    /// Returns the factory of native mirrors, if the driver has events that other processes can
+    /// open.
     fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
         None
     }
 
-    /// Makes a queue.
+    /// Creates a queue.
     fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>>;
 
-    /// Returns the native view of the object, if programs may call the driver too.
+    /// Returns the native view of the context, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeContext> {
         None
     }
 
-    /// Returns the maker of the driver's graphs, if the backend has one. Otherwise queues replay the nodes.
+    /// Returns the factory of the driver's graphs, if the backend has one. Otherwise queues replay
+    /// the nodes.
     fn graphs(&self) -> Option<&dyn Graphs> {
         None
     }
 
-    /// Returns the maker of images, if the device's [limits](BackendDevice::images) say that there are any.
+    /// Returns the factory of images, if the device's [limits](BackendDevice::images) say that it
+    /// has images.
     fn images(&self) -> Option<&dyn Images> {
         None
     }
 
-    /// Returns the loader of programs, if there may be one: it says itself what is missing.
+    /// Returns the loader of programs, if the context may have one. The loader itself reports what
+    /// is missing.
     fn programs(&self) -> Option<&dyn Programs> {
         None
     }
 }
 
-/// What maps memory of which the driver has no descriptor.
+/// An importer of memory for which the driver has no descriptor.
 pub(crate) trait DriverHandles {
-    /// Maps memory of another process by the driver's handle to it. The handle and `len` are the exporter's word.
+    /// Maps memory of another process by the driver's handle. The exporter claims `handle` and
+    /// `len`, so neither is trusted.
     fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>>;
 }
 
-/// A fabric of GPUs of several hosts, each of which accesses the others' memory.
+/// A fabric of GPUs on several hosts, which can access each other's memory.
 pub(crate) trait Fabric {
-    /// Makes memory of at least `len` bytes, mapped, and the driver's handle of it for other hosts.
+    /// Allocates and maps at least `len` bytes, and returns the driver's handle of this memory for
+    /// other hosts.
     fn create_segment(&self, len: usize) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])>;
 
-    /// Maps memory by the driver's handle, maybe another host's. The handle and `len` are anybody's word.
+    /// Maps memory by the driver's handle, which may come from another host. The handle and `len`
+    /// are not trusted.
     fn import_segment(
         &self,
         handle: &[u8; DRIVER_HANDLE_SIZE],
@@ -318,26 +340,28 @@ pub(crate) trait Fabric {
     ) -> Result<Arc<dyn Segment>>;
 }
 
-/// The loader of programs for one device.
+/// A loader of programs for one device.
 pub(crate) trait Programs {
-    /// Loads a program made of one image, or links it of several. There is at least one.
+    /// Loads a program from one image, or links it from several. The caller passes at least one
+    /// image.
     fn load(
         &self,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
     ) -> Result<Arc<dyn LoadedProgram>>;
 
-    /// Adopts a program that the driver has loaded for other code.
+    /// Adopts a program that other code has loaded with the driver.
     ///
     /// # Safety
-    /// `program` is one of the driver's on this device, and stays loaded as long as the result lives.
-    /// No other code unloads one that is owned.
+    /// `program` belongs to the driver and this device, and stays loaded as long as the result
+    /// lives. If the result owns it, no other code unloads it.
     unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>>;
 
-    /// Adopts the program of a kernel that other code has made, and returns the kernel's name.
+    /// Adopts the program of a kernel that other code has created, and returns the kernel's name.
     ///
     /// # Safety
-    /// `kernel` is one of the driver's on this device. No other code destroys one that is owned.
+    /// `kernel` belongs to the driver and this device. If the result owns it, no other code
+    /// destroys it.
     unsafe fn adopt_kernel(
         &self,
         _kernel: usize,
@@ -350,25 +374,25 @@ pub(crate) trait Programs {
     }
 }
 
-/// A program on a device. Its kernels keep it loaded.
+/// A program that is loaded on a device. Its kernels keep it loaded.
 pub(crate) trait LoadedProgram: Send + Sync {
-    /// Returns a kernel of the program; [`Error::NoSymbol`](crate::Error::NoSymbol) if it has none
-    /// of that name.
+    /// Returns a kernel of the program, or [`Error::NoSymbol`](crate::Error::NoSymbol) if the
+    /// program has none of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
 
-    /// Returns the address and the length in bytes of a variable of the program; errors as for
-    /// kernels.
+    /// Returns the address of a variable of the program, and its length in bytes. Fails as
+    /// [`kernel`](Self::kernel) does if the name does not exist.
     fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
 
-    /// Returns the output of the driver's compiler; may be empty.
+    /// Returns the output of the driver's compiler, which may be empty.
     fn log(&self) -> &str;
 
-    /// Returns the names of all kernels, if the driver tells them.
+    /// Returns the names of all kernels, if the driver provides them.
     fn kernel_names(&self) -> Option<Vec<String>> {
         None
     }
 
-    /// Returns the program as a binary image, if the driver gives one.
+    /// Returns the program as a binary image, if the driver provides one.
     fn binary(&self) -> Result<Option<Vec<u8>>> {
         Ok(None)
     }
@@ -379,71 +403,74 @@ pub(crate) trait LoadedProgram: Send + Sync {
 
 /// A kernel of a loaded program.
 pub(crate) trait LoadedKernel: Any + Send + Sync {
-    /// Returns what the kernel needs, and the limits that follow.
+    /// Returns the kernel's requirements and the resulting limits.
     fn properties(&self) -> &KernelProperties;
 
-    /// Refuses arguments that the kernel doesn't take, as far as the driver says, and the properties
-    /// don't.
+    /// Checks the arguments against everything that the driver knows about them and that the
+    /// kernel's properties do not contain.
     fn check_arguments(&self, _arguments: &KernelArguments) -> Result<()> {
         Ok(())
     }
 
-    /// Returns the number of threads in a block, at most `limit`, with which most threads run at a
-    /// time, for this many bytes of dynamic shared memory.
+    /// Returns the number of threads per block, at most `limit`, with which the most threads run at
+    /// the same time. `dynamic_shared` is in bytes.
     fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
 
-    /// Returns the number of blocks that the device, which has `units` compute units, runs at a time.
+    /// Returns the number of blocks that a device with `units` compute units can run at the same
+    /// time.
     fn concurrent_blocks(&self, threads: u32, dynamic_shared: usize, units: u32) -> Result<u32>;
 
     /// Returns the driver's own kernel.
     fn raw(&self) -> usize;
 }
 
-/// Memory at an address, with a descriptor.
+/// Memory with an address and a descriptor.
 pub(crate) trait Segment: Shared {
-    /// Returns the start: a device address, on the host also a pointer.
+    /// Returns the start of the segment: a device address, which on the host is also a pointer.
     fn start(&self) -> Address;
 
     /// Returns the segment's bytes, if the host may access them.
     fn host_bytes(&self) -> Option<SharedBytes<'_>>;
 
-    /// Asks for the best pages for a part of the segment. A hint: without them, accesses are
-    /// slower.
+    /// Requests the best pages for a part of the segment. This is a hint: without such pages,
+    /// accesses are slower.
     fn populate(&self, offset: usize, len: usize);
 
-    /// Takes all memory for a part of the segment now, so that touching it cannot fail. Memory that the
-    /// driver allocated is always there.
+    /// Commits all memory of a part of the segment now, so that accessing it cannot fail. Memory
+    /// that the driver allocated is always committed.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory). Pages that were taken until then stay.
+    /// Returns [`Error::OutOfMemory`](crate::Error::OutOfMemory) if there is not enough memory.
+    /// Pages that were committed before the failure stay committed.
     fn make_present(&self, _offset: usize, _len: usize) -> Result<()> {
         Ok(())
     }
 
-    /// Gives the memory of a part back to the system until it is touched again, as far as the part has whole pages.
-    /// Its contents are arbitrary from then on. A hint.
+    /// Returns the whole pages of a part to the system until they are accessed again. Their
+    /// contents are arbitrary afterwards. This is a hint.
     fn give_back(&self, _offset: usize, _len: usize) {}
 
     /// Drops the objects that finished commands keep, as far as the backend can tell without
-    /// waiting: it may otherwise notice them late.
+    /// waiting. Without this call, the backend may notice the end of a command late.
     fn release_finished(&self) {}
 
-    /// Notes that the program has dropped memory in the segment that a command may have used: the backend
-    /// notices within some milliseconds when the command has finished. Calls no driver.
+    /// Notes that the program has dropped memory of the segment that a command may have used. The
+    /// backend then notices within a few milliseconds when the command has finished. Does not call
+    /// the driver.
     fn release_soon(&self) {}
 }
 
-/// Reserved addresses into which physical memory is mapped.
+/// A range of reserved addresses, into which physical memory is mapped.
 pub(crate) trait AddressRange: Send + Sync {
-    /// Returns the start.
+    /// Returns the start of the range.
     fn start(&self) -> Address;
 
-    /// Returns all addresses as bytes, if the host may access what is mapped. The caller touches
-    /// only parts that are mapped with this access, and unmaps none of them meanwhile.
+    /// Returns the whole range as bytes, if the host may access mapped memory. The caller accesses
+    /// only parts that are mapped with `access`, and unmaps none of them in the meantime.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
-    /// Maps physical memory at an offset: all of it, or a part if the device has
-    /// [`partial_mappings`](crate::Capabilities::partial_mappings). Nothing is mapped there.
+    /// Maps physical memory at an offset where nothing is mapped. Maps all of the memory, or a part
+    /// if the device has [`partial_mappings`](crate::Capabilities::partial_mappings).
     fn map(
         &self,
         offset: usize,
@@ -453,8 +480,8 @@ pub(crate) trait AddressRange: Send + Sync {
         access: Access,
     ) -> Result<()>;
 
-    /// Maps physical memory as [`map`](Self::map) does, as one of many pieces: what is placed may be accessed
-    /// only after [`open`](Self::open).
+    /// Maps physical memory like [`map`](Self::map), as one of many pieces. The pieces may be
+    /// accessed only after [`open`](Self::open).
     fn place(
         &self,
         offset: usize,
@@ -466,20 +493,22 @@ pub(crate) trait AddressRange: Send + Sync {
         self.map(offset, memory, memory_offset, len, access)
     }
 
-    /// Grants the access to all addresses, each of which has something placed, with this access.
+    /// Grants `access` to the whole range, after pieces were placed everywhere with the same
+    /// access.
     fn open(&self, _access: Access) -> Result<()> {
         Ok(())
     }
 
-    /// Returns whether a mapping keeps its memory, so that the memory's own object need not live.
+    /// Returns whether a mapping keeps its memory alive, so that the memory's own object may be
+    /// dropped.
     fn keeps_memory(&self) -> bool {
         false
     }
 
-    /// Does what [`Segment::release_finished`] does.
+    /// Drops the objects that finished commands keep: see [`Segment::release_finished`].
     fn release_finished(&self) {}
 
-    /// Does what [`Segment::release_soon`] does.
+    /// Makes the backend notice the end of commands soon: see [`Segment::release_soon`].
     fn release_soon(&self) {}
 
     /// Unmaps one mapping.
@@ -489,25 +518,26 @@ pub(crate) trait AddressRange: Send + Sync {
     fn set_access(&self, offset: usize, len: usize, access: Access) -> Result<()>;
 }
 
-/// A queue of commands. Dropping it lets what was submitted run on.
+/// A queue of commands. Commands that were submitted still run after the queue is dropped.
 pub(crate) trait BackendQueue: Send + Sync {
-    /// Submits a command, and returns before or after it is done.
+    /// Submits a command. It may return before or after the command has finished.
     ///
-    /// The submission is passed by reference, since it is large. The backend takes what it needs; the
-    /// caller drops the rest outside the queue's locks, since the drop may be the program's code.
+    /// The submission is passed by reference, because it is large. The backend takes the parts that
+    /// it needs. The caller drops the rest outside the queue's locks, because the drop may run the
+    /// program's code.
     fn submit(&self, submission: &mut Submission) -> Result<()>;
 
-    /// Makes sure that all that was submitted will run without further calls.
+    /// Ensures that all submitted commands will run without further calls.
     fn flush(&self) -> Result<()>;
 
-    /// Waits until all that was submitted is done. Returns, once, the first error of a command that
-    /// signals no event.
+    /// Waits until all submitted commands have finished. Returns the first error of a command that
+    /// signals no event, and returns it only once.
     fn finish(&self, deadline: Deadline) -> Result<()>;
 
-    /// Returns whether all that was submitted is done.
+    /// Returns whether all submitted commands have finished.
     fn is_idle(&self) -> bool;
 
-    /// Returns the native view of the object, if programs may call the driver too.
+    /// Returns the native view of the queue, if programs may call the driver too.
     fn native(&self) -> Option<&dyn NativeQueue> {
         None
     }

@@ -6,50 +6,51 @@ use crate::types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
 
-/// A device whose driver programs may call too.
+/// A device whose driver the program may call too.
 pub(crate) trait NativeDevice {
     /// Returns the driver's device.
     fn raw(&self) -> usize;
 
-    /// Returns the driver's object for the driver itself, if it has one.
+    /// Returns the object that stands for the driver itself, if the driver has one.
     fn driver(&self) -> Option<usize> {
         None
     }
 
-    /// Makes a backend's context inside a context of the driver that the program made.
+    /// Creates a backend context on a driver context that the program created.
     ///
     /// # Safety
-    /// `context` is one of the driver's, and lives as long as anything that is made of the result.
+    /// `context` belongs to the driver, and lives as long as anything that was created from the
+    /// result.
     unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>>;
 }
 
-/// A context whose driver programs may call too. Where a driver has a current context of each thread,
-/// no method changes it.
+/// A context whose driver the program may call too. If the driver has a current context for each
+/// thread, no method changes it.
 pub(crate) trait NativeContext {
     /// Returns the driver's context.
     fn raw(&self) -> Result<usize>;
 
-    /// Makes a queue that submits to one that the program made, among the program's own commands: in
-    /// order, and never later than the call.
+    /// Creates a queue that submits to a driver queue of the program, among the program's own
+    /// commands. Each command is submitted in order, and before the call returns.
     ///
     /// # Safety
-    /// `queue` is one of the driver's, and lives until the result is dropped and has nothing left to
-    /// do.
+    /// `queue` belongs to the driver, and lives until the result is dropped and its commands have
+    /// finished.
     unsafe fn adopt_queue(
         &self,
         queue: usize,
         ownership: Ownership,
     ) -> Result<Box<dyn BackendQueue>>;
 
-    /// Makes an event of the driver, which is not recorded yet.
+    /// Creates an event of the driver, which is not recorded yet.
     fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
 
-    /// Makes all work that is submitted later to a queue of the driver wait for an event of the
-    /// driver. The caller keeps the returned object until the queue has waited.
+    /// Makes all work that is later submitted to a driver queue wait for an event of the driver.
+    /// The caller keeps the returned object until the queue has waited.
     ///
     /// # Safety
-    /// Both are the driver's. A borrowed event lives until the queue is past it, unless the driver
-    /// keeps it.
+    /// `queue` and `event` belong to the driver. A borrowed event lives until the queue has waited
+    /// for it, unless the driver keeps the event alive.
     unsafe fn wait_for_event(
         &self,
         queue: usize,
@@ -57,30 +58,29 @@ pub(crate) trait NativeContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
 
-    /// Waits until the driver's context has done everything that this library or the program submitted.
+    /// Waits until the driver's context has completed all work of this library and of the program.
     fn synchronize(&self) -> Result<()> {
         Err(Error::Unsupported(
             "this driver cannot wait for all of a context's work: finish each queue".into(),
         ))
     }
 
-    /// Returns the allocation of the program that an address lies in; `None` if the address is nothing
-    /// to the driver, or another device's.
+    /// Returns the program's allocation at an address. Returns `None` if the driver does not know
+    /// the address, or if it belongs to another device.
     fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>>;
 
-    /// Adopts memory that the program allocated with the driver. Returns the allocation that an address
-    /// lies in, and the address's offset there.
+    /// Adopts memory that the program allocated with the driver. Returns the allocation that
+    /// contains the address, and the offset of the address in it.
     ///
     /// # Safety
-    /// The allocation lives until the result is dropped and all commands that use it are done.
+    /// The allocation lives until the result is dropped and all commands that use it have finished.
     unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
 
-    /// Adopts several parts of memory, each an address and a length, as [`adopt_memory`](Self::adopt_memory)
-    /// does. Parts of the same allocation may have one segment, and so may parts of allocations that lie
-    /// side by side.
+    /// Adopts several parts of memory, each given as an address and a length. Parts of one
+    /// allocation may share one segment, and so may parts of adjacent allocations.
     ///
     /// # Safety
-    /// As for `adopt_memory`, for each part.
+    /// As for [`adopt_memory`](Self::adopt_memory), for each part.
     unsafe fn adopt_memory_parts(
         &self,
         parts: &[(usize, usize)],
@@ -91,12 +91,13 @@ pub(crate) trait NativeContext {
         parts.map(adopt).collect()
     }
 
-    /// Adopts all of an allocation from an address on, for backends whose programs expect that. Returns
-    /// the allocation, the address's offset there, and the bytes from there on. One that is owned is
-    /// freed with the result.
+    /// Adopts an allocation from an address to its end, for backends whose programs expect that.
+    /// Returns the allocation, the offset of the address in it, and the number of bytes from the
+    /// address to the end. If the result owns the allocation, it frees the allocation on drop.
     ///
     /// # Safety
-    /// As for `adopt_memory`; no other code frees an allocation that is owned.
+    /// As for [`adopt_memory`](Self::adopt_memory). If the result owns the allocation, no other
+    /// code frees it.
     unsafe fn adopt_allocation(
         &self,
         _address: usize,
@@ -108,23 +109,23 @@ pub(crate) trait NativeContext {
     }
 }
 
-/// A queue whose driver programs may call too.
+/// A queue whose driver the program may call too.
 pub(crate) trait NativeQueue {
-    /// Returns the driver's queue: the one for barriers, where there are several. From now on the
-    /// program may submit to it, and its commands count in
-    /// [`finish`](super::BackendQueue::finish) and [`is_idle`](super::BackendQueue::is_idle).
+    /// Returns the driver's queue. If there are several, returns the one that barriers use. From
+    /// now on the program may submit to it, and [`finish`](super::BackendQueue::finish) and
+    /// [`is_idle`](super::BackendQueue::is_idle) include the program's commands.
     fn share(&self) -> usize;
 }
 
-/// An event of a driver, made here and destroyed on drop.
+/// An event of the driver, which is destroyed on drop.
 pub(crate) trait NativeEvent: Any + Send + Sync {
     /// Returns the driver's event.
     fn raw(&self) -> usize;
 
-    /// Records the event: it happens when a queue of the driver has done everything submitted up to
-    /// now.
+    /// Records the event. It completes when a driver queue has completed everything that was
+    /// submitted to it before this call.
     ///
     /// # Safety
-    /// `queue` is one of the driver's, in the same context.
+    /// `queue` belongs to the driver and to the same context.
     unsafe fn record(&self, queue: usize) -> Result<()>;
 }

@@ -1,4 +1,4 @@
-//! Submissions: commands, as a backend gets them.
+//! Submissions: commands in the form that a backend receives.
 
 use super::{GraphRun, ImageCopy, LoadedKernel, WaitList};
 use crate::error::Result;
@@ -12,21 +12,22 @@ use std::sync::Arc;
 /// A command with its waits and its signal.
 pub(crate) struct Submission {
     pub(crate) work: Work,
-    /// The command starts after all earlier ones, also in an out-of-order queue.
+    /// Whether the command starts after all earlier ones, even in an out-of-order queue.
     pub(crate) after_earlier: bool,
-    /// All later commands start after this one, also in an out-of-order queue.
+    /// Whether all later commands start after this one, even in an out-of-order queue.
     pub(crate) before_later: bool,
     pub(crate) waits: WaitList,
-    /// The command calls the program's code, or waits for a command that does: it may fail although no
-    /// process ends and the device is well. Its event is marked so before it is submitted.
+    /// Whether the command calls the program's code, or waits for a command that does. Such a
+    /// command may fail although no process has ended and the device works. Its event is marked
+    /// accordingly before the submission.
     pub(crate) may_fail: bool,
     pub(crate) signal: Option<Arc<EventCore>>,
-    /// The host can access all memory that the command names.
+    /// Whether the host can access all memory that the command names.
     pub(crate) is_on_host: bool,
 }
 
 impl Submission {
-    /// Makes a command without waits and without a signal.
+    /// Creates a command without waits and without a signal.
     #[inline]
     pub(crate) fn new(work: Work) -> Self {
         Self {
@@ -40,7 +41,8 @@ impl Submission {
         }
     }
 
-    /// Makes a command that does nothing, after all earlier commands and before all later ones.
+    /// Creates a command without work, which runs after all earlier commands and before all later
+    /// ones.
     #[inline]
     pub(crate) fn barrier() -> Self {
         Self {
@@ -50,7 +52,7 @@ impl Submission {
         }
     }
 
-    /// Returns whether nothing that has a drop is left in the command.
+    /// Returns whether the command contains nothing that needs to be dropped.
     #[inline]
     pub(crate) fn is_taken(&self) -> bool {
         let Self {
@@ -68,50 +70,51 @@ impl Submission {
         true
     }
 
-    /// Takes the command out, and leaves one that does nothing.
+    /// Takes the command out, and leaves a command without work in its place.
     pub(crate) fn take(&mut self) -> Self {
         mem::replace(self, Self::new(Work::Marker))
     }
 }
 
-/// The work of a command. Small, since it is moved.
+/// The work of a command. The type is small, because it is moved often.
 #[derive(Default)]
 pub(crate) enum Work {
-    /// Does nothing: the command only waits, signals or orders.
+    /// No work: the command only waits, signals or orders.
     #[default]
     Marker,
-    /// Copies bytes between ranges that may overlap.
+    /// A copy of bytes between ranges that may overlap.
     Copy {
         to: Operand,
         from: Operand,
         len: usize,
     },
-    /// Copies the rows of a region between two rectangles.
+    /// A copy of a region's rows between two rectangles.
     CopyRect(Box<RectCopy>),
-    /// Copies pixels.
+    /// A copy of pixels.
     CopyImage(Box<ImageCopy>),
-    /// Repeats a pattern; `len` is a multiple of its length.
+    /// A fill with a repeated pattern. `len` is a multiple of the pattern's length.
     Fill {
         to: Operand,
         len: usize,
         pattern: Pattern,
     },
-    /// Repeats a pattern in several rows.
+    /// A fill of several rows with a repeated pattern.
     Fill2d(Box<RowFill>),
-    /// Calls a function of the program on a thread of this library.
+    /// A call of the program's function on a thread of this library.
     Call(HostFunction),
-    /// Calls a function during the submission, with the driver's queue: what the function submits
-    /// there is the command. Only for queues that have a native view.
+    /// A call of a function with the driver's queue during the submission. The commands that the
+    /// function submits to that queue are the command's work. Only for queues that have a native
+    /// view.
     Native(NativeFunction),
-    /// Runs a kernel, in at least one block of at least one thread.
+    /// A launch of a kernel with at least one block of at least one thread.
     Launch(Box<Launch>),
-    /// Runs the nodes of a graph.
+    /// A run of a graph's nodes.
     Graph(Box<GraphRun>),
 }
 
 impl Work {
-    /// Returns the operands that the work names. A launch names none, since its arguments keep theirs, and
-    /// neither does a graph, whose nodes do.
+    /// Returns the operands that the work names. A launch names none, because its arguments keep
+    /// their own memory. A graph names none either, because its nodes keep theirs.
     pub(crate) fn operands(&self) -> impl Iterator<Item = &Operand> {
         let (to, from) = match self {
             Self::Marker | Self::Call(_) | Self::Native(_) | Self::Launch(_) | Self::Graph(_) => {
@@ -127,13 +130,14 @@ impl Work {
     }
 }
 
-/// The pattern of a fill. Up to 16 bytes take no allocation.
+/// The pattern of a fill. Up to 16 bytes need no allocation.
 pub(crate) type Pattern = SmallVec<[u8; 16]>;
 
 /// A copy of rows between two rectangles that don't overlap.
 ///
-/// There are at least two rows, and as few as possible: neighbours without a gap are one. Slice
-/// pitches are multiples of the row pitches, as drivers' 3D copies want them, also with one slice.
+/// There are at least two rows, and as few as possible: adjacent rows without a gap are merged.
+/// Slice pitches are multiples of the row pitches, as the 3D copies of drivers require, even if
+/// there is only one slice.
 pub(crate) struct RectCopy {
     pub(crate) to: Operand,
     pub(crate) to_pitches: Pitches,
@@ -142,8 +146,8 @@ pub(crate) struct RectCopy {
     pub(crate) region: Region,
 }
 
-/// A fill of at least two rows, which start every `pitch` bytes, more than the width. The width is a
-/// multiple of the pattern's length. Lengths are in bytes.
+/// A fill of at least two rows, whose starts are `pitch` bytes apart. The pitch is larger than the
+/// width. The width is a multiple of the pattern's length. Both are in bytes.
 pub(crate) struct RowFill {
     pub(crate) to: Operand,
     pub(crate) pitch: usize,
@@ -152,24 +156,25 @@ pub(crate) struct RowFill {
     pub(crate) pattern: Pattern,
 }
 
-/// A launch of a kernel. The object layer has checked the shape and, as far as the driver says them,
-/// the sizes of the arguments.
+/// A launch of a kernel. The object layer has checked the shape. It has also checked the sizes of
+/// the arguments, if the driver reports the expected sizes.
 pub(crate) struct Launch {
     pub(crate) kernel: Arc<dyn LoadedKernel>,
     pub(crate) shape: LaunchShape,
     pub(crate) arguments: KernelArguments,
 }
 
-/// A function of the program, called in the order of a queue.
+/// A function of the program that is called in the order of a queue.
 pub(crate) type HostFunction =
     Box<dyn FnOnce() -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> + Send>;
 
-/// A function that submits to the driver's queue. The thread that hands the command to the driver calls
-/// it, once.
+/// A function that submits to the driver's queue. The thread that hands the command to the driver
+/// calls it once.
 pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
-/// An address that a command uses, and what keeps it valid until the command is done: nothing, if the
-/// caller of an unsafe method promised that.
+/// An address that a command uses, and the object that keeps it valid until the command has
+/// finished. There is no such object if the caller of an unsafe method promised to keep the address
+/// valid.
 pub(crate) struct Operand {
     pub(crate) address: Address,
     pub(crate) keep: Option<Arc<dyn Any + Send + Sync>>,

@@ -11,9 +11,10 @@ use std::sync::Arc;
 pub(crate) struct WaitPoint {
     pub(crate) event: Arc<EventCore>,
     pub(crate) number: u64,
-    /// The signal will never be submitted, since the event's exporter ended. Set by the backend.
+    /// Whether the signal will never be submitted, because the event's exporter ended. Set by the
+    /// backend.
     pub(crate) is_abandoned: bool,
-    /// The native mirror tells the device of the signal. Set by the backend.
+    /// The promise that the native mirror will notify the device of the signal. Set by the backend.
     pub(crate) promise: Option<Promise>,
 }
 
@@ -29,9 +30,11 @@ impl WaitPoint {
     }
 }
 
-/// The signals that a command waits for: as a rule none or one, which take no allocation.
+/// The signals that a command waits for. There are usually none or one, and these cases need no
+/// allocation.
 ///
-/// It is no `SmallVec`, since commands are moved, and the compiler moves this one in registers.
+/// This is not a `SmallVec`, because commands are moved often, and the compiler moves this enum in
+/// registers.
 #[derive(Default)]
 pub(crate) enum WaitList {
     #[default]

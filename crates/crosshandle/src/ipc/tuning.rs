@@ -6,6 +6,10 @@ use std::time::Duration;
 /// descriptors, as a divisor. The rest stays available to other processes of the user.
 pub(super) const MAX_UNDER_WAY_PART: usize = 2;
 
+/// Interval at which an exporter checks which replies were read, while importers of another user
+/// have no room for more. Each check costs a system call for each importer with unread replies.
+pub(super) const UNDER_WAY_LOOK: Duration = Duration::from_millis(10);
+
 /// Share of a process's descriptor limit that its opens of memory in pieces may use at a time, as a
 /// divisor. The rest stays available to other calls.
 pub(super) const MAX_TAKEN_PART: usize = 4;

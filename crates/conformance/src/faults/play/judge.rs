@@ -20,10 +20,11 @@ use crate::faults::workload::{Action, Origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// What lines have done so far.
+/// Effects of the lines so far.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// Whether a worker has an object of this name. Objects that are missing here were never made.
+    /// Objects by worker and name. The value is `true` if the worker has the object. Objects that are missing
+    /// here were never made.
     has: BTreeMap<(usize, String), bool>,
     /// Ranges into which a worker has mapped physical memory.
     mapped: BTreeSet<(usize, String)>,
@@ -38,7 +39,7 @@ pub(super) struct Asked<'a> {
     pub(super) worker: usize,
     pub(super) command: &'a str,
     pub(super) began: Instant,
-    /// Whether its worker was stopped meanwhile.
+    /// `true` if its worker was stopped meanwhile.
     pub(super) was_stopped: bool,
 }
 
@@ -297,7 +298,7 @@ const FOLLOWS: &[(&str, &[&str], &[&str])] = &[
         &["LimitReached"],
     ),
     ("ENOBUFS", &["Os"], &[]),
-    ("ENOSPC", &["Os"], &["LimitReached"]),
+    ("ENOSPC", &["Os", "OutOfMemory"], &["LimitReached"]),
     ("EACCES", &["InvalidArgument"], &[]),
     ("ENOLCK", &["Os"], &[]),
 ];

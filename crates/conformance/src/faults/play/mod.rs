@@ -104,7 +104,7 @@ struct Player<'a> {
     contents: HashMap<String, Option<u64>>,
     /// Memory that workers have, by worker and name.
     open: BTreeSet<(usize, String)>,
-    /// What lines have done, which explains the errors of later ones.
+    /// Effects of earlier lines, which explain the errors of later lines.
     facts: Facts,
     begun: BTreeMap<String, Begun>,
     interrupted: Option<Begun>,

@@ -47,7 +47,7 @@ const LOOK: Duration = Duration::from_millis(2);
 const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
 /// The time after which a link ends from whose other side nothing is heard.
 const KEEP_ALIVE: &str = "2s";
-/// How long a fence waits. While processes start and end all the time, a look at all of them takes long.
+/// Timeout of a fence. It takes long while many processes start and end.
 const FENCE_WAIT: &str = "30s";
 /// Cases of the fixed sample.
 const SAMPLE: usize = 200;
@@ -193,9 +193,13 @@ struct World<'a> {
 
 impl Drop for World<'_> {
     fn drop(&mut self) {
-        if let Some(mut first) = self.pair.take() {
+        let first = self.pair.take();
+        // A failed story may have left a victim's successor.
+        if first.is_some() || self.status().is_ok() {
             let _ = self.run(&["rm", "m"]);
             let _ = self.run(&["hold", "--stop"]);
+        }
+        if let Some(mut first) = first {
             let _ = first.kill();
             let _ = first.wait();
         }
@@ -740,9 +744,9 @@ pub(crate) struct Request<'a> {
     pub(crate) limit: Option<Duration>,
     /// The name of one case.
     pub(crate) case: Option<&'a str>,
-    /// Whether names are printed, and nothing is played.
+    /// Prints the names of the cases instead of playing them.
     pub(crate) list: bool,
-    /// Whether each case's time is printed.
+    /// Prints the time of each case.
     pub(crate) is_logged: bool,
 }
 
@@ -764,7 +768,7 @@ fn choose(cases: &[Case], count: usize) -> Vec<&Case> {
             (0..share).map(move |place| all[place * all.len() / share])
         })
         .collect();
-    // In turn, so that a run that ends early has played some of each.
+    // The stories take turns, so that a run that ends early has played cases of each.
     let mut chosen = Vec::new();
     while chosen.len() < count {
         let before = chosen.len();

@@ -1,4 +1,4 @@
-//! Bundles whose table lies in shared memory.
+//! Bundles whose table may be in shared memory.
 
 use crate::api::context::Context;
 use crate::api::memory::Memory;
@@ -6,8 +6,8 @@ use crate::error::{Error, Result};
 use crate::handle::bundle::{Bundle, BundleError, Unpacked};
 use crate::types::{AllocationOptions, MemoryKind};
 
-/// Bytes of table up to which a bundle has its table inside. Halved or doubled: bundles of a hundred
-/// arrays need one opening more or less, and are some kilobytes shorter or longer.
+/// Maximum size of a table inside a bundle, in bytes. A longer table is in shared memory, which
+/// makes the bundle a few kilobytes shorter but costs the receiver one more open.
 const MAX_INLINE_TABLE: usize = 16 << 10;
 
 impl From<BundleError> for Error {
@@ -19,7 +19,7 @@ impl From<BundleError> for Error {
     }
 }
 
-/// A bundle that is ready to be sent.
+/// A bundle that is ready to be sent, with the shared memory of its table if it has any.
 #[derive(Debug)]
 pub struct PackedBundle {
     bytes: Vec<u8>,
@@ -27,32 +27,35 @@ pub struct PackedBundle {
 }
 
 impl PackedBundle {
-    /// Returns the bytes to send. They can be unpacked for as long as this lives; and without a
-    /// [`table`](Self::table), for as long as the handles in them can be opened.
+    /// Returns the bytes to send. They can be unpacked while this object exists. If there is no
+    /// [`table`](Self::table), they can be unpacked while the handles in them can be opened.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the shared memory that holds the bundle's table, if it is long.
+    /// Returns the shared memory that contains the bundle's table, or `None` if the table is inside
+    /// the bytes.
     pub fn table(&self) -> Option<&Memory> {
         self.table.as_ref()
     }
 
-    /// Returns the bytes, and the memory that the caller keeps for as long as somebody may unpack
-    /// them.
+    /// Returns the bytes and the memory of the table. The caller keeps the memory for as long as a
+    /// process may unpack the bytes.
     pub fn into_parts(self) -> (Vec<u8>, Option<Memory>) {
         (self.bytes, self.table)
     }
 }
 
 impl Context {
-    /// Packs a bundle. If it is long, its bytes are a small head only, and the rest lies in memory of
-    /// this context that the result keeps. Who unpacks it can read what shares a segment with that
-    /// memory; see [`ContextOptions::pooling`](crate::ContextOptions::pooling).
+    /// Packs a bundle. The table of a long bundle goes into shared memory of this context, which
+    /// the result keeps, and the bytes contain a small head only.
+    ///
+    /// A process that unpacks such a bundle can also read other memory in the segment of the table.
+    /// See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a bundle that no bytes can hold; as
-    /// [`allocate`](Self::allocate).
+    /// - [`Error::InvalidArgument`] if the bundle cannot be encoded.
+    /// - The errors of [`allocate`](Self::allocate).
     pub fn pack_bundle(&self, bundle: &Bundle) -> Result<PackedBundle> {
         let table = bundle.encode_table()?;
         if table.len() <= MAX_INLINE_TABLE {
@@ -70,13 +73,13 @@ impl Context {
         })
     }
 
-    /// Unpacks a bundle that any process packed. If its table lies in shared memory, it is copied from
-    /// there, at most [`MAX_TABLE`](crate::handle::bundle::MAX_TABLE) bytes. No other handle of the
-    /// bundle is opened.
+    /// Unpacks a bundle that any process has packed. A table in shared memory is copied, up to
+    /// [`MAX_TABLE`](crate::handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
+    /// opened.
     ///
     /// # Errors
-    /// [`Error::Handle`] and [`Error::InvalidArgument`] for bytes that are no bundle; for a table in
-    /// shared memory as [`open_memory`](Self::open_memory).
+    /// - [`Error::Handle`] and [`Error::InvalidArgument`] if the bytes are not a bundle.
+    /// - The errors of [`open_memory`](Self::open_memory) for a table in shared memory.
     pub fn unpack_bundle(&self, bytes: &[u8]) -> Result<Bundle> {
         let head = match Bundle::decode(bytes)? {
             Unpacked::Whole(bundle) => return Ok(bundle),

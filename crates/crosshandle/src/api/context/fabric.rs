@@ -20,15 +20,15 @@ impl Context {
         })
     }
 
-    /// Allocates device memory of at least `len` bytes that other hosts of the same NVLink fabric open directly, and
-    /// returns it with its handle for them.
+    /// Allocates at least `len` bytes of device memory that other hosts of the same NVLink fabric
+    /// can open directly. Returns the memory, and the handle for those hosts.
     ///
-    /// Within this host it is shared by its ordinary [handle](Memory::handle). The driver keeps it while any process of
-    /// any host has it open.
+    /// Processes of this host open it by its ordinary [handle](Memory::handle). The driver keeps
+    /// the memory while any process of any host has it open.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for devices without a fabric; [`Error::Driver`] with CUDA's `NOT_PERMITTED` where this
-    /// process may use no IMEX channel.
+    /// - [`Error::Unsupported`] for devices without a fabric.
+    /// - [`Error::Driver`] with CUDA's `NOT_PERMITTED` if this process may not use an IMEX channel.
     pub fn allocate_fabric_memory(&self, len: usize) -> Result<(Memory, FabricHandle)> {
         if len == 0 {
             return Err(Error::invalid("no bytes are no memory"));
@@ -40,12 +40,14 @@ impl Context {
         Ok((Memory::adopted(self.core(), segment, 0, whole), handle))
     }
 
-    /// Opens memory of this or another host of the same NVLink fabric: no link is needed, and no process of the other
-    /// host is asked. The memory has no ordinary handle then: other processes open it as this one did.
+    /// Opens fabric memory of this host or of another host of the same NVLink fabric. It needs no
+    /// link, and contacts no process of the other host.
+    ///
+    /// The opened memory has no ordinary handle. Other processes open it by the same fabric handle.
     ///
     /// # Errors
-    /// As [`allocate_fabric_memory`](Self::allocate_fabric_memory); [`Error::Driver`] too for a handle whose memory is
-    /// not there any more, or not in reach.
+    /// - The errors of [`allocate_fabric_memory`](Self::allocate_fabric_memory).
+    /// - [`Error::Driver`] if the memory no longer exists or cannot be reached.
     pub fn open_fabric_memory(&self, handle: &FabricHandle) -> Result<Memory> {
         let len = usize::try_from(handle.len()).map_err(|_| Error::invalid("it is too long"))?;
         let segment = self

@@ -1,4 +1,4 @@
-//! Copies between memory and files, by several threads at a time.
+//! Copies between memory and files, with several threads.
 
 use super::Context;
 use super::tuning::{FILE_PART_BYTES, FILE_THREADS};
@@ -30,11 +30,11 @@ struct Copy<'a> {
     position: u64,
     direction: Direction,
     progress: &'a (dyn Fn(usize) + Sync),
-    /// The first byte of the range that no thread has taken.
+    /// The first byte of the range that no thread has taken yet.
     next: AtomicUsize,
-    /// The first failure. It ends all threads.
+    /// The first failure, which stops all threads.
     failure: Mutex<Option<Error>>,
-    /// Why a thread has no path to the memory. The others do its part, if there are any.
+    /// The reason why a thread cannot access the memory. Other threads then copy its share.
     no_path: Mutex<Option<Error>>,
 }
 
@@ -42,21 +42,26 @@ struct Copy<'a> {
 enum Path<'a> {
     /// The kernel copies between the file and the memory.
     Direct(SharedBytes<'a>),
-    /// The kernel copies between the file and host memory, the device between that and the memory.
+    /// The kernel copies between the file and host memory, and the device between host memory and
+    /// the memory.
     Staged { staging: Memory, queue: Queue },
 }
 
 impl Context {
-    /// Fills a range of memory with a file's bytes, from byte `position` of the file on. Several threads
-    /// read the file at a time, and the device copies meanwhile. `progress` is called after each
-    /// part, by any of them, with the number of bytes that it had.
+    /// Fills a range of memory with the bytes of a file, starting at byte `position` of the file.
+    /// Several threads read the file, and the device copies at the same time. Any of these threads
+    /// calls `progress` after each part, with the number of bytes in it.
     ///
-    /// Returns when all bytes are there. Commands that were submitted before are not waited for.
+    /// Returns when all bytes are in the memory. It does not wait for commands that were submitted
+    /// before.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] for memory opened read-only; [`Error::InvalidArgument`] for a range that is not
-    /// inside, memory of another context's device, or a file that is too short; [`Error::Os`] if the file cannot be read by
-    /// position, as a pipe cannot. Part of the range may have been filled then.
+    /// - [`Error::ReadOnly`] for memory that was opened read-only.
+    /// - [`Error::InvalidArgument`] for a range outside the memory, for memory of another context's
+    ///   device, and for a file that is too short.
+    /// - [`Error::Os`] if the file cannot be read at a position. A pipe, for example, cannot.
+    ///
+    /// After an error, part of the range may have been filled.
     pub fn read_file(
         &self,
         memory: &Memory,
@@ -79,11 +84,14 @@ impl Context {
         )
     }
 
-    /// Writes a range of memory to a file, from byte `position` of the file on. Otherwise as
-    /// [`read_file`](Self::read_file).
+    /// Writes a range of memory to a file, starting at byte `position` of the file. In all other
+    /// respects it works like [`read_file`](Self::read_file).
     ///
     /// # Errors
-    /// As there; [`Error::Os`] if the file cannot be written. Part of the file may have been written then.
+    /// - The errors of [`read_file`](Self::read_file), except [`Error::ReadOnly`].
+    /// - [`Error::Os`] if the file cannot be written.
+    ///
+    /// After an error, part of the file may have been written.
     pub fn write_file(
         &self,
         memory: &Memory,
@@ -124,7 +132,7 @@ impl Context {
         if let Some(error) = copy.failure.lock().take() {
             return Err(error);
         }
-        // Whoever had a path went on until all was taken.
+        // If any thread could access the memory, it has continued until all parts were taken.
         match copy.no_path.lock().take() {
             Some(error) if copy.take().is_some() => Err(error),
             _ => Ok(()),
@@ -133,7 +141,7 @@ impl Context {
 }
 
 impl Copy<'_> {
-    /// Copies parts until none is left, or one has failed.
+    /// Copies parts until no part is left or one has failed.
     fn run(&self) {
         let path = match self.path() {
             Ok(path) => path,

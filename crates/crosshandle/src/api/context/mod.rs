@@ -35,44 +35,46 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use zerocopy::IntoBytes;
 
-/// A device in use: it allocates, exports and opens memory, and creates events and queues.
+/// A device in use. A context allocates, exports and opens memory, and creates events and queues.
 ///
-/// Cheap to clone; any thread may use it. Objects made by a context stay usable after it is
-/// dropped. Its exports can then be opened no more, unless one of its objects is still there.
-/// Dropping the last clone may wait a second or two for threads of this library that are closing
-/// something, so that a process which ends then does not end beside them; it does not wait for
-/// commands that wait for other processes.
+/// Cloning is cheap, and any thread may use a context. Objects of a context stay usable after the
+/// context is dropped. Its exports can then no longer be opened, unless one of its objects still
+/// exists.
+///
+/// Dropping the last clone may block for a second or two until threads of this library have closed
+/// what they are closing. A process that then ends does not race with them. The drop does not wait
+/// for commands that wait for other processes.
 ///
 /// # Trust
-/// The context is the trust boundary: a process that opened one of its handles can disturb its
-/// other shared events and the memory that shares a segment with the opened memory, and nothing
+/// The context is the trust boundary. A process that has opened one of its handles can disturb the
+/// context's other shared events, and memory in the same segment as the opened memory, but nothing
 /// else. Use a second context for objects that a peer must not reach.
 ///
 /// # fork
-/// A child made by `fork` without `exec` starts afresh on the host: it makes contexts of its own there. It can
-/// read and write host memory that it has inherited. Contexts, events and queues that it has inherited, and other
-/// devices, are refused with [`Error::Unsupported`](crate::Error::Unsupported). Start peers that need these with
-/// `exec`, as `std::process::Command` does.
+/// A child made by `fork` without `exec` starts afresh on the host, where it can make contexts of
+/// its own. It can read and write host memory that it has inherited. Inherited contexts, events and
+/// queues, and all other devices, fail with [`Error::Unsupported`](crate::Error::Unsupported).
+/// Start peers that need these with `exec`, as `std::process::Command` does.
 #[derive(Clone)]
 pub struct Context {
     inner: Arc<Inner>,
 }
 
-/// The parts of a context that end when the last `Context` is dropped, although objects may keep
-/// the core alive. Fields are dropped in their order.
+/// The parts of a context that end when the last `Context` is dropped, even if objects keep the
+/// core alive. The order of the fields is the order of their drops.
 struct Inner {
-    /// The queue that waits for native events and records them. Each command runs as soon as its
-    /// waits are over.
+    /// The queue that waits for native events and records them. Each of its commands runs as soon
+    /// as its waits have ended.
     native_events: OnceLock<Queue>,
     core: Arc<ContextCore>,
-    /// Dropped after the core, which the exchange thread may be dropping too at the moment.
+    /// Dropped after the core, which the exchange thread may be dropping at the same time.
     _exchange: DriverJobsBarrier,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
         if self.core.is_inherited() {
-            // Threads of the parent may hold locks that its parts would take.
+            // Threads of the parent may have held locks that the drop of the core would take.
             std::mem::forget(Arc::clone(&self.core));
             return;
         }
@@ -80,8 +82,8 @@ impl Drop for Inner {
     }
 }
 
-/// Waits, after the core is dropped, for background jobs: they may have the last of the driver's
-/// objects, which must not be freed while the process ends.
+/// Waits for background jobs on drop. These jobs may own the last of the driver's objects, which
+/// must not be freed while the process ends.
 struct DriverJobsBarrier;
 
 impl Drop for DriverJobsBarrier {
@@ -92,12 +94,12 @@ impl Drop for DriverJobsBarrier {
 }
 
 impl Context {
-    /// Returns whether this is a clone of another context, or the other way round.
+    /// Returns whether both are clones of the same context.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Makes a context on `device` with the usual options.
+    /// Creates a context on `device` with the default options.
     ///
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
@@ -105,7 +107,7 @@ impl Context {
         Self::with_options(device, ContextOptions::new())
     }
 
-    /// Makes a context on `device`.
+    /// Creates a context on `device` with options.
     ///
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
@@ -136,25 +138,26 @@ impl Context {
 
     /// Allocates `len` bytes of device memory, whose contents are arbitrary.
     ///
-    /// The memory of a device is there from then on. The host's is taken page by page when it is first
-    /// touched, so touching may end the process where there is too little:
-    /// [`AllocationOptions::populate`] takes all of it at once, or fails.
+    /// The driver provides all of a device's memory at once. The kernel provides host memory page
+    /// by page on first access, so an access may end the process if too little memory is left.
+    /// [`AllocationOptions::populate`] makes the allocation take all pages, or fail.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no bytes,
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
-    /// [`Error::LimitReached`](crate::Error::LimitReached) if memory or a limit of the system is
-    /// used up.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if `len` is 0.
+    /// - [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
+    ///   [`Error::LimitReached`](crate::Error::LimitReached) if memory or a limit of the system is
+    ///   used up.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Memory> {
         self.allocate_with(AllocationOptions::new(len))
     }
 
-    /// Allocates memory of a kind, at an alignment, or all of it at once.
+    /// Allocates memory with options, for instance of another kind or with a larger alignment.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), also for an alignment that is no power of two or more than
-    /// 2 MiB.
+    /// As [`allocate`](Self::allocate). Also
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an alignment that is not a
+    /// power of two, or is larger than 2 MiB.
     #[inline]
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
         let core = self.core();
@@ -164,20 +167,21 @@ impl Context {
     /// Allocates device memory for `len` elements, whose contents are arbitrary.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate); [`Error::InvalidArgument`](crate::Error::InvalidArgument)
-    /// also for elements without bytes.
+    /// As [`allocate`](Self::allocate). Also
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if `T` has size 0.
     pub fn allocate_buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
         let options = AllocationOptions::new(Buffer::<T>::bytes_of(len)?);
         let align = options.align.max(align_of::<T>());
         Buffer::from_memory(self.allocate_with(options.align(align))?)
     }
 
-    /// Allocates device memory for the elements of a slice, and copies them there. Where the host
-    /// cannot access the device's memory, a queue made for it copies them, and this call waits.
+    /// Allocates device memory for the elements of a slice, and copies them into it. If the host
+    /// cannot access the device's memory, a temporary queue copies them, and this call blocks until
+    /// the copy is complete.
     ///
     /// # Errors
-    /// As [`allocate_buffer`](Self::allocate_buffer); [`Error::Driver`](crate::Error::Driver) if
-    /// the driver refuses.
+    /// As [`allocate_buffer`](Self::allocate_buffer). Also [`Error::Driver`](crate::Error::Driver)
+    /// if the driver refuses.
     pub fn allocate_buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
         let buffer = self.allocate_buffer::<T>(elements.len())?;
         match buffer.write(0, elements) {
@@ -193,41 +197,43 @@ impl Context {
         Ok(buffer)
     }
 
-    /// Creates a pool of memory that is kept apart from all other memory of this context, and
+    /// Creates a pool whose memory is kept apart from all other memory of this context, and is
     /// accounted for.
     pub fn create_memory_pool(&self, options: MemoryPoolOptions) -> MemoryPool {
         MemoryPool::create(self.core(), options)
     }
 
-    /// Returns a handle to the memory that `pointer` points into, starting there. `pointer` may be any
-    /// address inside an allocation of this context.
+    /// Returns a handle to the allocation that contains `pointer`. The handle's memory starts at
+    /// `pointer` and extends to the end of the allocation.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a pointer that is in no
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the pointer is not inside an
     /// allocation of this context.
     pub fn memory_handle(&self, pointer: *const u8) -> Result<MemoryHandle> {
         let (allocation, offset) = self.core().find(pointer.addr())?;
         allocation.handle(offset, Access::ReadWrite)
     }
 
-    /// Opens memory that a process has exported, and maps the same bytes here. A handle can be
-    /// opened any number of times; each result is closed by itself, by dropping it. The memory may
-    /// be another device's of the same backend, if this context's device can reach that.
+    /// Opens memory that another process has exported, and maps it into this process. A handle can
+    /// be opened any number of times, and each result is closed separately, by dropping it. The
+    /// memory may be on another device of the same backend, if this context's device can reach that
+    /// device.
     ///
     /// # Errors
-    /// [`Error::WrongHost`](crate::Error::WrongHost),
-    /// [`Error::WrongBackend`](crate::Error::WrongBackend) and
-    /// [`Error::WrongDevice`](crate::Error::WrongDevice) for a handle that cannot be opened here;
-    /// [`Error::Stale`](crate::Error::Stale) and
-    /// [`Error::ExporterGone`](crate::Error::ExporterGone);
-    /// [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle; limits of the system.
+    /// - [`Error::WrongHost`](crate::Error::WrongHost),
+    ///   [`Error::WrongBackend`](crate::Error::WrongBackend) and
+    ///   [`Error::WrongDevice`](crate::Error::WrongDevice) for a handle that cannot be opened here.
+    /// - [`Error::Stale`](crate::Error::Stale) if the exporter has freed the memory.
+    /// - [`Error::ExporterGone`](crate::Error::ExporterGone) if the exporter has ended.
+    /// - [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle.
+    /// - [`Error::LimitReached`](crate::Error::LimitReached) for limits of the system.
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
         self.open_by(handle, Access::ReadWrite, &self.core().deadline())
     }
 
-    /// Opens memory for reading only. For host memory the exporter sends a descriptor that allows no
-    /// more; for device memory this process's own driver refuses writes.
+    /// Opens memory for reading only. For host memory, the exporter sends a descriptor that permits
+    /// no writes. For device memory, this process's own driver refuses writes.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -235,12 +241,13 @@ impl Context {
         self.open_by(handle, Access::ReadOnly, &self.core().deadline())
     }
 
-    /// Opens memory as [`open_memory`](Self::open_memory) or [`open_memory_read_only`](Self::open_memory_read_only)
-    /// does, and waits for other processes for at most `timeout`, in place of the context's
+    /// Opens memory as [`open_memory`](Self::open_memory) or
+    /// [`open_memory_read_only`](Self::open_memory_read_only) does, but waits for other processes
+    /// for at most `timeout`. The timeout replaces the context's
     /// [`exchange_timeout`](ContextOptions::exchange_timeout).
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory); [`Error::TimedOut`](crate::Error::TimedOut).
+    /// As [`open_memory`](Self::open_memory). Also [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn open_memory_timeout(
         &self,
         handle: &MemoryHandle,
@@ -260,12 +267,17 @@ impl Context {
         opened
     }
 
-    /// Opens the memory of several handles, in their order, as [`open_memory`](Self::open_memory) does each, or
-    /// [`open_memory_read_only`](Self::open_memory_read_only). What is not open here yet comes in less time
-    /// than one by one: an exporter is asked for the next ones while this process maps the last.
+    /// Opens the memory of several handles, and returns it in their order. Each is opened as
+    /// [`open_memory`](Self::open_memory) or [`open_memory_read_only`](Self::open_memory_read_only)
+    /// does.
+    ///
+    /// For memory that this process has not opened yet, this is faster than opening one handle
+    /// after the other. The exporter prepares the next reply while this process maps the memory of
+    /// the last one.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory), for the first handle that cannot be opened; then none is.
+    /// As [`open_memory`](Self::open_memory), for the first handle that cannot be opened. No memory
+    /// stays open then.
     pub fn open_memories(&self, handles: &[MemoryHandle], access: Access) -> Result<Vec<Memory>> {
         let _mapped = (handles.len() > 1).then(|| {
             let fields: Vec<_> = handles.iter().map(MemoryHandle::fields).collect();
@@ -278,12 +290,13 @@ impl Context {
         handles.iter().map(open).collect()
     }
 
-    /// Opens exported memory as elements of a type. The handle does not say the exporter's type.
+    /// Opens exported memory as elements of a type. The handle does not contain the exporter's
+    /// type.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory);
+    /// As [`open_memory`](Self::open_memory). Also
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the memory is not aligned for
-    /// `T`, or is not a whole number of elements.
+    /// `T`, or its length is not a multiple of the size of `T`.
     pub fn open_buffer<T: Pod>(&self, handle: &MemoryHandle) -> Result<Buffer<T>> {
         Buffer::from_memory(self.open_memory(handle)?)
     }
@@ -296,17 +309,20 @@ impl Context {
         Buffer::from_memory(self.open_memory_read_only(handle)?)
     }
 
-    /// Creates `len` bytes of physical memory, mapped nowhere yet. It is zeroed on the host; on
-    /// other devices its contents are arbitrary.
+    /// Creates `len` bytes of physical memory, which is not mapped anywhere yet. It is zeroed on
+    /// the host. On other devices its contents are arbitrary.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
-    /// multiple of the device's granularity; limits of the system.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
+    ///   multiple of the device's granularity.
+    /// - [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
+    ///   [`Error::LimitReached`](crate::Error::LimitReached) if memory or a limit of the system is
+    ///   used up.
     pub fn create_physical_memory(&self, len: usize) -> Result<PhysicalMemory> {
         PhysicalMemory::create(self.core(), len)
     }
 
-    /// Opens physical memory that a process has exported.
+    /// Opens physical memory that another process has exported.
     ///
     /// # Errors
     /// As [`open_memory`](Self::open_memory).
@@ -333,7 +349,7 @@ impl Context {
         opened
     }
 
-    /// Reserves `len` bytes of addresses, to map physical memory into.
+    /// Reserves `len` bytes of addresses, into which physical memory can be mapped.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
@@ -342,9 +358,9 @@ impl Context {
         VirtualRange::reserve(self.core(), 0, len)
     }
 
-    /// Reserves `len` bytes of addresses, preferably those that start at `address`, for instance to
-    /// make a range longer. The address is a hint: others are reserved if some of these are taken, so
-    /// look at [`VirtualRange::as_ptr`].
+    /// Reserves `len` bytes of addresses, if possible those that start at `address`. This can
+    /// extend an existing range. The address is a hint: if some of the addresses are taken, others
+    /// are reserved. [`VirtualRange::as_ptr`] shows which ones.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
@@ -352,53 +368,56 @@ impl Context {
         VirtualRange::reserve(self.core(), address.addr(), len)
     }
 
-    /// Creates an event that can be shared. It is complete: no signal was submitted yet.
+    /// Creates an event that can be shared. It is complete, because no signal was submitted yet.
     ///
     /// # Errors
-    /// [`Error::LimitReached`](crate::Error::LimitReached) if the context shares a million objects
-    /// already.
+    /// [`Error::LimitReached`](crate::Error::LimitReached) if the context already shares a million
+    /// objects.
     pub fn create_event(&self) -> Result<Event> {
         self.create_event_with(EventOptions::new())
     }
 
-    /// Creates an event.
+    /// Creates an event with options.
     ///
     /// # Errors
-    /// As [`create_event`](Self::create_event);
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for an event that would be
-    /// shareable and take timestamps.
+    /// As [`create_event`](Self::create_event). Also
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for options that ask for both
+    /// sharing and timestamps.
     pub fn create_event_with(&self, options: EventOptions) -> Result<Event> {
         Event::create(self.core(), options)
     }
 
-    /// Opens an event that a process has exported: one state, signalled and waited on from both. Its
-    /// device doesn't matter: a context on any device of this host can open it.
+    /// Opens an event that another process has exported. Both processes signal the same event and
+    /// wait for it. A context on any device of this host can open it.
     ///
     /// # Errors
-    /// [`Error::WrongHost`](crate::Error::WrongHost); [`Error::Stale`](crate::Error::Stale) and
-    /// [`Error::ExporterGone`](crate::Error::ExporterGone); limits of the system.
+    /// - [`Error::WrongHost`](crate::Error::WrongHost) for a handle of another host.
+    /// - [`Error::Stale`](crate::Error::Stale) if the exporter has dropped the event.
+    /// - [`Error::ExporterGone`](crate::Error::ExporterGone) if the exporter has ended.
+    /// - [`Error::LimitReached`](crate::Error::LimitReached) for limits of the system.
     #[inline]
     pub fn open_event(&self, handle: &EventHandle) -> Result<Event> {
         self.open_event_with(handle, EventOptions::new())
     }
 
-    /// Opens an event, for instance to wait on it in low-power mode.
+    /// Opens an event with options, for instance to wait for it in low-power mode.
     ///
     /// # Errors
-    /// As [`open_event`](Self::open_event);
+    /// As [`open_event`](Self::open_event). Also
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for options that only the event's
-    /// creator can choose: [`shareable`](EventOptions::shareable) and
+    /// creator can choose, which are [`shareable`](EventOptions::shareable) and
     /// [`profiling`](EventOptions::profiling).
     #[inline]
     pub fn open_event_with(&self, handle: &EventHandle, options: EventOptions) -> Result<Event> {
         self.open_event_by(handle, options, &self.core().deadline())
     }
 
-    /// Opens an event as [`open_event`](Self::open_event) does, and waits for its exporter for at most `timeout`, in
-    /// place of the context's [`exchange_timeout`](ContextOptions::exchange_timeout).
+    /// Opens an event as [`open_event`](Self::open_event) does, but waits for its exporter for at
+    /// most `timeout`. The timeout replaces the context's
+    /// [`exchange_timeout`](ContextOptions::exchange_timeout).
     ///
     /// # Errors
-    /// As [`open_event`](Self::open_event); [`Error::TimedOut`](crate::Error::TimedOut).
+    /// As [`open_event`](Self::open_event). Also [`Error::TimedOut`](crate::Error::TimedOut).
     pub fn open_event_timeout(&self, handle: &EventHandle, timeout: Duration) -> Result<Event> {
         self.open_event_by(handle, EventOptions::new(), &OpenDeadline::after(timeout))
     }
@@ -425,7 +444,7 @@ impl Context {
         self.create_queue_with(QueueOrder::InOrder)
     }
 
-    /// Creates a queue.
+    /// Creates a queue that runs its commands in order or as soon as possible.
     ///
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
@@ -436,7 +455,7 @@ impl Context {
         Ok(Queue::new(queue, order, backend, copied))
     }
 
-    /// Makes a graph without commands, to record some.
+    /// Creates an empty graph, to which commands can be added.
     pub fn create_graph(&self) -> Graph {
         Graph::new(self.core())
     }
@@ -444,21 +463,23 @@ impl Context {
     /// Creates an image, whose pixels are arbitrary.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no images
-    /// ([`Device::images`](crate::Device::images)), or none of this format;
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that it does not have; limits of
-    /// the driver.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no images
+    ///   ([`Device::images`](crate::Device::images)), or none of this format.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
+    ///   not support.
+    /// - [`Error`](crate::Error) if a limit of the driver is reached.
     pub fn create_image(&self, description: &ImageDescription) -> Result<Image> {
         Image::create(self.core(), description)
     }
 
-    /// Makes an image of several levels, whose pixels are arbitrary.
+    /// Creates an image of several mipmap levels, whose pixels are arbitrary.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
-    /// ([`ImageLimits::views`](crate::ImageLimits::views)), or no images of this format;
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that it does not have, or more levels
-    /// than an image of this size can have ([`ImageDescription::most_levels`]).
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
+    ///   ([`ImageLimits::views`](crate::ImageLimits::views)), or no images of this format.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
+    ///   not support, or for more levels than an image of this size can have
+    ///   ([`ImageDescription::most_levels`]).
     pub fn create_levelled_image(
         &self,
         description: &ImageDescription,
@@ -467,25 +488,27 @@ impl Context {
         LevelledImage::create(self.core(), description, levels)
     }
 
-    /// Imports memory of another interface of the same device, such as Vulkan, by the descriptor of `len` bytes that it
-    /// was exported as (an opaque one). Memory of other processes' contexts is opened by its handle instead.
+    /// Imports memory of another API of the same device, such as Vulkan. `file` is the opaque file
+    /// descriptor that the other API exported, for `len` bytes. Memory of another process's context
+    /// is opened by its handle instead.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images; what the driver
-    /// refuses.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images.
+    /// - [`Error::Driver`](crate::Error::Driver) if the driver refuses.
     pub fn import_external_memory(&self, file: OwnedFd, len: u64) -> Result<ExternalMemory> {
         ExternalMemory::import(self.core(), file, len)
     }
 
-    /// Refuses an image of so many levels that has no views, without making one.
+    /// Checks that an image with this number of levels could have views, without creating it.
     ///
     /// # Errors
-    /// As [`create_levelled_image`](Self::create_levelled_image); what only the driver knows is not asked for.
+    /// As [`create_levelled_image`](Self::create_levelled_image), except errors of the driver,
+    /// which is not called.
     pub fn check_view(&self, description: &ImageDescription, levels: u32) -> Result<()> {
         ImageView::check(self.core(), description, levels)
     }
 
-    /// Refuses memory that cannot be viewed as an image, wherever it is.
+    /// Checks that memory with this row pitch could be viewed as an image, at some address.
     ///
     /// # Errors
     /// As [`view_memory`](Self::view_memory).
@@ -497,14 +520,15 @@ impl Context {
         ImageView::check_memory(self.core(), description, row_pitch)
     }
 
-    /// Makes a view through which kernels sample memory as an image of one or two dimensions, whose rows start
-    /// every `row_pitch` bytes. The memory is kept as long as the view.
+    /// Creates a view through which kernels sample memory as an image of one or two dimensions. The
+    /// rows start every `row_pitch` bytes. The view keeps the memory alive.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images, or no images of
-    /// this format; [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for rows
-    /// that are not in the memory, and for sizes, a pitch or a start that
-    /// [`ViewLimits`](crate::ViewLimits) excludes.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images, or
+    ///   no images of this format.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for
+    ///   rows that do not fit into the memory, and for a size, a pitch or a start that
+    ///   [`ViewLimits`](crate::ViewLimits) excludes.
     pub fn view_memory(
         &self,
         memory: &MemoryRange,
@@ -523,25 +547,26 @@ impl Context {
         Sampler::create(self.core(), description)
     }
 
-    /// Loads a program, so that its kernels can be launched ([`Command::launch`](crate::Command::launch)).
+    /// Loads a program, so that its kernels can be launched
+    /// ([`Command::launch`](crate::Command::launch)).
     ///
-    /// In some drivers this call waits until the device has done all submitted work: load programs
-    /// before you submit commands that wait for the calling thread.
+    /// With some drivers this call blocks until the device has completed all submitted work. Load
+    /// programs before you submit commands that wait for the calling thread.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
-    /// ([`Device::kernels`](crate::Device::kernels));
-    /// [`Error::Program`](crate::Error::Program), with the compiler's log, if the driver refuses
-    /// the image.
+    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
+    ///   ([`Device::kernels`](crate::Device::kernels)).
+    /// - [`Error::Program`](crate::Error::Program), with the compiler's log, if the driver refuses
+    ///   the image.
     pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {
         Program::load(self.core(), &[image], &ProgramOptions::new())
     }
 
-    /// Loads a program with options, linked from several images if there are more than one.
+    /// Loads a program with options. Several images are linked into one program.
     ///
     /// # Errors
-    /// As [`load_program`](Self::load_program);
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for no image.
+    /// As [`load_program`](Self::load_program). Also
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if `images` is empty.
     pub fn load_program_with(
         &self,
         images: &[ProgramImage<'_>],
@@ -550,7 +575,7 @@ impl Context {
         Program::load(self.core(), images, options)
     }
 
-    /// Gives freed memory that is kept for reuse back to the system.
+    /// Returns freed memory that is kept for reuse to the system.
     pub fn trim(&self) {
         self.core().trim();
     }

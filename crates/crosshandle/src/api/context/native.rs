@@ -1,4 +1,4 @@
-//! Contexts, queues, events, programs and memory of the driver, for programs that use it too.
+//! Native contexts, queues, events, programs and memory, for programs that also call the driver.
 
 use super::Context;
 use crate::api::command::Command;
@@ -19,16 +19,16 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// An event of the driver that happens when a signal of an [`Event`] is finished. It is destroyed
-/// on drop: submitted waits for a `CUevent` stay valid, waits for a `ze_event_handle_t` must be
-/// over by then.
+/// A driver's event that happens when a signal of an [`Event`] is finished. It is destroyed on
+/// drop. Submitted waits for a `CUevent` stay valid after that. Waits for a `ze_event_handle_t`
+/// must have ended before.
 pub struct NativeEvent {
     inner: Arc<dyn hal::NativeEvent>,
     backend: BackendKind,
 }
 
 impl NativeEvent {
-    /// Returns the driver's event. It lives as long as `self`.
+    /// Returns the driver's event, which is valid as long as `self` exists.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.backend, self.inner.raw())
     }
@@ -42,7 +42,8 @@ impl fmt::Debug for NativeEvent {
     }
 }
 
-/// Returns the pointer or number of an object of the device's driver, and refuses other drivers'.
+/// Returns the pointer or number of a native object, and an error if the object belongs to another
+/// backend.
 fn raw_for(device: &Device, native: NativeObject) -> Result<usize> {
     let own = device.info().backend;
     if native.backend() == own {
@@ -67,23 +68,26 @@ impl Context {
         native.ok_or_else(|| unsupported(&*self.device().inner))
     }
 
-    /// Returns the driver's own context, for programs that use the driver too; `None` where the backend
-    /// has none. It lives at least as long as `self`.
+    /// Returns the driver's own context, for programs that also call the driver. It is `None` if
+    /// the backend has none. The driver's context exists at least as long as `self`.
     pub fn native(&self) -> Option<NativeObject> {
         let value = self.core().backend().native()?.raw().ok()?;
         Some(NativeObject::new(self.device().info().backend, value))
     }
 
-    /// Adopts a context of the driver that the program made. Queues, events of the driver and kernels
-    /// of the result belong to it. The driver's context stays the program's to destroy.
+    /// Adopts a driver's context that the program made. The queues, native events and kernels of
+    /// the result belong to it. The program remains responsible for destroying the driver's
+    /// context.
     ///
     /// # Errors
-    /// A context of another device, or of another backend's; as [`new`](Self::new).
+    /// - [`Error::InvalidArgument`] for a context of another device or backend.
+    /// - The errors of [`new`](Self::new).
     ///
     /// # Safety
-    /// `native` is a context of the driver, and lives until everything made of the result is
-    /// dropped and all that was submitted is done, as [`Queue::finish`] has said before the queues
-    /// were dropped. So do events of other contexts that take timestamps and were signalled in it.
+    /// `native` is a context of the driver. It exists until everything made from the result is
+    /// dropped and all submitted work is complete, which [`Queue::finish`] has confirmed before
+    /// each queue was dropped. It also outlives every event of another context that takes
+    /// timestamps and was signalled in this one.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt(
         device: &Device,
@@ -99,18 +103,21 @@ impl Context {
         ContextCore::new(device.clone(), options, adopt).map(Self::of)
     }
 
-    /// Adopts a queue of the driver that the program made. The result submits to it among the
-    /// program's own commands, and all run in the order of the calls. [`Queue::finish`] and
-    /// [`Queue::is_idle`] count the program's commands too.
+    /// Adopts a driver's queue that the program made. The result submits to it in between the
+    /// program's own commands, and all commands run in the order of the calls. [`Queue::finish`]
+    /// and [`Queue::is_idle`] cover the program's commands too.
     ///
     /// # Errors
-    /// A queue of another context, or a kind that cannot be adopted; [`Error::Unsupported`] where
-    /// the backend has no queue of a driver. While the driver records what is submitted to the
-    /// queue instead of running it, submitting is refused.
+    /// - [`Error::InvalidArgument`] for a queue of another context, or of a kind that cannot be
+    ///   adopted.
+    /// - [`Error::Unsupported`] if the backend has no native queues.
+    ///
+    /// While the driver captures what is submitted to the queue instead of running it, submissions
+    /// fail.
     ///
     /// # Safety
-    /// `native` is a queue of the driver, and, if it is [borrowed](Ownership::Borrowed), lives
-    /// until the result is dropped and has nothing left to do.
+    /// `native` is a queue of the driver. If it is [borrowed](Ownership::Borrowed), it exists until
+    /// the result is dropped and has no work left.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_queue(&self, native: NativeObject, ownership: Ownership) -> Result<Queue> {
         let value = raw_for(self.device(), native)?;
@@ -121,12 +128,13 @@ impl Context {
         Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
     }
 
-    /// Adopts a kernel that other code has made with the runtime that runs the host's kernels: returns its
-    /// program, and the kernel of the same name in it. Arguments that were set are not taken over. A
-    /// kernel that is [owned](Ownership::Owned) is released.
+    /// Adopts a kernel that other code made with the runtime that runs the host's kernels. Returns
+    /// its program, and the kernel of the same name in that program. Arguments that were already
+    /// set are not taken over. An [owned](Ownership::Owned) kernel is released.
     ///
     /// # Errors
-    /// A kernel of another backend; [`Error::Unsupported`] where a kernel does not tell its program.
+    /// - [`Error::InvalidArgument`] for a kernel of another backend.
+    /// - [`Error::Unsupported`] if a kernel of this backend does not reveal its program.
     ///
     /// # Safety
     /// `native` is a kernel of the runtime. The caller releases it only if it is
@@ -142,15 +150,16 @@ impl Context {
         unsafe { Program::adopt_kernel(self.core(), raw, ownership) }
     }
 
-    /// Adopts a program of the driver that was loaded without this crate. A program that is
-    /// [owned](Ownership::Owned) is unloaded when neither the result nor a kernel of it is left.
+    /// Adopts a driver's program that was loaded without this crate. An [owned](Ownership::Owned)
+    /// program is unloaded when the result and all its kernels are dropped.
     ///
     /// # Errors
-    /// A program of another backend; [`Error::Unsupported`] if the device runs no programs.
+    /// - [`Error::InvalidArgument`] for a program of another backend.
+    /// - [`Error::Unsupported`] if the device runs no programs.
     ///
     /// # Safety
     /// `native` is a program of the driver on this context's device, and stays loaded as long as
-    /// the result or a kernel of it lives. The caller unloads it only if it is
+    /// the result or one of its kernels exists. The caller unloads it only if it is
     /// [borrowed](Ownership::Borrowed).
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_program(
@@ -163,16 +172,17 @@ impl Context {
         unsafe { Program::adopt(self.core(), raw, ownership) }
     }
 
-    /// Returns an event of the driver that happens when the latest signal of `event` is finished,
-    /// well or not. If there is no signal so far, it happens at once.
+    /// Returns a driver's event that happens when the latest signal of `event` succeeds or fails.
+    /// If no signal was submitted yet, it happens at once.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the driver has no events; [`Error::Driver`] if it refuses.
+    /// - [`Error::Unsupported`] if the driver has no events.
+    /// - [`Error::Driver`] if the driver refuses.
     pub fn native_event(&self, event: &Event) -> Result<NativeEvent> {
         let inner = self.native_context()?.create_event()?;
         let recorded = Arc::clone(&inner);
         let record = Command::new(Work::Native(Box::new(move |queue| {
-            // SAFETY: the queue of the backend, and of the same context.
+            // SAFETY: the queue belongs to this backend and to the same context.
             #[allow(unsafe_code)]
             unsafe {
                 recorded.record(queue)
@@ -185,15 +195,17 @@ impl Context {
         })
     }
 
-    /// Adopts an event of the driver, as it was recorded last: the result is complete when it has
-    /// happened. One that is [owned](Ownership::Owned) is destroyed as soon as that is possible.
+    /// Adopts a driver's event, in the state of its latest record. The result is complete when the
+    /// driver's event has happened. An [owned](Ownership::Owned) event is destroyed as soon as
+    /// possible.
     ///
     /// # Errors
     /// As [`native_event`](Self::native_event).
     ///
     /// # Safety
-    /// `native` is an event of the driver, and, if it is [borrowed](Ownership::Borrowed), lives
-    /// until the result is complete. (A `CUevent` may be destroyed at once: its driver keeps it.)
+    /// `native` is an event of the driver. If it is [borrowed](Ownership::Borrowed), it exists
+    /// until the result is complete. (A `CUevent` may be destroyed at once, because its driver
+    /// keeps it.)
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_event(
         &self,
@@ -209,7 +221,7 @@ impl Context {
         let kept = Mutex::new(None);
         let wait = Command::new(Work::Native(Box::new(move |queue| {
             let native = backend.native().expect("checked above");
-            // SAFETY: the queue of the backend; the event is promised by the caller.
+            // SAFETY: the queue belongs to this backend, and the caller vouches for the event.
             let keep = unsafe { native.wait_for_event(queue, value, ownership)? };
             *kept.lock() = keep;
             Ok(())
@@ -228,48 +240,51 @@ impl Context {
         Ok(place.get_or_init(|| queue))
     }
 
-    /// Waits until the device has done everything that was submitted to the driver's context, by this
-    /// library or by others. Before memory is used again of which nobody knows who submitted work, this is
-    /// what a driver's own `free` does.
+    /// Waits until the device has completed everything that was submitted to the driver's context,
+    /// by this library or by other code. A driver's own `free` does the same. Call this before
+    /// memory is reused for which unknown code may have submitted work.
     ///
-    /// It waits for streams that wait for events as well, however long that is.
+    /// It also waits for streams that wait for events, however long that takes. Stream captures, in
+    /// any thread, continue undisturbed.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the backend cannot; [`Error::Driver`] if the driver refuses. A
-    /// capture of a stream, in whatever thread, goes on undisturbed.
+    /// - [`Error::Unsupported`] if the backend cannot do this.
+    /// - [`Error::Driver`] if the driver refuses.
     pub fn synchronize(&self) -> Result<()> {
         self.native_context()?.synchronize()
     }
 
-    /// Returns the allocation of the driver that `address` points into, made by this library or not;
-    /// `None` if the address is nothing to the driver, or another device's.
+    /// Returns the driver's allocation that contains `address`, whether this library made it or
+    /// not. Returns `None` if the driver does not know the address, or if the address belongs to
+    /// another device.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on devices without a driver; [`Error::Driver`] if the driver refuses.
+    /// - [`Error::Unsupported`] on devices without a driver.
+    /// - [`Error::Driver`] if the driver refuses.
     pub fn allocation_at(&self, address: *const u8) -> Result<Option<DriverAllocation>> {
         self.native_context()?.allocation_at(address.addr())
     }
 
-    /// Adopts device memory that the program allocated with the driver or with a library above it:
-    /// `len` bytes at `address`, to be used in commands and shared as any other. Its
-    /// [handles](Memory::handle) carry the driver's kind of handle for that allocation, and
-    /// importers map the whole allocation.
+    /// Adopts `len` bytes of device memory at `address` that the program allocated with the driver,
+    /// or with a library on top of it. Commands can use the result, and it can be shared like any
+    /// other memory. Its [handles](Memory::handle) carry the driver's own kind of handle for the
+    /// allocation, and importers map the whole allocation.
     ///
-    /// Where the driver maps many allocations side by side (torch's expandable segments on CUDA, for
-    /// example), the bytes may lie in several of them. A handle is for those that are mapped there now,
+    /// The bytes may span several allocations that the driver maps side by side, such as torch's
+    /// expandable segments on CUDA. A handle names the allocations that are mapped there now,
     /// whatever is mapped around them or in their place later.
     ///
-    /// The program frees the memory. The consequence for importers depends on the driver: where it
-    /// counts importers they keep the bytes, otherwise they must have closed the memory before.
+    /// The program frees the memory. What happens to importers depends on the driver. If the driver
+    /// counts importers, they keep the bytes. Otherwise they must have closed the memory before.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for bytes that are not all inside one allocation of this device, or
-    /// several that can be mapped side by side;
-    /// [`Error::Unsupported`] where the driver cannot share that kind of allocation.
+    /// - [`Error::InvalidArgument`] unless all bytes are inside one allocation of this device, or
+    ///   inside several that can be mapped side by side.
+    /// - [`Error::Unsupported`] if the driver cannot share that kind of allocation.
     ///
     /// # Safety
-    /// The allocation lives until the result is dropped and all commands that use it are done;
-    /// and, where the driver does not count importers, until all of them have closed it.
+    /// The allocation exists until the result is dropped and all commands that use it are complete.
+    /// If the driver does not count importers, it also exists until all of them have closed it.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_memory(&self, address: NonNull<u8>, len: usize) -> Result<Memory> {
         if len == 0 {
@@ -281,9 +296,9 @@ impl Context {
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }
 
-    /// Adopts several parts of memory, each an address and a number of bytes, as
-    /// [`adopt_memory`](Self::adopt_memory) does. Parts that lie in the same allocation, or in
-    /// allocations side by side, are mapped once by each importer, however many of them it opens.
+    /// Adopts several parts of memory, each given by its address and length in bytes, as
+    /// [`adopt_memory`](Self::adopt_memory) does. Parts that lie in one allocation, or in
+    /// allocations side by side, are mapped only once by each importer.
     ///
     /// # Errors
     /// As [`adopt_memory`](Self::adopt_memory), for any of the parts.
@@ -305,15 +320,16 @@ impl Context {
         Ok(adopted.into_iter().zip(parts).map(memory).collect())
     }
 
-    /// Adopts an allocation from an address to its end. One that is [owned](Ownership::Owned),
-    /// which needs its first address, is freed when nothing uses it any more.
+    /// Adopts an allocation, from `address` to the end of the allocation. `address` must be the
+    /// first address of an [owned](Ownership::Owned) allocation, which is freed when nothing uses
+    /// it any more.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where the backend cannot adopt whole allocations; as
-    /// [`adopt_memory`](Self::adopt_memory).
+    /// - [`Error::Unsupported`] if the backend cannot adopt whole allocations.
+    /// - The errors of [`adopt_memory`](Self::adopt_memory).
     ///
     /// # Safety
-    /// As for [`adopt_memory`](Self::adopt_memory); one that is owned is freed by no other code.
+    /// As for [`adopt_memory`](Self::adopt_memory). An owned allocation is freed by no other code.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_allocation(
         &self,

@@ -1,10 +1,11 @@
-//! Constants of count of copies between files and memory, and why they have their values.
+//! Limits for copies between files and memory.
 
-/// Threads that copy between a file and memory at a time, the caller among them. Reading a file from
-/// memory takes a thread's whole time at a tenth of what a GPU's bus carries. Halved: such a copy does not fill
-/// the bus. Doubled: more memory is registered with a driver, which costs more than is gained.
+/// Maximum number of threads that copy between a file and memory, including the caller. One thread
+/// reads a cached file at a tenth of the bandwidth of a GPU's bus, so many threads are needed to
+/// fill it. Each one registers more memory with the driver.
 pub(super) const FILE_THREADS: usize = 16;
 
-/// Bytes that a thread copies at a time between a file and memory. Halved: on a GPU, calls of the driver begin to
-/// show. Doubled: twice as much memory is registered with the driver for the copy, which shows in short ones.
+/// Size of the parts in which a thread copies between a file and memory, in bytes. Smaller parts
+/// make more driver calls on a GPU. Larger parts register more memory with the driver, which slows
+/// down short copies.
 pub(super) const FILE_PART_BYTES: usize = 4 << 20;

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A block in use, or on a pool's list of free ones.
+/// An allocated block, or a free block in a pool's list.
 pub(crate) struct Allocation {
     core: Arc<ContextCore>,
     pool: Arc<Pool>,
@@ -20,25 +20,26 @@ pub(crate) struct Allocation {
     block: Option<Block>,
     start: Address,
     kind: MemoryKind,
-    /// Bytes that were asked for; 0 while the block is free.
+    /// Requested length in bytes, or 0 while the block is free.
     len: AtomicUsize,
     exports: ExportCells,
     name: ObjectName,
 }
 
-// With the two counts of its `Arc`, and what the allocator adds, 160 bytes. Who creates allocations by the
-// thousand spends a good part of the time on touching fresh memory for them.
+// 160 bytes in total, with the two counts of its `Arc` and the allocator's overhead. Much of the
+// time that it takes to create thousands of allocations goes into touching fresh memory for them.
 const _: () = assert!(size_of::<Allocation>() <= 136);
 
 impl Allocation {
-    /// Takes a free block out of a pool, or carves a new one.
+    /// Takes a free block from a pool, or carves a new one.
     #[inline]
     pub(crate) fn allocate(
         core: &Arc<ContextCore>,
         pool: &Arc<Pool>,
         options: AllocationOptions,
     ) -> Result<Arc<Self>> {
-        // A child's lists name memory that its parent has too.
+        // A forked child must not use its lists of free blocks, because the parent uses the same
+        // memory.
         core.check_birth()?;
         let class = pool.class_of(options.len, options.align)?;
         let allocation = match pool.take(class) {
@@ -62,7 +63,7 @@ impl Allocation {
         class: SizeClass,
         options: AllocationOptions,
     ) -> Result<Arc<Self>> {
-        // What importers have closed meanwhile may be what is needed.
+        // Memory that importers have closed in the meantime may be enough.
         core.exporter().reclaim();
         let block = match pool.take_block(class) {
             Some(block) => block,
@@ -83,7 +84,7 @@ impl Allocation {
         Ok(allocation)
     }
 
-    /// Takes all pages, or frees the allocation again.
+    /// Takes all pages of the memory, or frees the allocation again.
     #[cold]
     fn make_present(self: Arc<Self>) -> Result<Arc<Self>> {
         let (segment, offset) = self.segment();
@@ -96,15 +97,16 @@ impl Allocation {
         }
     }
 
-    /// Gives the block back to its pool as it is, ready for the next allocation. One that was
-    /// exported, or that a command still uses, is dropped instead.
+    /// Returns the block to its pool unchanged, ready for the next allocation. If it was exported,
+    /// or if a command still uses it, it is dropped instead.
     pub(crate) fn free(self: Arc<Self>) {
         if self.core.is_inherited() {
             mem::forget(self);
             return;
         }
-        // The length comes first: a thread that exports the memory by a pointer at this moment reads
-        // the length last, so that either it finds the memory freed, or the export is seen below.
+        // The length is cleared first. A thread that exports the memory by a pointer at this moment
+        // reads the length last. Either it finds the memory freed, or the check below sees its
+        // export.
         self.len.swap(0, Ordering::SeqCst);
         self.name.clear();
         let class = self.block().class;
@@ -139,7 +141,8 @@ impl Allocation {
         &self.core
     }
 
-    /// Returns the same segment to be kept, with the number that importers know it by.
+    /// Returns a reference that keeps the segment, the segment's number for importers, and the
+    /// offset.
     pub(crate) fn shared_segment(&self) -> (Arc<dyn Segment>, u32, usize) {
         let Block {
             segment, offset, ..
@@ -151,20 +154,20 @@ impl Allocation {
         self.block.as_ref().expect("present until drop")
     }
 
-    /// Returns whether nothing else is in the allocation's segment.
+    /// Returns whether the allocation is the only one in its segment.
     pub(crate) fn is_alone(&self) -> bool {
         let block = self.block();
         block.segment.number & DEDICATED != 0 && block.offset == 0
     }
 
-    /// Lets a holder answer for the memory under the handles that were made.
+    /// Hands the memory over to a holder, under all handles that were made.
     pub(crate) fn hand_over(&self) {
         for export in self.exports.all() {
             drop(self.core.exporter().hand_over(export.record));
         }
     }
 
-    /// Names the allocation, for people.
+    /// Gives the allocation a name that reports show.
     pub(crate) fn set_name(&self, name: &str) {
         self.name.set(name);
         for export in self.exports.all() {
@@ -180,7 +183,7 @@ impl Allocation {
         self.exports.has_some()
     }
 
-    /// Returns a handle to the bytes from `offset` to the end.
+    /// Returns a handle to the bytes from `offset` to the end of the allocation.
     pub(crate) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         let len = self.len();
         if offset >= len {
@@ -190,7 +193,7 @@ impl Allocation {
         }
         self.core.check_birth()?;
         let credential = self.export(access)?;
-        // See `free`.
+        // See `free` for the order.
         if self.len.load(Ordering::SeqCst) == 0 {
             return Err(Error::invalid("this memory was just freed"));
         }
@@ -245,7 +248,7 @@ impl Drop for Allocation {
             self.pool.put_block(block);
             return;
         }
-        // The block is shared by the records; it is free when the last of them is.
+        // The records share the block, which becomes free when the last of them is retired.
         let returned = Arc::new(ReturnedBlock {
             pool: Arc::clone(&self.pool),
             block: Some(block),
@@ -260,7 +263,7 @@ impl Drop for Allocation {
     }
 }
 
-/// A block that goes back to its pool on drop, when no importer can see it any more.
+/// A block that returns to its pool on drop, when no importer has it open any more.
 struct ReturnedBlock {
     pool: Arc<Pool>,
     block: Option<Block>,

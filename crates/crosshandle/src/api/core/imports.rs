@@ -1,4 +1,4 @@
-//! The memory of other processes that a context has mapped.
+//! Memory of other processes that a context has mapped.
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
-/// A segment of another process, mapped here.
+/// A segment of another process that is mapped here.
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn Segment>,
@@ -31,7 +31,7 @@ pub(crate) struct Imported {
 }
 
 impl Imported {
-    /// Wraps a segment that its mapper counts.
+    /// Wraps a segment whose bytes are already counted by the code that mapped it.
     pub(crate) fn new(attachment: Arc<Attachment>, memory: Arc<dyn Segment>) -> Self {
         Self {
             attachment,
@@ -41,11 +41,11 @@ impl Imported {
     }
 }
 
-/// A mapping, kept for as long as its kind wants.
+/// A cached mapping, kept for a time that depends on its kind.
 enum CachedImport {
-    /// Kept as long as the context: many allocations share the segment.
+    /// Kept as long as the context, because many allocations share the segment.
     ForContext(Arc<Imported>),
-    /// Kept as long as something in it is open.
+    /// Kept as long as memory in it is open.
     WhileOpen(Weak<Imported>),
 }
 
@@ -62,7 +62,7 @@ impl CachedImport {
     }
 }
 
-/// A segment of an exporter, for one kind of access.
+/// The key of an exporter's segment that is mapped for one kind of access.
 #[derive(PartialEq, Eq)]
 struct SegmentKey {
     context: ContextId,
@@ -81,10 +81,10 @@ impl SegmentKey {
     }
 }
 
-/// Memory that is mapped by the driver's handle to it while the exporter is asked whether it may be.
+/// Memory that is mapped by its driver handle while the exporter is still checking the request.
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
-    /// The memory first, so that it is unmapped before its open is counted no more.
+    /// The memory comes first, so that it is unmapped before its open is no longer counted.
     mapped: Cell<Option<(Arc<dyn Segment>, HandleAhead)>>,
 }
 
@@ -96,9 +96,10 @@ impl<'a> MappedAhead<'a> {
         }
     }
 
-    /// Maps it, if the handle is known. If that fails, whoever gets the answer tries again, and learns why.
+    /// Maps the memory if the handle is known. On failure, `finish` tries again and reports the
+    /// reason.
     fn map(&self, fields: &Fields, attachment: &Arc<Attachment>) {
-        // First, since most backends take no handles.
+        // Checked first, because most backends take no handles.
         if let Some(handles) = self.backend.driver_handles()
             && let Some(ahead) = attachment.driver_handle(fields)
             && let Ok(memory) = map_by(handles, fields, &ahead.found)
@@ -107,7 +108,7 @@ impl<'a> MappedAhead<'a> {
         }
     }
 
-    /// Returns what the exporter has delivered, mapped: now, unless it is what was mapped ahead.
+    /// Maps the memory that the exporter has delivered, or returns the early mapping if it matches.
     fn finish(
         &self,
         fields: &Fields,
@@ -132,7 +133,7 @@ impl<'a> MappedAhead<'a> {
     }
 }
 
-/// Maps memory by the driver's handle to it.
+/// Maps memory by its driver handle.
 fn map_by(
     handles: &dyn DriverHandles,
     fields: &Fields,
@@ -143,7 +144,7 @@ fn map_by(
     handles.import_handle(&found.handle, len)
 }
 
-/// Checks that what a handle names is inside its segment, before a driver hears of it.
+/// Checks that the handle's range fits into its segment, before a driver is called.
 fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
     match fields.offset + fields.length {
         end if end > actual => Err(Error::Extent { end, actual }),
@@ -153,12 +154,13 @@ fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
 
 impl Hash for SegmentKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // One word, because a table waits for each. Few segments are mapped for both accesses.
+        // One word, because each further one costs time in the table. Few segments are mapped for
+        // both kinds of access.
         state.write_u64(self.context.to_word() ^ u64::from(self.segment));
     }
 }
 
-/// A hasher that folds words together: the numbers of exporters are random, so that is enough.
+/// A hasher that only mixes words. That is enough, because the numbers of exporters are random.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -180,13 +182,13 @@ impl Hasher for Fold {
     }
 }
 
-/// Holders of one record that die while they are asked, one after the other, before the record counts as gone. Halved
-/// or doubled: a holder that hangs up whenever it is asked is given up sooner or later.
+/// Maximum number of successive holders of a record that may die during one request before the
+/// record is treated as gone.
 const MAX_TAKEOVERS: u32 = 8;
 
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
-/// The exporters that a context is attached to, and their segments that it has mapped.
+/// The exporters that a context is attached to, and their mapped segments.
 #[derive(Default)]
 pub(super) struct Imports {
     attachments: RwLock<FoldMap<ContextId, Arc<Attachment>>>,
@@ -194,7 +196,7 @@ pub(super) struct Imports {
 }
 
 impl Imports {
-    /// Returns the attachment to a handle's exporter, and attaches first if that was not done yet.
+    /// Returns the attachment to a handle's exporter, and connects first if there is none yet.
     #[inline]
     pub(super) fn attachment(
         &self,
@@ -221,7 +223,7 @@ impl Imports {
             if !attachment.is_hung_up() {
                 return Ok(Arc::clone(attachment));
             }
-            // A holder has a successor.
+            // A hung-up holder is replaced by its successor, so the request is sent again.
             if route == Route::Exporter {
                 return Err(Error::ExporterGone { pid: fields.pid });
             }
@@ -230,8 +232,9 @@ impl Imports {
         self.attach(key, route, fields, origin, next, deadline)
     }
 
-    /// Calls `fetch` with the attachment to a handle's exporter, and with that to its holder if the exporter
-    /// has handed the memory over or is gone. Returns the attachment that had it, too.
+    /// Calls `fetch` with the attachment to the handle's exporter. If the exporter is gone or has
+    /// handed the memory over, calls it with the attachment to the holder. Also returns the
+    /// attachment that succeeded.
     pub(super) fn ask_either<R>(
         &self,
         fields: &Fields,
@@ -252,12 +255,12 @@ impl Imports {
         let mut takeovers = 0;
         loop {
             let holder = match self.attachment_by(Route::Holder, fields, origin, next, deadline) {
-                // Nobody holds it, or not any more.
+                // No holder has the memory, or no longer has it.
                 Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
                 holder => holder?,
             };
             match fetch(&holder) {
-                // It has died since, and its successor goes on.
+                // This holder has died, and its successor takes over.
                 Err(Error::ExporterGone { .. })
                     if holder.has_lost_exporter() && takeovers < MAX_TAKEOVERS =>
                 {
@@ -285,7 +288,7 @@ impl Imports {
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
     }
 
-    /// Drops the attachments to exporters that are gone, and their memory that is not open.
+    /// Drops the attachments to exporters that are gone, and their segments that are not open.
     pub(super) fn drop_hung_up(&self) {
         let mut segments = write(&self.segments);
         let unused: Vec<_> = segments
@@ -300,11 +303,11 @@ impl Imports {
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
         drop(attachments);
-        // Unmapped and closed without a lock.
+        // Unmapped and closed without holding a lock.
         drop((unused, gone));
     }
 
-    /// Returns the segment that a handle's memory lies in, mapped for `access`.
+    /// Returns the segment of a handle's memory, mapped for `access`.
     #[inline]
     pub(super) fn segment(
         &self,
@@ -334,7 +337,8 @@ impl Imports {
         let mut pieced: Option<PiecedSegment> = None;
         let mut take = |pieces: FetchedPieces| {
             check_extent(fields, pieces.len)?;
-            // Its mappings, of which a process has a limited number, would stay as long as the context.
+            // A shared segment would keep its mappings as long as the context, and a process has a
+            // limited number of them.
             if fields.segment & DEDICATED == 0 {
                 return Err(Error::Protocol(
                     "memory of pieces has no allocation of its own",
@@ -355,7 +359,8 @@ impl Imports {
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
             Err(error) => {
-                // Unmapped elsewhere: there may be thousands, and the deadline may be over.
+                // Unmapped on another thread, because there may be thousands of mappings and the
+                // deadline may have passed.
                 if let Some(partial) = pieced {
                     driver_jobs::drop_later(partial);
                 }
@@ -370,8 +375,9 @@ impl Imports {
         Ok(self.add(key, attachment, memory))
     }
 
-    /// Maps the segments of several handles that are not mapped yet, as far as that is faster than one by one.
-    /// Returns what keeps them mapped. Whoever opens a handle then maps what is missing, and learns why.
+    /// Maps the segments of several handles together where that is faster than one by one. Returns
+    /// references that keep them mapped. Segments that fail here are mapped, or their error is
+    /// reported, when their handle is opened.
     pub(super) fn map_ahead(
         &self,
         core: &ContextCore,
@@ -399,13 +405,13 @@ impl Imports {
         }
         let mut mapped = Vec::new();
         for (_, fields) in missing.iter().filter(|(_, fields)| fields.len() > 1) {
-            // What fails is asked for again, one by one.
+            // Handles that fail here are opened one by one later.
             let _ = self.map_each(core, fields, access, deadline, &mut mapped);
         }
         mapped
     }
 
-    /// Maps the segments of handles of one exporting context.
+    /// Maps the segments of several handles of one exporting context.
     fn map_each(
         &self,
         core: &ContextCore,
@@ -419,7 +425,8 @@ impl Imports {
         let ahead = MappedAhead::new(backend);
         let meanwhile = |fields: &Fields| ahead.map(fields, &attachment);
         attachment.fetch_each(handles, access, deadline, meanwhile, |fields, delivery| {
-            // Most of what comes would be dropped, if others consist of pieces too.
+            // If other segments consist of pieces too, most of what the exporter sends would be
+            // dropped.
             let delivery = delivery.ok_or(Error::Protocol("it consists of pieces"))?;
             let memory = ahead.finish(fields, delivery, access)?;
             let key = SegmentKey::of(fields, access);
@@ -428,7 +435,8 @@ impl Imports {
         })
     }
 
-    /// Adds a segment that was mapped, and returns it, or the mapping of a thread that was faster.
+    /// Caches a segment that was just mapped. Returns it, or the mapping of a thread that was
+    /// faster.
     fn add(
         &self,
         key: SegmentKey,
@@ -447,11 +455,11 @@ impl Imports {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
         let mut segments = write(&self.segments);
-        // Only before the table would grow, so that the cost of looking spreads.
+        // Only when the table would grow, so that the cost of the scan is spread.
         if segments.len() == segments.capacity() {
             segments.retain(|_, cached| !cached.is_closed());
         }
-        // Another thread may have been faster; then its mapping serves for both.
+        // If another thread was faster, both use its mapping.
         if let Some(other) = segments.get(&key).and_then(CachedImport::get)
             && !other.attachment.is_hung_up()
         {

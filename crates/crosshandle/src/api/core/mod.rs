@@ -1,4 +1,4 @@
-//! The core of a context, which all its objects share. It knows none of the objects.
+//! The core of a context, which all objects of the context share. It knows none of the objects.
 
 mod allocation;
 mod imports;
@@ -38,19 +38,19 @@ type AdoptedSegment = (Weak<dyn Segment>, u32);
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
 
-/// A device in use: its backend's context, what is exported from it, and what is mapped of other
-/// processes' memory. Every object of a context keeps it alive.
+/// The shared state of a context: the backend's context, the exports, and the imported memory.
+/// Every object of a context keeps it alive.
 pub(crate) struct ContextCore {
     device: Device,
     backend: Arc<dyn BackendContext>,
     exporter: Arc<Exporter>,
     pools: Pools,
     pool_options: PoolOptions,
-    /// Allocations by their first address, to find the one that a pointer points into. Changed
-    /// only when a block is first used or finally given up.
+    /// Allocations by their first address, to find the allocation that a pointer points into. It
+    /// changes only when a block is first used and when a block is finally released.
     addresses: RwLock<BTreeMap<usize, Weak<Allocation>>>,
     segment_numbers: Arc<AtomicU32>,
-    /// Segments that the program allocated, by their addresses in this process, and their numbers.
+    /// Segments that the program allocated, by their address in this process.
     adopted: Mutex<HashMap<usize, AdoptedSegment>>,
     imports: Imports,
     origin: Origin,
@@ -62,14 +62,14 @@ pub(crate) struct ContextCore {
 }
 
 impl ContextCore {
-    /// Makes a context on a device; `create` makes the backend's part.
+    /// Creates a context on a device. `create` creates the backend's part of it.
     pub(crate) fn new(
         device: Device,
         options: ContextOptions,
         create: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
     ) -> Result<Self> {
         process::watch_forks();
-        // Drivers have lost their threads.
+        // A forked process has lost the threads of its drivers.
         if device.info().backend != BackendKind::Host && process::is_forked() {
             return Err(Error::forked());
         }
@@ -105,7 +105,7 @@ impl ContextCore {
         &self.device
     }
 
-    /// Refuses a context that was made before this process was forked.
+    /// Returns an error if the context was made before this process was forked.
     #[inline]
     pub(crate) fn check_birth(&self) -> Result<()> {
         match self.birth.is_inherited() {
@@ -139,21 +139,22 @@ impl ContextCore {
         self.pool_options
     }
 
-    /// Makes further pools, whose memory is counted in `usage`.
+    /// Creates additional pools, whose memory is counted in `usage`.
     pub(crate) fn new_pools(&self, options: PoolOptions, usage: Arc<Usage>) -> Pools {
         new_pools(&self.backend, options, Some(usage), &self.segment_numbers)
     }
 
-    /// Returns a number for a segment that no pool made.
+    /// Returns a number for a segment that belongs to no pool.
     pub(crate) fn next_segment_number(&self) -> u32 {
         pool::next_number(&self.segment_numbers, true)
     }
 
-    /// Returns the number of a segment that the program allocated: all its parts have the same one.
+    /// Returns the number of a segment that the program allocated. All parts of a segment have the
+    /// same number.
     pub(crate) fn number_of_adopted(&self, segment: &Arc<dyn Segment>) -> u32 {
         let address = Arc::as_ptr(segment).addr();
         let mut adopted = self.adopted.lock();
-        // No other segment has the address while this table knows it.
+        // No other segment can have this address while the table's segment still exists.
         if let Some((known, number)) = adopted.get(&address)
             && known.strong_count() > 0
         {
@@ -167,7 +168,7 @@ impl ContextCore {
         number
     }
 
-    /// Returns the fields that handles to an object have in common.
+    /// Returns the fields that all handles to an object have in common.
     pub(crate) fn handle_fields(&self, credential: Credential) -> Fields {
         let Credential { record, key } = credential;
         Fields {
@@ -187,7 +188,7 @@ impl ContextCore {
         }
     }
 
-    /// Refuses handles to memory that this context cannot open, before their exporter is asked.
+    /// Checks that this context can open a memory handle, before the exporter is asked.
     #[inline]
     pub(crate) fn check_memory(&self, fields: &Fields, access: Access) -> Result<()> {
         self.check_event(fields)?;
@@ -210,7 +211,7 @@ impl ContextCore {
         Ok(())
     }
 
-    /// Refuses handles to events that this process cannot open. An event's state is host memory, so
+    /// Checks that this process can open an event handle. The state of an event is host memory, so
     /// its device does not matter.
     #[inline]
     pub(crate) fn check_event(&self, fields: &Fields) -> Result<()> {
@@ -227,8 +228,8 @@ impl ContextCore {
         OpenDeadline::after(self.origin.timeout)
     }
 
-    /// Returns this process's attachment to the context that made a handle; `next` is what the caller fetches
-    /// then.
+    /// Returns this process's attachment to the context that made a handle. `next` is what the
+    /// caller fetches next.
     #[inline]
     pub(crate) fn attachment(
         &self,
@@ -240,8 +241,8 @@ impl ContextCore {
             .attachment(fields, &self.origin, next, deadline)
     }
 
-    /// Calls `fetch` with the attachment to whoever answers for the memory that a handle names, and returns
-    /// that one, too.
+    /// Calls `fetch` with the attachment to the exporter or holder that has the handle's memory.
+    /// Also returns that attachment.
     pub(crate) fn ask_either<R>(
         &self,
         fields: &Fields,
@@ -253,7 +254,7 @@ impl ContextCore {
             .ask_either(fields, &self.origin, next, deadline, fetch)
     }
 
-    /// Returns the segment that a handle's memory lies in, and maps it first if it is not mapped yet.
+    /// Returns the segment of a handle's memory, and maps it first if it is not mapped yet.
     #[inline]
     pub(crate) fn imported(
         &self,
@@ -264,7 +265,7 @@ impl ContextCore {
         self.imports.segment(self, fields, access, deadline)
     }
 
-    /// Maps the segments of several handles at once; see [`Imports::map_ahead`].
+    /// Maps the segments of several handles together. See [`Imports::map_ahead`].
     pub(crate) fn map_ahead(&self, handles: &[Fields], access: Access) -> Vec<Arc<Imported>> {
         self.imports
             .map_ahead(self, handles, access, &self.deadline())
@@ -277,7 +278,7 @@ impl ContextCore {
 
     fn forget_address(&self, start: usize) {
         let mut addresses = write(&self.addresses);
-        // The block may have been carved into something new already.
+        // The block may already have been carved into something new.
         if addresses
             .get(&start)
             .is_some_and(|allocation| allocation.strong_count() == 0)
@@ -286,7 +287,7 @@ impl ContextCore {
         }
     }
 
-    /// Returns the allocation that contains an address, and the address's offset in it.
+    /// Returns the allocation that contains an address, and the offset of the address in it.
     pub(crate) fn find(&self, address: usize) -> Result<(Arc<Allocation>, usize)> {
         let addresses = read(&self.addresses);
         let found = addresses.range(..=address).next_back();
@@ -304,7 +305,7 @@ impl ContextCore {
             })
     }
 
-    /// Gives free memory back to the system, and closes what exporters that are gone had shared.
+    /// Returns free memory to the system, and closes the memory of exporters that are gone.
     pub(crate) fn trim(&self) {
         self.exporter.reclaim_all();
         self.imports.drop_hung_up();
@@ -313,7 +314,7 @@ impl ContextCore {
         }
     }
 
-    /// Empties the pools and ends what runs for the context; objects that are left stay usable.
+    /// Empties the pools and stops the context's background work. Remaining objects stay usable.
     pub(crate) fn close(&self) {
         for pool in &self.pools {
             drop(pool.close());
@@ -345,7 +346,7 @@ pub(crate) fn pool_of(pools: &Pools, kind: MemoryKind) -> &Arc<Pool> {
     }
 }
 
-/// Takes `excess` bytes of free memory, as far as there are so many, out of pools.
+/// Takes up to `excess` bytes of free memory out of the pools.
 pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocation>>> {
     let trim_one = |pool: &Arc<Pool>| {
         let (bytes, trimmed) = pool.trim(excess);
@@ -355,7 +356,7 @@ pub(crate) fn trim(pools: &Pools, mut excess: usize) -> Vec<Trimmed<Arc<Allocati
     pools.iter().map(trim_one).collect()
 }
 
-// A panic leaves nothing inconsistent under these locks, so their poison says nothing.
+// A panic leaves no inconsistent state under these locks, so poisoning can be ignored.
 
 #[inline]
 fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {

@@ -1,4 +1,4 @@
-//! Names of objects, for people.
+//! Names that programs give to objects, for display.
 
 use crate::ipc::MAX_NAME_BYTES;
 use crate::sync::Mutex;
@@ -7,24 +7,23 @@ use std::sync::OnceLock;
 /// The name that the program gave an object. Other processes see it once the object is exported.
 #[derive(Default)]
 pub(crate) struct ObjectName {
-    /// Empty if there is none any more. Few objects ever have a name, and it costs the others one load.
+    /// Empty if the name was removed. Few objects have a name, so an unnamed object costs one load
+    /// only.
     text: OnceLock<Box<Mutex<Box<str>>>>,
 }
 
 impl ObjectName {
     pub(crate) fn set(&self, name: &str) {
-        // As importers see it.
+        // Cut to the length that importers see.
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES.min(name.len()))];
         *self.text.get_or_init(Box::default).lock() = name.into();
     }
 
-    /// Returns the name, if there is one.
     pub(crate) fn get(&self) -> Option<String> {
         let name = self.text.get()?.lock().to_string();
         Some(name).filter(|name| !name.is_empty())
     }
 
-    /// Removes the name.
     #[inline]
     pub(crate) fn clear(&self) {
         if let Some(text) = self.text.get() {

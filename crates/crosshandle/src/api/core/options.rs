@@ -7,10 +7,10 @@ use crate::pool::PoolOptions;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes of the longest name of a context that reports show.
+/// Maximum length of a context's name in reports, in bytes.
 const MAX_NAME_BYTES: usize = 64;
 
-/// The behaviour of a context. [`ContextOptions::new`] suits most programs.
+/// Options of a context. The defaults of [`ContextOptions::new`] suit most programs.
 #[derive(Clone, Debug)]
 pub struct ContextOptions {
     name: Option<String>,
@@ -29,7 +29,7 @@ impl Default for ContextOptions {
 }
 
 impl ContextOptions {
-    /// Returns the usual options.
+    /// Returns the default options.
     pub fn new() -> Self {
         Self {
             name: None,
@@ -42,15 +42,16 @@ impl ContextOptions {
         }
     }
 
-    /// Gives the context a name, for people: `crosshandle ps` shows it. Names are no place for secrets.
+    /// Gives the context a name that tools such as `crosshandle ps` show. Other users may see it,
+    /// so it must not contain secrets.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Sets whether small allocations share segments (default: yes). Without pooling each
-    /// allocation has a descriptor and whole pages of its own, so that an importer of one can reach
-    /// no other.
+    /// Sets whether small allocations share segments (default: yes). Without pooling, each
+    /// allocation has its own descriptor and its own pages, so an importer of one allocation cannot
+    /// access another.
     pub fn pooling(mut self, pooling: bool) -> Self {
         self.pooling = pooling;
         self
@@ -58,54 +59,60 @@ impl ContextOptions {
 
     /// Sets whether to ask the system for huge pages for large host memory (default: yes).
     ///
-    /// This is a hint. Asking takes all pages of the memory when it is allocated; without, pages are
-    /// taken one by one as they are touched, which is several times slower in total. A driver
-    /// chooses the pages of its own memory itself.
+    /// This is a hint. With huge pages, all pages of the memory are taken when it is allocated.
+    /// Without them, pages are taken one by one on first access, which is several times slower in
+    /// total. A driver chooses the pages of its own memory itself.
     pub fn huge_pages(mut self, huge_pages: bool) -> Self {
         self.huge_pages = huge_pages;
         self
     }
 
-    /// Sets whether one allocation may be larger than what the machine has left (default: no).
+    /// Sets whether one allocation may be larger than the memory that the machine has left
+    /// (default: no).
     ///
-    /// Host memory is taken page by page when it is touched, so an allocation could succeed that can never be
-    /// used. By default, one of 32 MiB and more is compared with the memory that is available, including what the
-    /// kernel can give up at once and the free swap space, and with the limits of this process's control groups. It
-    /// fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory) if it is larger. Earlier allocations count as far as
-    /// they were touched. Choose this for sparse memory, most of which is never touched.
+    /// Host memory is taken page by page on first access, so an allocation can succeed although its
+    /// memory can never be used. By default, allocations of 32 MiB and more are therefore checked.
+    /// The check compares their size with the available memory and with the limits of this
+    /// process's control groups. Available memory includes memory that the kernel can reclaim at
+    /// once, and free swap space. Untouched pages of earlier allocations are not subtracted. An
+    /// allocation that is too large fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    ///
+    /// Enable this for sparse memory, most of which is never accessed.
     pub fn overcommit(mut self, overcommit: bool) -> Self {
         self.overcommit = overcommit;
         self
     }
 
-    /// Sets the directory in which exporters listen and are looked for, for instance one that
-    /// several containers share.
+    /// Sets the directory that contains the sockets of exporters, for instance a directory that
+    /// several containers share. Exporters listen there, and importers look for them there.
     ///
-    /// By default it is `$CROSSHANDLE_SOCKET_DIR`, else `crosshandle` in `$XDG_RUNTIME_DIR` or
-    /// `/run/user/UID`, else `crosshandle-UID` in the directory for temporary files.
+    /// The default is the first of these that is set or exists:
+    /// 1. `$CROSSHANDLE_SOCKET_DIR`
+    /// 2. `crosshandle` in `$XDG_RUNTIME_DIR` or `/run/user/UID`
+    /// 3. `crosshandle-UID` in the directory for temporary files
     pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.socket_dir = Some(directory.into());
         self
     }
 
-    /// Sets the users that may open exports of this context, and whose exports this context opens
-    /// (default: the same user's).
+    /// Sets which users may open exports of this context, and whose exports this context opens
+    /// (default: only the same user).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Sets how long opening a handle may wait for a living exporter, however many answers it takes
-    /// (default: 10 s).
+    /// Sets how long opening a handle may wait for a running exporter in total, however many
+    /// replies it takes (default: 10 s).
     pub fn exchange_timeout(mut self, timeout: Duration) -> Self {
         self.exchange_timeout = timeout;
         self
     }
 
-    /// Returns what reports call a context with these options.
+    /// Returns the label that reports show for a context with these options.
     pub(super) fn label(&self, device: &Device) -> Label {
         let name = self.name.as_deref().unwrap_or_default();
-        // As much of it as lines can show.
+        // Cut to the length that one line of a report can show.
         let name = name.get(..name.floor_char_boundary(MAX_NAME_BYTES.min(name.len())));
         Label {
             name: name.filter(|name| !name.is_empty()).map(str::to_owned),

@@ -1,4 +1,4 @@
-//! Functions that are called when a signal has completed.
+//! Callbacks that run when a signal has completed.
 
 use super::Event;
 use crate::error::Result;
@@ -9,14 +9,14 @@ use crate::sync::Mutex;
 use crate::threads::background::{self, contain};
 use std::collections::VecDeque;
 
-/// A function that is to be called, made by [`Event::on_signal`]. Dropping this cancels the call, unless
-/// it is due already.
+/// A registered callback, returned by [`Event::on_signal`]. Dropping it cancels the call, unless
+/// the call is already due.
 #[derive(Debug)]
 #[must_use = "dropping it cancels the call"]
 pub struct Subscription(Option<Await>);
 
 impl Subscription {
-    /// Lets the function be called without anybody keeping this. The event stays open until then.
+    /// Keeps the callback registered without this object. The event stays open until the call.
     pub fn detach(mut self) {
         if let Some(awaited) = self.0.take() {
             awaited.detach();
@@ -26,7 +26,7 @@ impl Subscription {
 
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The calls that are due: one job makes them, one after the other.
+/// The calls that are due. One job makes them, one after the other.
 struct DueCalls {
     calls: VecDeque<Call>,
     has_job: bool,
@@ -39,14 +39,14 @@ static DUE: PerProcess<Mutex<DueCalls>> = PerProcess::new(|| {
     })
 });
 
-/// Has a function called in its turn.
+/// Queues a call behind those that are already due.
 fn call_in_turn(call: Call) {
     let mut due = DUE.lock();
     due.calls.push_back(call);
     let had_job = std::mem::replace(&mut due.has_job, true);
     drop(due);
     match had_job {
-        // It may still wait for a thread.
+        // The job may still wait for a thread.
         true => {
             background::start_missing_threads();
         }
@@ -68,7 +68,7 @@ fn make_calls() {
 
 type Function = Box<dyn FnOnce(Result<()>) + Send>;
 
-/// A function that awaits its signal.
+/// A callback that awaits its signal.
 struct Callback(Mutex<Option<Function>>);
 
 impl Waiter for Callback {
@@ -79,10 +79,10 @@ impl Waiter for Callback {
     }
 }
 
-/// Has a function called when an event has reached a value.
+/// Registers a callback for the time when an event has reached a value.
 pub(super) fn on_signal(event: &Event, value: u64, function: Function) -> Result<Subscription> {
     if let Some(result) = event.core.result(value) {
-        // Perhaps no thread awaits anything, which would try again to start one.
+        // `Await::begin`, which reports that no thread can be started, is not called here.
         background::ensure_thread()?;
         call_in_turn(Box::new(move || function(waited(result))));
         return Ok(Subscription(None));

@@ -1,4 +1,4 @@
-//! Events: counters of signals, visible in every process at once.
+//! Events, which are counters of signals that processes share.
 
 mod callback;
 mod notifier;
@@ -24,27 +24,29 @@ use std::time::Duration;
 /// A counter of signals, shared by all processes that have it open.
 ///
 /// Each signal gets the next number when it is submitted, by the host or in a queue, in any
-/// process. A wait without a number is for the signal that was submitted last; if there is none, it is
-/// for the first signal, whichever process submits it. A wait with a number (a *value*) may be for a
-/// signal that was not submitted yet, so an event is also a timeline.
-/// [`wait_submitted`](Self::wait_submitted) and its siblings treat an event without a signal as complete.
+/// process. A wait without a number waits for the latest signal. If there is none yet, it waits for
+/// the first signal, no matter which process submits it. A wait with a number (a *value*) may wait
+/// for a signal that was not submitted yet, so an event is also a timeline.
+/// [`wait_submitted`](Self::wait_submitted) and its variants treat an event without a signal as
+/// complete.
 ///
-/// A process that ends with signals unfinished fails those: their waiters get
-/// [`Error::PeerDied`]; all other work carries on. A wait for a number that was never submitted ends with
-/// the same error if the process that made the event ends. It also does if another process ends that had
-/// the event open, and no other process has it open then. A process that never opened the event cannot
-/// be missed: give each wait a timeout.
+/// If a process ends before its signals are finished, they fail, and their waiters get
+/// [`Error::PeerDied`]. All other work continues. A wait for a number that was never submitted ends
+/// with the same error when the event's creator ends. It also does when another process that had
+/// the event open ends, and no other process has it open then. A process that never opened the
+/// event cannot be detected, so give each wait a timeout.
 ///
-/// Cheap to clone; any thread may use it. Dropping the last clone closes the event for this process
-/// alone. A write before a signal is visible after a wait for that signal.
+/// Cloning is cheap, and any thread may use an event. Dropping the last clone closes the event in
+/// this process only. Memory that was written before a signal is visible after a wait for that
+/// signal.
 #[derive(Clone)]
 pub struct Event {
     core: Arc<EventCore>,
-    /// Present if handles can be made.
+    /// Present if this process can make handles to the event.
     exporter: Option<Arc<ContextCore>>,
 }
 
-/// The kind of event to make or to open.
+/// Options for creating or opening an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EventOptions {
     shareable: Option<bool>,
@@ -54,41 +56,43 @@ pub struct EventOptions {
 }
 
 impl EventOptions {
-    /// Asks for a shareable event without timestamps.
+    /// Returns the options of a shareable event without timestamps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets whether handles can be made (default: yes, unless the event takes timestamps).
+    /// Sets whether handles to the event can be made (default: yes, unless the event takes
+    /// timestamps).
     pub fn shareable(mut self, shareable: bool) -> Self {
         self.shareable = Some(shareable);
         self
     }
 
-    /// Sets whether the event notes when the command that signals it was submitted, started and ended
+    /// Sets whether the event records when its signalling command was submitted, started and ended
     /// (default: no).
     pub fn profiling(mut self, profiling: bool) -> Self {
         self.profiling = profiling;
         self
     }
 
-    /// Sets whether a wait sleeps at once (default: no, a wait spins first while that pays).
+    /// Sets whether a wait sleeps at once (default: no). Otherwise a wait spins first where that
+    /// helps.
     pub fn low_power(mut self, low_power: bool) -> Self {
         self.low_power = low_power;
         self
     }
 
-    /// Sets whether the event's counters lie in memory of their own (default: no).
+    /// Sets whether the event's counters are in memory of their own (default: no).
     ///
-    /// A process that opens an event can signal, confuse and fail all events whose counters lie in the
-    /// same memory: by default up to 1,024 events of the context and more. An isolated event costs
-    /// this process a page and a descriptor, and each importer a page.
+    /// A process that opens an event can also signal, corrupt and fail all other events whose
+    /// counters are in the same memory. By default these are at least 1,024 events of the context.
+    /// An isolated event costs this process a page and a descriptor, and each importer a page.
     pub fn isolated(mut self, isolated: bool) -> Self {
         self.isolated = isolated;
         self
     }
 
-    /// Returns whether handles can be made; `None` if the options contradict each other.
+    /// Returns whether handles can be made, or `None` if the options contradict each other.
     fn is_shareable(self) -> Option<bool> {
         match self.shareable {
             Some(true) if self.profiling => None,
@@ -110,17 +114,16 @@ impl EventOptions {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EventStatus {
-    /// The number of the signal that was submitted last; 0 if there was none.
+    /// The number of the latest signal, or 0 if none was submitted.
     pub submitted: u64,
-    /// The greatest number such that it and all before it are finished.
+    /// The number of the last signal up to which all signals are finished.
     pub completed: u64,
-    /// The result of the signal that was submitted last; `None` while it is unfinished, and if there is
-    /// none.
+    /// The result of the latest signal, or `None` if it is unfinished or none was submitted.
     pub latest: Option<Result<()>>,
 }
 
-/// The times at which the command ran that signalled an event last, in nanoseconds of the system's
-/// monotonic clock. A time is `None` until it has come.
+/// The times of the command that signalled an event last, in nanoseconds of the system's monotonic
+/// clock. Each is `None` until that time is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct EventProfile {
@@ -188,33 +191,34 @@ impl Event {
         &self.core
     }
 
-    /// Returns whether both are clones of one event. Events that were opened from one handle may be the same for
-    /// other processes, and are not for this.
+    /// Returns whether both are clones of one event. If a handle is opened twice, the two results
+    /// are different events for this function.
     pub fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.core, &other.core)
     }
 
-    /// Gives the event a name, which tools and errors of all processes that share it show: at most
-    /// 32 bytes of UTF-8, the rest is cut off. Only the process that created the event can name it;
-    /// otherwise this does nothing.
+    /// Gives the event a name, which tools and errors of all processes that share the event show.
+    /// Names are cut to 32 bytes of UTF-8. Only the process that created the event can name it. In
+    /// other processes this does nothing.
     pub fn set_name(&self, name: &str) {
         self.core.set_name(name);
     }
 
-    /// Returns the name that the event was given, if any.
+    /// Returns the name of the event, if it has one.
     pub fn name(&self) -> Option<String> {
         self.core.name()
     }
 
     /// Returns a handle to the event.
     ///
-    /// This announces another process: waits of this process no longer end because of processes that
-    /// have ended before.
+    /// After this call, this process expects another process to open the event. Its waits no longer
+    /// fail because of processes that ended before.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
-    /// for one that was itself opened from a handle (pass that handle on instead); limits of the
-    /// system.
+    /// - [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
+    ///   for an event that was itself opened from a handle. In the last case, pass that handle on
+    ///   instead.
+    /// - [`Error::LimitReached`] for limits of the system.
     pub fn handle(&self) -> Result<EventHandle> {
         let refused = || {
             Error::invalid(
@@ -233,29 +237,31 @@ impl Event {
         }))
     }
 
-    /// Signals from the host, and returns the signal's number. Never blocks: if an earlier signal is
-    /// unfinished, the new one completes after it.
+    /// Submits a signal from the host, and returns its number. This never blocks. If an earlier
+    /// signal is unfinished, the new one completes after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if 16 runs of signals of different processes are unfinished, if 4,096
-    /// signals of this process wait for their turn behind unfinished ones, and after 2⁵⁰ signals.
+    /// [`Error::LimitReached`] in these cases:
+    /// - 16 runs of successive signals by one process each are unfinished.
+    /// - 4,096 signals of this process wait behind unfinished ones.
+    /// - The event has had 2⁵⁰ signals.
     #[inline]
     pub fn signal(&self) -> Result<u64> {
         self.core.signal()
     }
 
-    /// Signals from the host, all numbers up to `value` at once.
+    /// Submits all signals up to `value` from the host at once.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the value is not greater than what was submitted already, or
-    /// more than 2²⁹ greater; as [`signal`](Self::signal).
+    /// As [`signal`](Self::signal). Also [`Error::InvalidArgument`] if the value is not greater
+    /// than the latest submitted number, or exceeds it by more than 2²⁹.
     pub fn signal_value(&self, value: u64) -> Result<()> {
         self.core.signal_up_to(value).map(drop)
     }
 
-    /// Fails all numbers up to `value` at once: whoever waits for one of them, in any process, gets
-    /// [`Error::CommandFailed`], in this process with `message` for the last of them. For programs that
-    /// signal on behalf of something that has failed.
+    /// Submits all signals up to `value` at once, as failed. Waits for any of them, in all
+    /// processes, return [`Error::CommandFailed`]. In this process, the error of the last one
+    /// contains `message`. This is for programs that signal on behalf of something that has failed.
     ///
     /// # Errors
     /// As [`signal_value`](Self::signal_value).
@@ -263,10 +269,11 @@ impl Event {
         self.core.fail_value(value, message)
     }
 
-    /// Ends the event as the death of its signaller would: waits for signals that were not submitted, in any
-    /// process, get [`Error::PeerDied`]. For programs that signal on behalf of something that is gone.
+    /// Makes waits for signals that were not submitted, in all processes, return
+    /// [`Error::PeerDied`], as if the signalling process had died. This is for programs that signal
+    /// on behalf of something that no longer exists.
     ///
-    /// This submits the next 2²⁹ numbers and fails them.
+    /// It submits the next 2²⁹ numbers and fails them.
     ///
     /// # Errors
     /// As [`signal`](Self::signal).
@@ -274,12 +281,12 @@ impl Event {
         self.core.abandon()
     }
 
-    /// Waits for the signal that was submitted last. If there is none, waits for the first one.
+    /// Waits for the latest signal, or for the first one if none was submitted.
     ///
     /// # Errors
-    /// [`Error::PeerDied`] if the process that submitted the signal ended first, and as
-    /// [`wait_value`](Self::wait_value) if there is no signal; [`Error::CommandFailed`] if the signal's
-    /// command failed.
+    /// - [`Error::PeerDied`] if the process that submitted the signal ended first. If no signal was
+    ///   submitted, also in the case that [`wait_value`](Self::wait_value) describes.
+    /// - [`Error::CommandFailed`] if the signal's command failed.
     #[inline]
     pub fn wait(&self) -> Result<()> {
         waited(match self.core.awaited() {
@@ -288,11 +295,11 @@ impl Event {
         })
     }
 
-    /// Waits for the signal that was submitted last, for at most `timeout`. If there is none, waits for
-    /// the first one.
+    /// Waits for the latest signal for at most `timeout`, or for the first one if none was
+    /// submitted.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; as [`wait`](Self::wait).
+    /// As [`wait`](Self::wait). Also [`Error::TimedOut`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<()> {
         waited(match self.core.awaited() {
             None => Ok(()),
@@ -300,7 +307,7 @@ impl Event {
         })
     }
 
-    /// Returns whether there is a signal and the one submitted last has completed.
+    /// Returns whether a signal was submitted and the latest one has completed.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -312,8 +319,8 @@ impl Event {
         }
     }
 
-    /// Waits for what was submitted so far, as Unified Runtime does: for the signal that was submitted
-    /// last, or for nothing if there is none.
+    /// Waits for the latest signal, or returns at once if none was submitted. Unified Runtime has
+    /// the same semantics.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -328,7 +335,7 @@ impl Event {
     /// Waits as [`wait_submitted`](Self::wait_submitted) does, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; as [`wait`](Self::wait).
+    /// As [`wait`](Self::wait). Also [`Error::TimedOut`].
     pub fn wait_submitted_timeout(&self, timeout: Duration) -> Result<()> {
         waited(match self.core.unfinished() {
             None => Ok(()),
@@ -336,7 +343,7 @@ impl Event {
         })
     }
 
-    /// Returns whether what was submitted so far has completed; `true` if that is nothing.
+    /// Returns whether all submitted signals have completed. It is `true` if none was submitted.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -348,8 +355,8 @@ impl Event {
         }
     }
 
-    /// Returns the number of the signal that a wait without a number is for: the one submitted last, or
-    /// 1 if there is none.
+    /// Returns the number of the signal that a wait without a number waits for. It is the latest
+    /// number, or 1 if none was submitted.
     #[inline]
     pub fn latest_or_first(&self) -> u64 {
         self.submitted().max(1)
@@ -358,9 +365,9 @@ impl Event {
     /// Waits for signal `value`, which may not have been submitted yet.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait). Also [`Error::PeerDied`] if the signal has not been submitted and no other
-    /// process is left to submit it: the process that made the event has ended, or a process ended that
-    /// had the event open, and no other process has it open.
+    /// As [`wait`](Self::wait). Also [`Error::PeerDied`] if the signal was not submitted and no
+    /// process is left to submit it. This is so if the event's creator has ended, or if a process
+    /// that had the event open has ended and no other process has it open.
     pub fn wait_value(&self, value: u64) -> Result<()> {
         waited(self.core.wait(value, Deadline::NEVER))
     }
@@ -368,7 +375,7 @@ impl Event {
     /// Waits for signal `value`, for at most `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; as [`wait_value`](Self::wait_value).
+    /// As [`wait_value`](Self::wait_value). Also [`Error::TimedOut`].
     pub fn wait_value_timeout(&self, value: u64, timeout: Duration) -> Result<()> {
         waited(self.core.wait_for(value, timeout))
     }
@@ -385,21 +392,20 @@ impl Event {
         }
     }
 
-    /// Returns the number of the signal that was submitted last; 0 if there was none. The next
-    /// signal gets one more.
+    /// Returns the number of the latest signal, or 0 if none was submitted. The next signal gets
+    /// the next number.
     #[inline]
     pub fn submitted(&self) -> u64 {
         self.core.issued()
     }
 
-    /// Returns the greatest number such that this signal and all before it are finished, well or
-    /// not.
+    /// Returns the number of the last signal up to which all signals have succeeded or failed.
     #[inline]
     pub fn completed(&self) -> u64 {
         self.core.completed()
     }
 
-    /// Returns the state of the event, without waiting.
+    /// Returns the state of the event without waiting.
     pub fn status(&self) -> EventStatus {
         let submitted = self.core.issued();
         EventStatus {
@@ -409,9 +415,9 @@ impl Event {
         }
     }
 
-    /// Sets whether the signals submitted from now on take timestamps. An event made with
-    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them until this call turns
-    /// them off; any other event never takes any.
+    /// Sets whether signals take timestamps from now on. An event with
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling) takes them unless this call
+    /// turns them off. Other events never do.
     #[inline]
     pub fn set_profiling(&self, wanted: bool) {
         self.core.set_profiling(wanted);
@@ -420,9 +426,9 @@ impl Event {
     /// Returns the timestamps of the command that signalled last.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for an event made without
-    /// [`EventOptions::profiling`](crate::EventOptions::profiling), or while it takes
-    /// [none](Self::set_profiling).
+    /// [`Error::Unsupported`] for an event without
+    /// [`EventOptions::profiling`](crate::EventOptions::profiling), or while timestamps are [turned
+    /// off](Self::set_profiling).
     pub fn profile(&self) -> Result<EventProfile> {
         let profile = self.core.profile().ok_or_else(|| {
             Error::Unsupported("this event takes no timestamps; create it with profiling".into())
@@ -435,21 +441,22 @@ impl Event {
         })
     }
 
-    /// Waits until the latest signals of all events have completed, for at most `timeout`. An event
-    /// without a signal is waited for until its first one. Any number of events may be given.
+    /// Waits until the latest signals of all events have completed, for at most `timeout`. For an
+    /// event without a signal, it waits for the first one. The number of events is not limited.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; the error of the first signal that fails, at once.
+    /// - [`Error::TimedOut`].
+    /// - As soon as one of the signals fails, its error.
     pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
-        // All are looked at first, so that signals submitted during the wait don't count.
+        // The numbers are read first, so that signals submitted during the wait do not count.
         let unfinished = events
             .iter()
             .filter_map(|event| Some((*event, event.core.awaited()?)));
         waited(wait_many::wait_all(unfinished.collect(), timeout))
     }
 
-    /// Waits until all events have reached the values beside them, for at most `timeout`. Any number
-    /// of events may be given.
+    /// Waits until each event has reached the value next to it, for at most `timeout`. The number
+    /// of events is not limited.
     ///
     /// # Errors
     /// As [`wait_all`](Self::wait_all).
@@ -457,13 +464,14 @@ impl Event {
         waited(wait_many::wait_all(events.to_vec(), timeout))
     }
 
-    /// Waits until the latest signal of one of the events has completed, for at most `timeout`,
-    /// and returns that event's index in the list. An event without a signal is waited for until its
-    /// first one. Any number of events may be given.
+    /// Waits until the latest signal of one of the events has completed, for at most `timeout`, and
+    /// returns the index of that event. For an event without a signal, it waits for the first one.
+    /// The number of events is not limited.
     ///
     /// # Errors
-    /// [`Error::TimedOut`]; the error of the event that ended first, if it failed;
-    /// [`Error::InvalidArgument`] for an empty list.
+    /// - [`Error::TimedOut`].
+    /// - The error of the signal that finished first, if it failed.
+    /// - [`Error::InvalidArgument`] for an empty list.
     pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
         let values: Vec<_> = events
             .iter()
@@ -472,8 +480,8 @@ impl Event {
         Self::wait_any_value(&values, timeout)
     }
 
-    /// Waits until one of the events has reached the value beside it, for at most `timeout`, and
-    /// returns that event's place in the list.
+    /// Waits until one of the events has reached the value next to it, for at most `timeout`, and
+    /// returns the index of that event.
     ///
     /// # Errors
     /// As [`wait_any`](Self::wait_any).
@@ -481,25 +489,27 @@ impl Event {
         waited(wait_many::wait_any(events, timeout))
     }
 
-    /// Returns a future that ends when signal `value`, submitted or not, has completed. For the latest
-    /// signal, give [`latest_or_first`](Self::latest_or_first).
+    /// Returns a future that completes when signal `value` has completed. The signal may not have
+    /// been submitted yet. For the latest signal, pass [`latest_or_first`](Self::latest_or_first).
     pub fn reached(&self, value: u64) -> Reached {
         Reached::new(self.clone(), value)
     }
 
-    /// Returns a stream of the values greater than `after` that the event reaches.
+    /// Returns a stream of the values that the event reaches, starting with values greater than
+    /// `after`.
     pub fn values(&self, after: u64) -> Values {
         Values::new(self.clone(), after)
     }
 
-    /// Has a function called when signal `value`, submitted or not, has completed, with the result that a
-    /// [wait](Self::wait_value) for it would return; soon, if it has. The event stays open until then.
+    /// Registers a callback for signal `value`, which may not have been submitted yet. The callback
+    /// gets the result that a [wait](Self::wait_value) for the signal would return. If the signal
+    /// has already completed, the callback is called soon. The event stays open until then.
     ///
-    /// The functions of a process are called one after the other by a background thread, without a
-    /// lock. They may do anything; one that blocks holds up those that come after it.
+    /// A background thread calls the callbacks of a process one after the other, without holding a
+    /// lock. They may do anything, but one that blocks delays those after it.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system starts no thread.
+    /// [`Error::LimitReached`] if the system cannot start a thread.
     pub fn on_signal(
         &self,
         value: u64,

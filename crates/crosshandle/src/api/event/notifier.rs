@@ -10,23 +10,25 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-/// Awaits any number of signals for an event loop: its descriptor can be read from when one of them has
-/// completed or failed.
+/// Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
+/// has completed or failed.
 ///
-/// Works with `poll`, `epoll` (level- and edge-triggered), `select`, io_uring, mio, tokio's `AsyncFd` and
-/// asyncio's `add_reader`. The loop waits for the descriptor, reads nothing from it, and calls
-/// [`next`](Self::next) until that returns `None`. A notifier costs one descriptor, however many
-/// signals it awaits. Any thread may use it. Dropping it cancels what is awaited.
+/// It works with `poll`, `epoll` (level- and edge-triggered), `select`, io_uring, mio, tokio's
+/// `AsyncFd` and asyncio's `add_reader`. The event loop waits for the descriptor, reads nothing
+/// from it, and calls [`next`](Self::next) until that returns `None`.
+///
+/// A notifier uses one descriptor, however many signals it awaits. Any thread may use it. Dropping
+/// it cancels all that it awaits.
 #[derive(Debug)]
 pub struct Notifier {
     ready: Arc<Ready>,
     awaited: Mutex<Awaited>,
 }
 
-/// What a notifier awaits.
+/// The signals that a notifier awaits.
 #[derive(Debug, Default)]
 struct Awaited {
-    /// By token, each with a number that no other one has had.
+    /// Keyed by token. Each signal has a number that is never reused.
     signals: BTreeMap<u64, (u64, Await)>,
     next_number: u64,
 }
@@ -37,15 +39,15 @@ struct Awaited {
 pub struct Notification {
     /// The number that the program gave to [`Notifier::add`].
     pub token: u64,
-    /// What a [wait](Event::wait_value) for the signal would return.
+    /// The result that a [wait](Event::wait_value) for the signal would return.
     pub result: Result<()>,
 }
 
-/// What has come, and the flag that says so.
+/// Notifications that have arrived, and the flag that makes the descriptor readable.
 #[derive(Debug)]
 struct Ready {
     flag: Flag,
-    /// With the numbers that they are awaited by.
+    /// Each with the number of its awaited signal.
     notifications: Mutex<VecDeque<(u64, Notification)>>,
 }
 
@@ -74,7 +76,7 @@ impl Waiter for Signal {
 }
 
 impl Notifier {
-    /// Makes a notifier that awaits nothing.
+    /// Creates a notifier that awaits nothing yet.
     ///
     /// # Errors
     /// [`Error::LimitReached`] if the process has no descriptor left.
@@ -89,14 +91,15 @@ impl Notifier {
         })
     }
 
-    /// Awaits a signal, submitted or not. `token` is what [`next`](Self::next) returns for it. The event
-    /// stays open until then.
+    /// Awaits a signal, which may not have been submitted yet. [`next`](Self::next) returns `token`
+    /// when the signal has completed or failed. The event stays open until then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the token is in use, [`Error::LimitReached`] if the system starts no
-    /// thread.
+    /// - [`Error::InvalidArgument`] if the token is in use.
+    /// - [`Error::LimitReached`] if the system cannot start a thread.
     pub fn add(&self, event: &Event, value: u64, token: u64) -> Result<()> {
-        // Until the end, so that its notification is not taken before it is in the map.
+        // Locked until the end, so that the notification is not taken before its signal is in the
+        // map.
         let mut awaited = self.awaited.lock();
         if awaited.signals.contains_key(&token) {
             return Err(Error::invalid(format!(
@@ -116,21 +119,22 @@ impl Notifier {
         Ok(())
     }
 
-    /// Cancels what is awaited with a token, also if its notification has come and was not taken. Returns
-    /// whether anything was.
+    /// Cancels the signal with this token, even if its notification has arrived but was not taken.
+    /// Returns whether there was one.
     pub fn remove(&self, token: u64) -> bool {
         let removed = self.awaited.lock().signals.remove(&token);
         removed.is_some()
     }
 
-    /// Takes the next notification; `None` if there is none, and then the descriptor cannot be read from.
+    /// Takes the next notification. Returns `None` if there is none, and the descriptor is not
+    /// readable then.
     pub fn next(&self) -> Option<Notification> {
         loop {
             let (number, notification) = self.take()?;
             let Notification { token, result } = notification;
             let mut awaited = self.awaited.lock();
             let signal = awaited.signals.get(&token);
-            // One that was removed meanwhile is nobody's.
+            // A notification whose signal was removed in the meantime is dropped.
             if signal.is_some_and(|(own, _)| *own == number) {
                 let taken = awaited.signals.remove(&token);
                 drop(awaited);

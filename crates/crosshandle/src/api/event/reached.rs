@@ -11,12 +11,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// A future of a signal: it ends when the signal has completed, with the error that a
-/// [wait](Event::wait_value) would return if it failed or never comes.
+/// A future that completes when a signal has completed. If the signal fails or can never come, it
+/// returns the error that a [wait](Event::wait_value) would return.
 ///
-/// Works with every runtime, needs none, and does nothing before it is first polled. Dropping it
-/// cancels it at any time, without an effect on the event. Wakers are called on the library's thread
-/// `xh-await`, without a lock; a waker that blocks holds up everything that the process awaits.
+/// It works with every runtime, or without one, and does nothing before its first poll. Dropping it
+/// cancels it at any time and does not affect the event. Wakers are called on the library's thread
+/// `xh-await`, without a lock. A waker that blocks delays everything that the process awaits.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Reached {
@@ -25,7 +25,7 @@ pub struct Reached {
     awaited: Option<(Arc<Outlet>, Await)>,
 }
 
-/// Where a future finds its result.
+/// The place where the `xh-await` thread leaves the result of a future.
 #[derive(Debug, Default)]
 struct Outlet(Mutex<Arrival>);
 
@@ -40,7 +40,7 @@ impl Waiter for Outlet {
         let mut arrival = self.0.lock();
         arrival.result = Some(result);
         let waker = arrival.waker.take();
-        // Wakers are the program's code.
+        // Unlocked first, because wakers run the program's code.
         drop(arrival);
         if let Some(waker) = waker {
             waker.wake();
@@ -49,7 +49,7 @@ impl Waiter for Outlet {
 }
 
 impl Outlet {
-    /// Takes the result, or sees to it that the task is woken when there is one.
+    /// Takes the result, or registers the task to be woken when there is one.
     fn poll(&self, task: &Context<'_>) -> Option<Result<()>> {
         let waker = task.waker().clone();
         let mut arrival = self.0.lock();
@@ -100,11 +100,11 @@ impl Future for Reached {
     }
 }
 
-/// A stream of the values that an event reaches, made by [`Event::values`].
+/// A stream of the values that an event reaches, returned by [`Event::values`].
 ///
-/// Each item is the latest value when it is taken, not every value: who is slower than the signals
-/// skips some. An item is an error if the signal of that value failed. The stream goes on after such an
-/// error, and ends after the error that tells that no further value ever comes.
+/// Each item is the latest value at the time of the poll, so a task that is slower than the signals
+/// skips some values. An item is an error if the signal of that value failed. The stream continues
+/// after such an error. It ends after the error that means that no further value can come.
 #[derive(Debug)]
 #[must_use = "streams do nothing unless polled"]
 pub struct Values {
@@ -137,8 +137,8 @@ impl Stream for Values {
             true => result,
             false => event.core.result(reached).unwrap_or(result),
         };
-        // An error for a value that was never submitted is the end; and so is one that says that
-        // nothing can be awaited.
+        // The stream ends at an error for a value that was never submitted, and at an error that
+        // prevents further waiting.
         self.has_ended = match &result {
             Err(Error::PeerDied(_) | Error::CommandFailed(_)) => reached > event.submitted(),
             Err(_) => true,

@@ -10,10 +10,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The most events that the calling thread sleeps on itself: the kernel watches 128 words at once.
+/// Maximum number of events for which the calling thread itself sleeps. The kernel watches at most
+/// 128 words at once.
 const MAX_OWN: usize = 127;
 
-/// Waits until one of the events has reached the value beside it, and returns its place in the list.
+/// Waits until one of the events has reached the value next to it, and returns its index.
 pub(super) fn wait_any(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
     if events.is_empty() {
         return Err(Error::invalid(
@@ -25,7 +26,7 @@ pub(super) fn wait_any(events: &[(&Event, u64)], timeout: Option<Duration>) -> R
     result.map(|()| index)
 }
 
-/// Waits until all events have reached the values beside them, or one of them has failed.
+/// Waits until all events have reached the values next to them, or one of them has failed.
 pub(super) fn wait_all(mut events: Vec<(&Event, u64)>, timeout: Option<Duration>) -> Result<()> {
     let deadline = Deadline::after_optional(timeout);
     if events.len() > MAX_OWN {
@@ -68,7 +69,7 @@ fn timed_out() -> Error {
     Error::TimedOut("waiting for events")
 }
 
-/// Waits for one of more events than the calling thread can sleep on.
+/// Waits for one of too many events for the calling thread to sleep on.
 fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     match Gathering::begin(events) {
         Ok(gathering) => gathering.next(deadline),
@@ -76,26 +77,26 @@ fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<(
     }
 }
 
-/// Waits for all of more events than the calling thread can sleep on.
+/// Waits for all of too many events for the calling thread to sleep on.
 fn all_of_many(events: &[(&Event, u64)], deadline: Deadline) -> Result<()> {
     let gathering = Gathering::begin(events)?;
     events.iter().try_for_each(|_| gathering.next(deadline).1)
 }
 
-/// Events for which the thread of awaited signals sleeps.
+/// Events for which the `xh-await` thread sleeps.
 struct Gathering {
     results: Arc<Results>,
     _awaited: Vec<Await>,
 }
 
-/// The results so far, each with its event's place in the list.
+/// The results so far, each with the index of its event.
 #[derive(Default)]
 struct Results {
     queue: Mutex<VecDeque<(usize, Result<()>)>>,
     added: Condvar,
 }
 
-/// One of the events.
+/// One event of a gathering.
 struct Member {
     index: usize,
     results: Arc<Results>,

@@ -52,9 +52,14 @@ pub(super) const JOBS_OF_PROCESS: usize = 4;
 /// load. Doubled: whoever asks while others ask for long lists waits for longer.
 pub(super) const MAX_QUESTIONS_AT_ONCE: usize = 16;
 
-/// Connections that are accepted before programs are answered. Halved: a flood of them takes more rounds. Doubled:
-/// programs wait for longer meanwhile.
-pub(super) const MAX_ACCEPTED_AT_ONCE: usize = 32;
+/// Time after which no more questions are answered before the holder looks again who has asked: some ask for long
+/// lists, or send long messages without sense. A longer time makes programs that ask meanwhile wait, a shorter one
+/// costs more system calls under load.
+pub(super) const QUESTIONS_TIME_AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Connections that are accepted before programs are answered: more than wait in the socket's queue, so that a
+/// newcomer waits for one round of answers behind a flood.
+pub(super) const MAX_ACCEPTED_AT_ONCE: usize = 256;
 
 /// Looks at all processes of the machine for one claim: once more whenever one has ended meanwhile. Halved:
 /// claims are refused more often on a machine that starts many. Doubled: they take longer before that.
@@ -151,6 +156,13 @@ pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// of a successor, programs hear sooner that the memory is held, by the holder alone. Doubled: they wait
 /// for longer where no successor starts.
 pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
+
+/// Time that a holder waits for the lock of one that was killed, whose threads the system has not all ended. A
+/// longer time delays the error if the lock stays.
+pub(super) const LOCK_TIME: Duration = Duration::from_secs(3);
+
+/// Time in which the process that has the lock must answer a question to be taken for a holder.
+pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time after which a holder starts a successor again that ended or did not start. Halved: twice the starts
 /// where none can live. Doubled: the holder is alone for that much longer.

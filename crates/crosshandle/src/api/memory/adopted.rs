@@ -1,5 +1,5 @@
-//! Memory that the program allocated with the driver, without this library, and parts of memory that
-//! are lent with handles of their own.
+//! Adopted memory, which the program allocated with the driver, and lent parts of memory, which
+//! have handles of their own.
 
 use crate::api::core::{Allocation, ContextCore, ObjectName};
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 
-/// A part of an allocation that belongs to the program.
+/// A part of an allocation that belongs to the program, or a lent part of other memory.
 pub(super) struct Adopted {
     core: Arc<ContextCore>,
     /// The whole allocation.
@@ -22,7 +22,7 @@ pub(super) struct Adopted {
     kind: MemoryKind,
     exports: ExportCells,
     name: ObjectName,
-    /// What is dropped when this and all importers have let go of the memory.
+    /// The object to drop once this part is dropped and no importer has it open.
     owner: KeepAlive,
 }
 
@@ -35,7 +35,8 @@ impl Adopted {
     ) -> Self {
         Self {
             core: Arc::clone(core),
-            // Importers unmap the whole allocation when they have closed what they opened.
+            // Each adopted segment has a number of its own, so importers unmap it when they have
+            // closed all of it.
             number: core.number_of_adopted(&segment),
             segment,
             offset,
@@ -47,7 +48,8 @@ impl Adopted {
         }
     }
 
-    /// Makes a part of an allocation's block, which importers find in the segment that they may have mapped already.
+    /// Creates a part of an allocation's block. It has the segment's number, so importers reuse a
+    /// mapping that they already have.
     pub(super) fn part_of_allocation(
         allocation: &Allocation,
         part: Range<usize>,
@@ -67,7 +69,8 @@ impl Adopted {
         }
     }
 
-    /// Makes a part of adopted memory, likewise.
+    /// Creates a part of adopted memory. It has the segment's number, so importers reuse a mapping
+    /// that they already have.
     pub(super) fn part(&self, part: Range<usize>, owner: KeepAlive) -> Self {
         Self {
             core: Arc::clone(&self.core),
@@ -113,7 +116,7 @@ impl Adopted {
         &self.core
     }
 
-    /// Returns whether it is all of one allocation of the program's, and nobody wants to have it back.
+    /// Returns whether this is a whole allocation of the program that no other object owns.
     pub(super) fn is_whole(&self) -> bool {
         self.offset == 0
             && self.len == self.segment.len()
@@ -121,14 +124,14 @@ impl Adopted {
             && self.owner.is_none()
     }
 
-    /// Lets a holder answer for the memory.
+    /// Hands the memory over to a holder, under all handles that were made.
     pub(super) fn hand_over(&self) {
         for export in self.exports.all() {
             drop(self.core.exporter().hand_over(export.record));
         }
     }
 
-    /// Returns a handle to the bytes from `offset` to the end.
+    /// Returns a handle to the bytes from `offset` to the end of the part.
     pub(super) fn handle(&self, offset: usize, access: Access) -> Result<MemoryHandle> {
         if offset >= self.len {
             return Err(Error::invalid(format!(
@@ -169,7 +172,7 @@ impl Adopted {
 impl Drop for Adopted {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
-        // Without an owner, the program frees the memory when it wants to.
+        // Without an owner, the program decides when it frees the memory.
         let owner = self.owner.take().map(Arc::new);
         for export in self.exports.all() {
             let keep = owner.as_ref().map(|owner| Box::new(Arc::clone(owner)) as _);

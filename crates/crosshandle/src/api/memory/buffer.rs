@@ -10,12 +10,12 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeBounds};
 
-/// Memory that holds elements of one type. Lengths, indices and ranges count elements.
+/// Memory that contains elements of one type. Lengths, indices and ranges count elements.
 ///
-/// A buffer is made by [`Context::allocate_buffer`](crate::Context::allocate_buffer), from a slice
-/// by [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from), from a handle by
-/// [`Context::open_buffer`](crate::Context::open_buffer), or from memory by
-/// [`from_memory`](Self::from_memory). Any thread may use it, as [`Memory`].
+/// Use [`Context::allocate_buffer`](crate::Context::allocate_buffer) to allocate a buffer,
+/// [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from) to copy a slice into a
+/// new one, [`Context::open_buffer`](crate::Context::open_buffer) to open a handle, and
+/// [`from_memory`](Self::from_memory) to convert existing memory. Any thread may use a buffer.
 ///
 /// ```
 /// use crosshandle::{Buffer, Context, Device};
@@ -35,11 +35,11 @@ pub struct Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
-    /// Makes a buffer of all of a piece of memory.
+    /// Converts all of `memory` to a buffer.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the memory's start is not aligned for `T`, or its length is
-    /// not a multiple of the size of `T`. In that case the memory is dropped.
+    /// [`Error::InvalidArgument`] if the start of the memory is not aligned for `T`, or its length
+    /// is not a multiple of the size of `T`. The memory is dropped then.
     pub fn from_memory(memory: Memory) -> Result<Self> {
         check_elements::<T>(memory.as_ptr().addr(), memory.len())?;
         Ok(Self {
@@ -48,10 +48,10 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Returns the bytes of `len` elements.
+    /// Returns the size of `len` elements in bytes.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for more bytes than can be counted.
+    /// [`Error::InvalidArgument`] if the size overflows.
     pub(crate) fn bytes_of(len: usize) -> Result<usize> {
         len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::invalid(format!(
@@ -61,7 +61,7 @@ impl<T: Pod> Buffer<T> {
         })
     }
 
-    /// Returns the address of the first element, as [`Memory::as_ptr`].
+    /// Returns the address of the first element. It is a device address, as in [`Memory::as_ptr`].
     pub fn as_ptr(&self) -> *mut T {
         self.memory.as_ptr().cast()
     }
@@ -71,18 +71,18 @@ impl<T: Pod> Buffer<T> {
         self.memory.len() / size_of::<T>()
     }
 
-    /// Returns whether the buffer is empty, which a buffer never is.
+    /// Returns whether the buffer has no elements. It is always `false`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the access that this process has.
+    /// Returns the access that this process has to the buffer.
     pub fn access(&self) -> Access {
         self.memory.access()
     }
 
-    /// Returns a handle to all of the buffer. The handle does not name the element type: open it
-    /// with the same one.
+    /// Returns a handle to the whole buffer. The handle does not contain the element type, so open
+    /// it with the same type.
     ///
     /// # Errors
     /// As [`Memory::handle`].
@@ -90,7 +90,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.handle()
     }
 
-    /// Returns a handle with which the buffer can be opened for reading only.
+    /// Returns a handle that grants reading only.
     ///
     /// # Errors
     /// As [`Memory::handle_read_only`].
@@ -98,7 +98,7 @@ impl<T: Pod> Buffer<T> {
         self.memory.handle_read_only()
     }
 
-    /// Returns the elements, for the host to access.
+    /// Returns the elements for access by the host.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
@@ -106,57 +106,57 @@ impl<T: Pod> Buffer<T> {
         self.memory.typed()
     }
 
-    /// Copies elements out, starting at element `first`, on the calling thread.
+    /// Copies elements out of the buffer, starting at element `first`, on the calling thread.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the elements are not all inside; as
-    /// [`elements`](Self::elements).
+    /// As [`elements`](Self::elements). Also [`Error::InvalidArgument`] if the range is not inside
+    /// the buffer.
     pub fn read(&self, first: usize, into: &mut [T]) -> Result<()> {
         self.elements()?.read(first, into)
     }
 
-    /// Copies elements in, starting at element `first`, on the calling thread.
+    /// Copies elements into the buffer, starting at element `first`, on the calling thread.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Error::ReadOnly`] for a buffer opened read-only.
+    /// As [`read`](Self::read). Also [`Error::ReadOnly`] for a buffer that was opened read-only.
     pub fn write(&self, first: usize, from: &[T]) -> Result<()> {
         self.elements()?.write(first, from)
     }
 
-    /// Copies all elements out, on the calling thread.
+    /// Copies all elements into a new vector, on the calling thread.
     ///
     /// # Errors
     /// As [`elements`](Self::elements).
     pub fn to_vec(&self) -> Result<Vec<T>> {
-        // First, so that memory for the copy is only taken if there will be one.
+        // Checked first, so that no memory is taken for a copy that cannot be made.
         let elements = self.elements()?;
         let mut copies = vec![T::new_zeroed(); elements.len()];
         elements.read(0, &mut copies)?;
         Ok(copies)
     }
 
-    /// Returns all of the buffer as a range, for a command.
+    /// Returns the whole buffer as a range for a command.
     #[inline]
     pub fn all(&self) -> MemoryRange {
         self.memory.all()
     }
 
-    /// Returns the part in a range of elements, for a command.
+    /// Returns a range of elements for a command.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
+    /// [`Error::InvalidArgument`] if the range is not inside the buffer.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
         let Range { start, end } = byte_range::resolve(range, self.len())?;
         self.memory
             .range(start * size_of::<T>()..end * size_of::<T>())
     }
 
-    /// Returns the memory that the elements lie in.
+    /// Returns the untyped memory of the buffer.
     pub fn as_memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Returns the memory that the elements lie in, without its type.
+    /// Converts the buffer to untyped memory.
     pub fn into_memory(self) -> Memory {
         self.memory
     }
@@ -165,7 +165,7 @@ impl<T: Pod> Buffer<T> {
 impl<T: Pod> TryFrom<Memory> for Buffer<T> {
     type Error = Error;
 
-    /// Makes a buffer of all of a piece of memory, as [`Buffer::from_memory`].
+    /// Converts all of `memory` to a buffer, as [`Buffer::from_memory`] does.
     fn try_from(memory: Memory) -> Result<Self> {
         Self::from_memory(memory)
     }

@@ -1,4 +1,4 @@
-//! Memory: allocated here, adopted from the program, or opened from a handle.
+//! Memory that was allocated here, adopted from the program, or opened from a handle.
 
 mod adopted;
 mod buffer;
@@ -26,17 +26,17 @@ use std::mem;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// A range of device memory, allocated here or opened from a handle. Dropping a `Memory` frees or
-/// closes the range; commands that use it keep it until they are done.
+/// A range of device memory that was allocated here or opened from a handle. Dropping a `Memory`
+/// frees or closes the range. Commands that use it keep it until they are complete.
 ///
-/// Freeing exported memory takes nothing away from the processes that have it open: they keep the
-/// bytes, and the exporter uses the memory for nothing else until the last one has closed it.
+/// Processes that have exported memory open keep its bytes when it is freed. The exporter reuses
+/// the memory only after the last of them has closed it.
 ///
-/// Any thread may use it. Accesses are ordered by events alone: [`SharedBytes`] says what an access
-/// sees if it races with another.
+/// Any thread may use a `Memory`. Only events order the accesses to it. [`SharedBytes`] describes
+/// what an access sees if it races with another.
 pub struct Memory {
     source: Source,
-    // Commands ask for these over and over.
+    // Cached, because commands read these values very often.
     address: Address,
     len: usize,
     is_on_host: bool,
@@ -58,7 +58,7 @@ impl Source {
         }
     }
 
-    /// Returns the object that keeps the memory while a command uses it.
+    /// Returns the object that keeps the memory alive while a command uses it.
     #[inline]
     fn keep(&self) -> Arc<dyn Any + Send + Sync> {
         match self {
@@ -69,7 +69,7 @@ impl Source {
     }
 }
 
-/// Memory that can be handed over.
+/// The description and the handles of memory that can be handed over.
 pub(crate) struct WholeMemory {
     pub(crate) device: String,
     pub(crate) kind: ObjectKind,
@@ -79,7 +79,8 @@ pub(crate) struct WholeMemory {
 
 impl Drop for Source {
     fn drop(&mut self) {
-        // What another process wants to have closed should not wait until the backend looks by itself.
+        // Another process may wait for this memory to be closed, so the backend must not delay the
+        // release.
         if let Self::Opened(opened) = self
             && Arc::strong_count(opened) > 1
         {
@@ -88,7 +89,7 @@ impl Drop for Source {
     }
 }
 
-/// An allocation that a `Memory` owns, freed on drop.
+/// An allocation that a `Memory` owns and frees on drop.
 struct Owned(Option<Arc<Allocation>>);
 
 impl Owned {
@@ -122,7 +123,7 @@ impl Memory {
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 
-    /// Wraps memory of another process in a segment that is mapped already.
+    /// Wraps memory of another process whose segment is already mapped.
     pub(crate) fn placed(
         imported: Imported,
         fields: &Fields,
@@ -133,7 +134,7 @@ impl Memory {
         Ok(Self::new(Source::Opened(Arc::new(opened))))
     }
 
-    /// Wraps memory that the program allocated elsewhere: `len` bytes that start `offset` bytes
+    /// Wraps `len` bytes of memory that the program allocated elsewhere, starting `offset` bytes
     /// into a segment.
     pub(crate) fn adopted(
         core: &Arc<ContextCore>,
@@ -161,15 +162,16 @@ impl Memory {
         }
     }
 
-    /// Returns the start: a device address, and a pointer where the host can access the memory.
+    /// Returns the start address. It is a device address, and a valid pointer if the host can
+    /// access the memory.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.address.pointer().as_ptr()
     }
 
-    /// Gives the memory a name, which tools and errors of all processes that share it show: at most
-    /// 32 bytes of UTF-8, the rest is cut off. Only the process that allocated or adopted the memory
-    /// can name it; otherwise this does nothing.
+    /// Gives the memory a name, which tools and errors of all processes that share the memory show.
+    /// Names are cut to 32 bytes of UTF-8. Only the process that allocated or adopted the memory
+    /// can name it. In other processes this does nothing.
     pub fn set_name(&self, name: &str) {
         match &self.source {
             Source::Owned(owned) => owned.allocation().set_name(name),
@@ -178,7 +180,7 @@ impl Memory {
         }
     }
 
-    /// Returns the name that the memory was given, if any.
+    /// Returns the name of the memory, if it has one.
     pub fn name(&self) -> Option<String> {
         match &self.source {
             Source::Owned(owned) => owned.allocation().name(),
@@ -193,12 +195,13 @@ impl Memory {
         self.len
     }
 
-    /// Returns whether the memory is empty, which memory never is.
+    /// Returns whether the memory has no bytes. It is always `false`.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the access that this process has: read-only only for memory that was opened so.
+    /// Returns the access that this process has. It is read-only only for memory that was opened
+    /// read-only.
     #[inline]
     pub fn access(&self) -> Access {
         match &self.source {
@@ -207,7 +210,7 @@ impl Memory {
         }
     }
 
-    /// Returns the kind of memory; `None` for opened memory, whose exporter alone knows it.
+    /// Returns the kind of memory, or `None` for opened memory, whose kind only the exporter knows.
     pub fn kind(&self) -> Option<MemoryKind> {
         match &self.source {
             Source::Owned(owned) => Some(owned.allocation().kind()),
@@ -216,29 +219,31 @@ impl Memory {
         }
     }
 
-    /// Returns a handle to all of the memory.
+    /// Returns a handle to the whole memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for memory that was itself opened from a handle (pass that
-    /// handle on instead); limits of the system.
+    /// - [`Error::InvalidArgument`] for memory that was itself opened from a handle. Pass that
+    ///   handle on instead.
+    /// - [`Error::LimitReached`] for limits of the system.
     #[inline]
     pub fn handle(&self) -> Result<MemoryHandle> {
         self.handle_to(0, Access::ReadWrite)
     }
 
-    /// Returns a handle to the bytes from `offset` to the end. Opening it gives the address of byte
-    /// `offset`.
+    /// Returns a handle to the bytes from `offset` to the end. When another process opens it, its
+    /// memory starts at byte `offset`.
     ///
     /// # Errors
-    /// As [`handle`](Self::handle); [`Error::InvalidArgument`] for an offset that is not inside.
+    /// As [`handle`](Self::handle). Also [`Error::InvalidArgument`] for an offset that is not
+    /// inside the memory.
     pub fn handle_at(&self, offset: usize) -> Result<MemoryHandle> {
         self.handle_to(offset, Access::ReadWrite)
     }
 
-    /// Returns a handle with which the memory can be opened for reading only.
+    /// Returns a handle that grants reading only.
     ///
-    /// Other allocations in the same segment can be read through what it opens, but not written;
-    /// see [`ContextOptions::pooling`](crate::ContextOptions::pooling).
+    /// A process that opens it can also read other allocations in the same segment, but cannot
+    /// write to them. See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
     ///
     /// # Errors
     /// As [`handle`](Self::handle).
@@ -257,7 +262,7 @@ impl Memory {
         }
     }
 
-    /// Describes the memory for a hand-over, and makes the handles for it.
+    /// Describes the memory for a hand-over, and makes handles to it.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for memory that cannot be handed over.
@@ -300,7 +305,7 @@ impl Memory {
         })
     }
 
-    /// Notes that a holder answers for the memory from now on.
+    /// Notes that a holder has taken the memory over.
     pub(crate) fn note_handed_over(&self) {
         match &self.source {
             Source::Owned(owned) => owned.allocation().hand_over(),
@@ -309,18 +314,19 @@ impl Memory {
         }
     }
 
-    /// Lends a part of the memory: returns a `Memory` with handles of its own. Importers of several parts
-    /// map the segment beneath them once.
+    /// Lends a part of the memory, as a `Memory` with its own handles. Importers of several parts
+    /// map their common segment only once.
     ///
-    /// `owner` stands for what must not be used again meanwhile, such as an array of another library. It
-    /// is dropped, perhaps on a background thread, after the result was dropped, its commands are done, and
-    /// no process has the part open. This library looks for that when it next makes, frees or
-    /// shares something, or when an importer ends. The owner stays until then also if the context's last clone is dropped
-    /// before.
+    /// `owner` is an object that must not be dropped or reused while the part is in use, such as an
+    /// array of another library. It is dropped once the result is dropped, its commands are
+    /// complete, and no process has the part open. The library checks for this whenever it
+    /// allocates, frees or shares an object, and whenever an importer ends. The drop may happen on
+    /// a background thread. The owner is kept even if the last clone of the context is dropped
+    /// earlier.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a part that is empty or not inside, and for memory that was itself
-    /// opened from a handle.
+    /// [`Error::InvalidArgument`] for a part that is empty or not inside the memory, and for memory
+    /// that was itself opened from a handle.
     pub fn lend(
         self: &Arc<Self>,
         part: impl RangeBounds<usize>,
@@ -330,7 +336,7 @@ impl Memory {
         if part.is_empty() {
             return Err(Error::invalid("no bytes are no memory"));
         }
-        // The owner last: it may be what the memory was adopted from.
+        // The owner is dropped last, because the memory may have been adopted from it.
         let keep: KeepAlive = Some(Box::new((Arc::clone(self), owner)));
         let loaned = match &self.source {
             Source::Owned(owned) => Adopted::part_of_allocation(owned.allocation(), part, keep),
@@ -344,7 +350,7 @@ impl Memory {
         Ok(Self::new(Source::Adopted(Arc::new(loaned))))
     }
 
-    /// Returns the memory's bytes, for the host to access.
+    /// Returns the memory's bytes for access by the host.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for device memory that the host cannot access: copy it with a queue.
@@ -358,34 +364,35 @@ impl Memory {
         bytes.slice(offset..offset + self.len())
     }
 
-    /// Copies bytes out, starting at byte `offset`, on the calling thread.
+    /// Copies bytes out of the memory, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the bytes are not all inside; as [`bytes`](Self::bytes).
+    /// As [`bytes`](Self::bytes). Also [`Error::InvalidArgument`] if the range is not inside the
+    /// memory.
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.bytes()?.read(offset, into)
     }
 
-    /// Copies bytes in, starting at byte `offset`, on the calling thread.
+    /// Copies bytes into the memory, starting at byte `offset`, on the calling thread.
     ///
     /// # Errors
-    /// As [`read`](Self::read); [`Error::ReadOnly`] for memory opened read-only.
+    /// As [`read`](Self::read). Also [`Error::ReadOnly`] for memory that was opened read-only.
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.bytes()?.write(offset, from)
     }
 
-    /// Returns the memory's bytes as elements of a type, for the host to access. [`Buffer`] holds
-    /// memory of one type.
+    /// Returns the memory's bytes as elements of a type, for access by the host. A [`Buffer`] is
+    /// memory with a fixed element type.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the memory does not divide into elements; as
-    /// [`bytes`](Self::bytes).
+    /// As [`bytes`](Self::bytes). Also [`Error::InvalidArgument`] if the memory is not aligned for
+    /// `T`, or its length is not a multiple of the size of `T`.
     pub fn typed<T: Pod>(&self) -> Result<TypedSlice<'_, T>> {
         self.bytes()?.typed()
     }
 
-    /// Returns whether commands that were submitted use the memory. They keep it until they are
-    /// done, so it may be dropped before.
+    /// Returns whether submitted commands still use the memory. They keep it until they are
+    /// complete, so it may be dropped earlier.
     pub fn is_in_use(&self) -> bool {
         self.is_kept() && {
             self.source.segment().0.release_finished();
@@ -393,7 +400,7 @@ impl Memory {
         }
     }
 
-    /// Returns whether another object that may end keeps the memory too.
+    /// Returns whether another object that can still be dropped also keeps the memory.
     fn is_kept(&self) -> bool {
         fn is_kept<T>(object: &Arc<T>) -> bool {
             let count = Arc::strong_count(object);
@@ -406,7 +413,7 @@ impl Memory {
         }
     }
 
-    /// Returns all of the memory as a range, for a command.
+    /// Returns the whole memory as a range for a command.
     #[inline(always)] // As `Command::copy`, for which it is made.
     pub fn all(&self) -> MemoryRange {
         MemoryRange::of_memory(
@@ -418,10 +425,10 @@ impl Memory {
         )
     }
 
-    /// Returns the part in a range of bytes, for a command.
+    /// Returns a range of bytes for a command.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
+    /// [`Error::InvalidArgument`] if the range is not inside the memory.
     #[inline]
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
         self.all().into_part(range)

@@ -9,7 +9,7 @@ use crate::observe;
 use crate::types::{Access, Address};
 use std::sync::Arc;
 
-/// Memory that was opened once; each open of a handle makes one.
+/// Memory that was opened once. Each open of a handle creates one.
 pub(crate) struct Opened {
     imported: Arc<Imported>,
     record: u32,
@@ -31,7 +31,7 @@ impl Opened {
         Self::of(imported, fields, access, deadline)
     }
 
-    /// Counts an open of memory in a segment that is mapped here.
+    /// Counts an open of memory whose segment is mapped here.
     #[inline]
     pub(super) fn of(
         imported: Arc<Imported>,
@@ -39,7 +39,8 @@ impl Opened {
         access: Access,
         deadline: &OpenDeadline,
     ) -> Result<Self> {
-        // Cannot overflow: the handle was checked. What is mapped is what counts.
+        // The sum cannot overflow, because the handle was checked. The length of the mapping is
+        // what decides.
         let (end, actual) = (fields.offset + fields.length, imported.memory.len() as u64);
         if end > actual {
             return Err(Error::Extent { end, actual });
@@ -47,7 +48,7 @@ impl Opened {
         let credential = Credential::of(fields);
         imported.attachment.hold(&credential, deadline)?;
         let (record, len) = (fields.record, fields.length as usize);
-        // A reference to the result instead would keep it in memory, only to be copied from there.
+        // A reference to the result would force it into memory, from which it would then be copied.
         let attachment = &*imported.attachment;
         let name = move || attachment.name_of(record);
         observe::opened(HandleKind::Memory, fields.context, record, len, name);
@@ -60,7 +61,7 @@ impl Opened {
         })
     }
 
-    /// Tells the exporter of an operand's memory that a command copies so many of its bytes.
+    /// Counts the bytes that a command copies of an opened operand, for the exporter's reports.
     #[inline]
     pub(crate) fn count_copied(operand: &Operand, bytes: usize) {
         let opened = operand.keep.as_ref().and_then(|keep| keep.downcast_ref());

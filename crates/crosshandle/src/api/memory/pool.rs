@@ -1,4 +1,4 @@
-//! Memory pools: memory kept apart, and accounted for.
+//! Memory pools, whose memory is kept apart and accounted for.
 
 use super::Memory;
 use crate::api::core::{Allocation, ContextCore, Pools, pool_of, trim};
@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The behaviour of a memory pool. Sizes are in bytes.
+/// Options of a memory pool. Sizes are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryPoolOptions {
     limit: usize,
@@ -36,13 +36,13 @@ impl MemoryPoolOptions {
         }
     }
 
-    /// Sets how much the pool may reserve (default: no limit).
+    /// Sets the maximum number of bytes that the pool may reserve (default: no limit).
     pub fn limit(mut self, bytes: usize) -> Self {
         self.limit = bytes;
         self
     }
 
-    /// Sets the amount of reserved memory up to which the pool keeps large memory that is freed
+    /// Sets how many reserved bytes the pool may have and still keep large memory when it is freed
     /// (default: 256 MiB). Small allocations share segments, which are kept until
     /// [`MemoryPool::trim_to`].
     pub fn keep(mut self, bytes: usize) -> Self {
@@ -50,14 +50,16 @@ impl MemoryPoolOptions {
         self
     }
 
-    /// Sets the largest memory that is kept when it is freed (default: 64 MiB).
+    /// Sets the maximum size of an allocation that the pool keeps when it is freed (default: 64
+    /// MiB).
     pub fn keep_each(mut self, bytes: usize) -> Self {
         self.largest_kept = bytes;
         self
     }
 
-    /// Sets how much the pool reserves when its small allocations first need memory (default: 2 MiB);
-    /// the amount doubles each time. It is rounded up to a multiple of 2 MiB, and is at most 64 MiB.
+    /// Sets the size of the first segment for small allocations (default: 2 MiB). Each further
+    /// segment is twice as large. The size is rounded up to a multiple of 2 MiB, and is at most 64
+    /// MiB.
     pub fn first_segment(mut self, bytes: usize) -> Self {
         const LARGEST_BYTES: usize = 64 << 20;
         let bytes = bytes.clamp(1, LARGEST_BYTES);
@@ -66,25 +68,26 @@ impl MemoryPoolOptions {
     }
 }
 
-/// The memory that a memory pool holds, in bytes.
+/// The memory that a memory pool has reserved, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemoryPoolUsage {
-    /// Memory taken from the system.
+    /// Memory that the pool took from the system.
     pub reserved: usize,
-    /// The greatest `reserved` so far, or since [`MemoryPool::reset_reserved_peak`].
+    /// The maximum of `reserved` so far, or since [`MemoryPool::reset_reserved_peak`].
     pub reserved_peak: usize,
-    /// Reserved memory in use: the blocks of all allocations that were not freed.
+    /// Reserved memory in use, which is the blocks of all allocations that were not freed.
     pub used: usize,
-    /// The greatest `used` so far, or since [`MemoryPool::reset_used_peak`].
+    /// The maximum of `used` so far, or since [`MemoryPool::reset_used_peak`].
     pub used_peak: usize,
 }
 
-/// A pool of memory in a context. None of its allocations shares a page, or a handle's reach, with
-/// memory from elsewhere. Cheap to clone; any thread may use it.
+/// A pool of memory in a context. Its allocations share no page with memory from outside the pool,
+/// and a handle to one of them gives no access to such memory. Cloning is cheap, and any thread may
+/// use a pool.
 ///
-/// When the last clone is dropped, its free memory goes back to the system at once, and its
-/// allocations follow as they are freed.
+/// When the last clone is dropped, its free memory is returned to the system at once. The memory of
+/// its allocations follows as they are freed.
 #[derive(Clone)]
 pub struct MemoryPool {
     inner: Arc<Inner>,
@@ -114,24 +117,24 @@ impl MemoryPool {
     /// Allocates `len` bytes of device memory, whose contents are arbitrary.
     ///
     /// # Errors
-    /// As [`Context::allocate`](crate::Context::allocate); [`Error::OutOfMemory`] also if the
+    /// As [`Context::allocate`](crate::Context::allocate). Also [`Error::OutOfMemory`] if the
     /// pool's limit is reached.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Memory> {
         self.allocate_with(AllocationOptions::new(len))
     }
 
-    /// Allocates memory of a kind, at an alignment.
+    /// Allocates memory with options, for instance of another kind or with a larger alignment.
     ///
     /// # Errors
-    /// As [`allocate`](Self::allocate), also for an alignment that is no power of two or more than
-    /// 2 MiB.
+    /// As [`allocate`](Self::allocate). Also [`Error::InvalidArgument`] for an alignment that is
+    /// not a power of two, or is larger than 2 MiB.
     #[inline]
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
         let Inner { core, pools, usage } = &*self.inner;
         let pool = pool_of(pools, options.kind);
         let allocation = match Allocation::allocate(core, pool, options) {
-            // What is free for other sizes may make room.
+            // Returning free blocks of other sizes may make room.
             Err(Error::OutOfMemory { .. }) if usage.reserved.get() > 0 => {
                 self.trim_to(0);
                 Allocation::allocate(core, pool, options)
@@ -141,7 +144,7 @@ impl MemoryPool {
         allocation.map(Memory::owned)
     }
 
-    /// Returns how much memory the pool holds.
+    /// Returns how much memory the pool has reserved and how much of it is in use.
     pub fn usage(&self) -> MemoryPoolUsage {
         let Usage { reserved, used, .. } = &*self.inner.usage;
         MemoryPoolUsage {
@@ -152,34 +155,35 @@ impl MemoryPool {
         }
     }
 
-    /// Resets [`MemoryPoolUsage::reserved_peak`] to what is reserved now.
+    /// Resets [`MemoryPoolUsage::reserved_peak`] to the current value of `reserved`.
     pub fn reset_reserved_peak(&self) {
         Gauge::reset_peak(&self.inner.usage.reserved);
     }
 
-    /// Resets [`MemoryPoolUsage::used_peak`] to what is used now.
+    /// Resets [`MemoryPoolUsage::used_peak`] to the current value of `used`.
     pub fn reset_used_peak(&self) {
         Gauge::reset_peak(&self.inner.usage.used);
     }
 
-    /// Returns how many bytes the pool may reserve; `usize::MAX` for no limit.
+    /// Returns how many bytes the pool may reserve, or `usize::MAX` if there is no limit.
     pub fn limit(&self) -> usize {
         self.inner.usage.limit
     }
 
-    /// Returns the number of reserved bytes up to which the pool keeps large memory that is freed.
+    /// Returns how many reserved bytes the pool may have and still keep large memory when it is
+    /// freed.
     pub fn kept(&self) -> usize {
         self.inner.usage.kept.load(Ordering::Relaxed)
     }
 
-    /// Sets the number of reserved bytes up to which the pool keeps large memory that is freed from
-    /// now on.
+    /// Sets how many reserved bytes the pool may have and still keep large memory that is freed
+    /// from now on.
     pub fn set_kept(&self, bytes: usize) {
         self.inner.usage.kept.store(bytes, Ordering::Relaxed);
     }
 
-    /// Gives free memory back to the system until no more than `bytes` are reserved, or no segment
-    /// is left that is free as a whole.
+    /// Returns free memory to the system until at most `bytes` bytes are reserved, or until every
+    /// remaining segment has an allocation in use.
     pub fn trim_to(&self, bytes: usize) {
         let Inner { core, pools, usage } = &*self.inner;
         core.exporter().reclaim_all();

@@ -1,4 +1,4 @@
-//! Ranges of memory, for commands.
+//! Ranges of memory that commands use.
 
 use crate::error::{Error, Result};
 use crate::hal::Operand;
@@ -9,34 +9,34 @@ use std::ops::{Range, RangeBounds};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// A range of memory that a command uses. It keeps its memory until the command is done.
+/// A range of memory that a command uses. It keeps its memory alive until the command is complete.
 #[derive(Clone)]
 pub struct MemoryRange {
     address: Address,
     len: usize,
     access: Access,
-    /// The host can access the memory too.
+    /// Whether the host can access the memory too.
     is_on_host: bool,
     keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl MemoryRange {
-    /// Makes a range from memory that this crate does not know, or from a mapped part of a
+    /// Creates a range of memory that this crate does not know, or of a mapped part of a
     /// [`VirtualRange`](crate::VirtualRange).
     ///
-    /// A copy between a device and host memory that its driver does not know either may block the
-    /// thread that submits it until the copy's turn has come.
+    /// A copy between a device and host memory that the device's driver does not know either may
+    /// block the submitting thread until the copy's turn has come.
     ///
     /// # Safety
-    /// From the submission of any command that uses the range until that command is done, `len`
-    /// bytes at `address` must be valid for the device's reads, and for its writes if `access`
-    /// allows them.
+    /// From the submission of any command that uses the range until that command is complete, `len`
+    /// bytes at `address` must be valid for the device's reads. If `access` allows writes, they
+    /// must be valid for its writes too.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn from_raw_parts(address: NonNull<u8>, len: usize, access: Access) -> Self {
         Self::new(Address::new(address), len, access, true)
     }
 
-    /// Makes a range that keeps no object alive.
+    /// Creates a range that keeps no object alive.
     pub(crate) fn new(address: Address, len: usize, access: Access, is_on_host: bool) -> Self {
         Self {
             address,
@@ -47,7 +47,7 @@ impl MemoryRange {
         }
     }
 
-    /// Makes a range that keeps its memory alive.
+    /// Creates a range that keeps its memory alive.
     #[inline(always)] // As `Memory::all`.
     pub(crate) fn of_memory(
         address: Address,
@@ -76,16 +76,16 @@ impl MemoryRange {
         self.len == 0
     }
 
-    /// Returns the start, as [`Memory::as_ptr`](crate::Memory::as_ptr). The address alone keeps no
-    /// memory alive.
+    /// Returns the start address, as in [`Memory::as_ptr`](crate::Memory::as_ptr). The address does
+    /// not keep the memory alive.
     pub fn as_ptr(&self) -> *mut u8 {
         self.address.pointer().as_ptr()
     }
 
-    /// Returns the part in a range of bytes, counted from the start of this range.
+    /// Returns a part of this range. `range` counts bytes from the start of this range.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
+    /// [`Error::InvalidArgument`] if the part is not inside this range.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         self.clone().into_part(range)
     }
@@ -100,16 +100,17 @@ impl MemoryRange {
         })
     }
 
-    /// Returns the range with another object that it keeps alive.
+    /// Adds an object that the range keeps alive.
     ///
-    /// The object is dropped when no command uses the range any more, before the memory is let go, maybe
-    /// on a thread of this library; its drop may use queues, but should not wait there, and a panic of
-    /// its drop ends there. A command that is done at once is dropped by the call that submits it, and a
-    /// panic of the drop then comes out of that call.
+    /// The object is dropped before the memory is released, when no command uses the range any
+    /// more. The drop may run on a thread of this library, which catches a panic. It may use
+    /// queues, but should not wait for them there. If a command is already complete when it is
+    /// submitted, the submitting call drops the object and passes a panic on.
     pub fn keeping<T: Any + Send + Sync>(self, object: Arc<T>) -> Self {
         Self {
             keep: Some(match self.keep {
-                // Dropped in this order: who finds the memory out of use shall find the object let go.
+                // Dropped in this order: if the memory is out of use, the object has been dropped
+                // already.
                 Some(memory) => Arc::new((object, memory)),
                 None => object,
             }),
@@ -130,12 +131,12 @@ impl MemoryRange {
         }
     }
 
-    /// Returns the access that this process has.
+    /// Returns the access that this process has to the memory.
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// Returns whether the host can access the memory too, at [`as_ptr`](Self::as_ptr).
+    /// Returns whether the host can also access the memory, at [`as_ptr`](Self::as_ptr).
     #[inline]
     pub fn is_on_host(&self) -> bool {
         self.is_on_host

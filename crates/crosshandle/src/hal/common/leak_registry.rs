@@ -1,9 +1,9 @@
-//! Objects that a driver may use for as long as the process lives.
+//! Objects that a driver may use for the rest of the process's life.
 //!
-//! After a driver refused half a command, or when a command list waits for ever, nothing tells when the
-//! driver is done with the command's memory. It is leaked here. The count lets
-//! [`Memory::is_in_use`](crate::Memory::is_in_use) leave such uses out: no command that could end uses
-//! the memory, so its owner need not wait.
+//! If a driver refused half of a command, or if a command list waits forever, nothing tells when
+//! the driver has finished with the command's memory. This module leaks that memory.
+//! [`Memory::is_in_use`](crate::Memory::is_in_use) subtracts the number of leaked uses. No command
+//! that can end uses the memory, so its owner need not wait.
 
 use crate::os::fork::PerProcess;
 use crate::sync::Mutex;
@@ -14,16 +14,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 type KeepAlive = Arc<dyn Any + Send + Sync>;
 
 static LEAKED: PerProcess<Mutex<Vec<KeepAlive>>> = PerProcess::new(Mutex::default);
-/// Whether anything was leaked. While nothing was, `count` needs no lock.
+/// Whether anything was leaked. While nothing was leaked, `count` needs no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
-/// Keeps an object for ever.
+/// Keeps an object until the process ends.
 pub(crate) fn leak(keep: KeepAlive) {
     LEAKED.lock().push(keep);
     IS_ANY.store(true, Ordering::Release);
 }
 
-/// Returns how often an object was leaked.
+/// Returns the number of times that an object was leaked.
 pub(crate) fn count<T>(object: &Arc<T>) -> usize {
     if !IS_ANY.load(Ordering::Acquire) {
         return 0;

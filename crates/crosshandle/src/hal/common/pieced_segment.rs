@@ -10,29 +10,31 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock};
 
-/// Pieces of another process's memory in one range of addresses. The exporter's words about them were
-/// checked against each other; each piece's descriptor is checked when it is added.
+/// Pieces of another process's memory in one range of addresses. The pieces that the exporter
+/// announced were checked for consistency with each other. Each piece's descriptor is checked when
+/// the piece is added.
 pub(crate) struct PiecedSegment {
-    /// Dropped before the pieces, which are mapped in it.
+    /// Dropped before the pieces, because they are mapped in it.
     range: Box<dyn AddressRange>,
-    /// Those that their mappings don't keep.
+    /// The pieces that their mappings do not keep alive.
     pieces: Vec<Arc<dyn Shared>>,
     len: usize,
-    /// Bytes from the start that have a piece.
+    /// The number of bytes, from the start, that are mapped.
     placed: usize,
     access: Access,
-    /// Counted if each piece is a mapping of this process.
+    /// The counter of this segment's pieces, if each piece is a mapping of this process.
     mapped: Option<MappedPieces>,
 }
 
-/// The pieces that this process has mapped of others' memory.
+/// The number of pieces of other processes' memory that this process has mapped.
 static MAPPED: AtomicUsize = AtomicUsize::new(0);
 
-/// The part of a process's mappings that pieces of others' memory may take: a peer decides how many
-/// there are, and where none is left, threads don't start and memory cannot be allocated.
+/// The fraction (one in `MAPPED_PART`) of a process's mappings that pieces of other processes'
+/// memory may use. A peer decides how many pieces there are. If no mappings are left, threads
+/// cannot start and memory cannot be allocated.
 const MAPPED_PART: usize = 4;
 
-/// Some of [`MAPPED`], until drop.
+/// A share of [`MAPPED`], which is subtracted on drop.
 struct MappedPieces(usize);
 
 impl MappedPieces {
@@ -57,7 +59,7 @@ impl Drop for MappedPieces {
     }
 }
 
-/// Returns the number of mappings that the system lets a process have.
+/// Returns the maximum number of mappings of a process.
 fn max_mappings() -> usize {
     static MAX: LazyLock<usize> = LazyLock::new(|| {
         let limit = fs::read_to_string("/proc/sys/vm/max_map_count").ok();
@@ -67,7 +69,7 @@ fn max_mappings() -> usize {
     *MAX
 }
 
-/// What the system lets a process have unless it was told otherwise.
+/// The maximum number of mappings of a process in the system's default configuration.
 const USUAL_MAX_MAPPINGS: usize = 65_530;
 
 impl PiecedSegment {
@@ -94,8 +96,8 @@ impl PiecedSegment {
         })
     }
 
-    /// Maps the next piece behind the ones that are here. `import` has the length of all memory behind its
-    /// descriptor, and `part` is inside that.
+    /// Maps the next piece after the pieces that are already mapped. `import` has the length of all
+    /// memory behind its descriptor, and `part` lies inside that memory.
     pub(crate) fn add(
         &mut self,
         context: &dyn BackendContext,
@@ -126,7 +128,7 @@ impl PiecedSegment {
         Ok(())
     }
 
-    /// Grants access, when all pieces are here.
+    /// Grants access after all pieces were added.
     pub(crate) fn finish(self) -> Result<Arc<dyn Segment>> {
         if self.placed != self.len {
             return Err(Error::Protocol("some of its pieces are missing"));
@@ -158,7 +160,7 @@ impl Segment for PiecedSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // An exporter's memory, in its pages.
+        // The exporter has chosen the pages of this memory.
     }
 
     fn release_finished(&self) {

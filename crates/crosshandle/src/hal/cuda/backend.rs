@@ -1,4 +1,4 @@
-//! The backend, its devices and contexts, as `hal` sees them.
+//! The backend, its devices and its contexts, as `hal` uses them.
 
 use super::device::{self, Gpu};
 use super::driver::Driver;
@@ -67,12 +67,12 @@ impl BackendDevice for Gpu {
 
     fn images(&self) -> std::result::Result<&ImageLimits, String> {
         let limits = Gpu::images(self);
-        limits.ok_or_else(|| "this NVIDIA driver is too old to have images here".into())
+        limits.ok_or_else(|| "this NVIDIA driver is too old to provide images here".into())
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
         let gpu = self.shared()?;
-        // So that a device that doesn't work is found out here.
+        // Entering the context here detects a device that does not work.
         drop(gpu.enter()?);
         Ok(Arc::new(CudaContext::new(gpu)))
     }
@@ -82,10 +82,10 @@ impl BackendDevice for Gpu {
     }
 }
 
-/// A context on one GPU: it allocates, maps and queues.
+/// A context on one GPU, which allocates memory, maps it and creates queues.
 pub(super) struct CudaContext {
     gpu: Arc<Gpu>,
-    /// Other devices whose memory this one can map.
+    /// Other devices whose memory this context can map.
     peers: Vec<DeviceUuid>,
 }
 
@@ -120,7 +120,7 @@ impl BackendContext for CudaContext {
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => 64 << 20,
-            // Pinned as a whole, which takes time and memory at once.
+            // Such a segment is pinned as a whole, which takes time and commits its memory at once.
             MemoryKind::Host | MemoryKind::Shared => 16 << 20,
         }
     }

@@ -1,13 +1,15 @@
 //! NVIDIA GPUs, through the CUDA driver.
 //!
-//! Device memory is made with the driver's virtual memory management, whose allocations are
-//! descriptors that the driver counts. Host memory is the host backend's, registered with the
-//! driver. Streams wait for and signal the words of events directly.
+//! Device memory is allocated with the driver's virtual memory management, and each allocation is a
+//! descriptor that the driver counts. Host memory comes from the host backend and is registered
+//! with the driver. Streams wait for the words of events and signal them directly.
 //!
-//! From the lowest layer up: `driver` (the driver's calls as methods), `scheduler` (admission of
-//! waits, and the thread that looks after streams), `device` (a GPU in one of the driver's
-//! contexts), `memory`, `image`, `program`, `queue`, and `backend` with `native`, which implement the
-//! contract of `hal`.
+//! The modules, from the lowest layer up:
+//! - `driver`: the driver's calls as methods.
+//! - `scheduler`: the admission of waits, and the thread that tends queues.
+//! - `device`: a GPU in one of the driver's contexts.
+//! - `memory`, `image`, `program` and `queue`.
+//! - `backend` and `native`: the implementation of the contract of `hal`.
 
 mod backend;
 mod device;

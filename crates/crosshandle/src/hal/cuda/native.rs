@@ -1,4 +1,4 @@
-//! The driver's contexts, streams and events, the program's and ours.
+//! The driver's contexts, streams and events: those of the program and those of this library.
 
 use super::backend::CudaContext;
 use super::device::Gpu;
@@ -11,10 +11,10 @@ use crate::types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
 
-/// The default stream that waits for all other streams of its context, and they for it; that it
-/// is also called "no stream" depends on how a program was compiled.
+/// The default stream that synchronises with all other streams of its context. Depending on how a
+/// program was compiled, its null stream means this stream too.
 const LEGACY_STREAM: usize = 1;
-/// The default stream of the calling thread; each thread has its own.
+/// The default stream of the calling thread. Each thread has its own.
 const PER_THREAD_STREAM: usize = 2;
 
 impl NativeDevice for Gpu {
@@ -53,8 +53,8 @@ impl NativeContext for CudaContext {
     ) -> Result<Box<dyn BackendQueue>> {
         if stream == PER_THREAD_STREAM {
             return Err(Error::Unsupported(
-                "the default stream of a thread is another one in each thread, so no queue can be \
-                 made of it; create a stream"
+                "each thread has its own per-thread default stream, so no queue can be \
+                 created from it; create a stream"
                     .into(),
             ));
         }
@@ -67,12 +67,12 @@ impl NativeContext for CudaContext {
         let _current = gpu.enter()?;
         if driver.context_of(stream)? != gpu.context()? {
             return Err(Error::invalid(
-                "this stream belongs to another context; adopt that one first",
+                "this stream belongs to another context; adopt that context first",
             ));
         }
         let own = match ownership {
             Ownership::Owned if is_default => {
-                return Err(Error::invalid("nobody can destroy a default stream"));
+                return Err(Error::invalid("a default stream cannot be destroyed"));
             }
             // SAFETY: promised by the caller.
             Ownership::Owned => Some(unsafe { driver.take_stream(stream) }),
@@ -103,7 +103,8 @@ impl NativeContext for CudaContext {
         // SAFETY: as above.
         let event = unsafe { EventHandle::from_raw(event) };
         let _current = gpu.enter()?;
-        // SAFETY: promised by the caller. The driver keeps it for the stream.
+        // SAFETY: promised by the caller. The driver keeps the event until the stream has waited
+        // for it.
         let _given = (ownership == Ownership::Owned).then(|| unsafe { driver.take_event(event) });
         driver.wait_for_event(stream, event)?;
         Ok(None)
@@ -132,7 +133,7 @@ impl NativeContext for CudaContext {
     }
 }
 
-/// An event of the driver's for one of ours.
+/// An event of the driver, created for a program.
 struct Recorded {
     gpu: Arc<Gpu>,
     event: CudaEvent,

@@ -1,4 +1,4 @@
-//! The work of commands, done to host memory.
+//! The work of commands, which the host backend does in host memory.
 
 use super::program::Launcher;
 use crate::error::Result;
@@ -8,7 +8,7 @@ use crate::types::Pitches;
 use crate::types::shared_bytes::shared_copy;
 use std::mem;
 
-/// Returns whether a command touches at most `limit` bytes and calls none of the program's code.
+/// Returns whether a command accesses at most `limit` bytes and calls none of the program's code.
 pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     match work {
         Work::Graph(run) => {
@@ -23,7 +23,7 @@ pub(super) fn is_short(work: &Work, limit: usize) -> bool {
     }
 }
 
-/// Returns the bytes that work touches, if it calls none of the program's code.
+/// Returns the number of bytes that work accesses, if it calls none of the program's code.
 fn bytes(work: &Work) -> Option<usize> {
     match work {
         Work::Marker => Some(0),
@@ -36,7 +36,8 @@ fn bytes(work: &Work) -> Option<usize> {
     }
 }
 
-/// Runs a command, and leaves the objects that keep its memory. The queue's `launcher` runs kernels.
+/// Runs a command, and leaves the objects that keep its memory. The queue's `launcher` runs
+/// kernels.
 pub(super) fn run(work: &mut Work, launcher: &Launcher) -> Result<()> {
     match work {
         Work::Call(_) => match mem::take(work) {
@@ -47,10 +48,11 @@ pub(super) fn run(work: &mut Work, launcher: &Launcher) -> Result<()> {
     }
 }
 
-/// Runs a command that is left as it was, so that it can be run again.
+/// Runs a command without changing it, so that it can be run again.
 fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
     match work {
-        // The object layer refuses `Native` where there is no driver, and `run` has dealt with `Call`.
+        // The object layer refuses `Native` for backends without a driver, and `run` handles
+        // `Call`.
         Work::Marker | Work::Native(_) | Work::Call(_) => Ok(()),
         Work::Graph(run) => {
             let mut works = run.works();
@@ -95,9 +97,9 @@ fn run_repeatable(work: &Work, launcher: &Launcher) -> Result<()> {
 /// Copies between ranges that may overlap.
 fn copy(to: &Operand, to_offset: usize, from: &Operand, from_offset: usize, len: usize) {
     let (from, to) = (from.address.pointer(), to.address.pointer());
-    // SAFETY: the object layer checked that both ranges lie in their memory, which the operands keep
-    // mapped (or the caller of an unsafe method promised so). Other threads and processes may write
-    // there at the same time; then the bytes are whatever they left, as documented.
+    // SAFETY: the object layer checked that both ranges lie in their memory. The operands keep that
+    // memory mapped, or the caller of an unsafe method promised to. Other threads and processes may
+    // write there at the same time. Then the bytes are whatever they left, as documented.
     unsafe {
         shared_copy::copy(
             from.as_ptr().add(from_offset),
@@ -107,10 +109,10 @@ fn copy(to: &Operand, to_offset: usize, from: &Operand, from_offset: usize, len:
     }
 }
 
-/// Repeats a pattern, in copies that double.
+/// Fills memory with a repeated pattern, by copies that double in length.
 fn fill(to: &Operand, offset: usize, len: usize, pattern: &[u8]) {
-    // SAFETY: the object layer checked that `len` bytes there are in the memory, and that
-    // `pattern` is not empty; see `copy` for the rest.
+    // SAFETY: the object layer checked that `len` bytes lie in the memory and that `pattern` is not
+    // empty. See `copy` for the rest.
     unsafe {
         let start = to.address.pointer().as_ptr().add(offset);
         if let [byte] = pattern {

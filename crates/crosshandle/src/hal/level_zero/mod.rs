@@ -1,16 +1,18 @@
 //! Intel GPUs, through Level Zero.
 //!
-//! - `driver`: the driver's calls as methods that return `Result`; its contexts, lists and events.
+//! - `driver`: the driver's calls as methods that return `Result`, and its contexts, lists and
+//!   events.
 //! - `gpu`, `info`, `device`: GPUs, their descriptions and limits, and contexts on them.
 //! - `memory`: the driver's own memory (USM) and physical memory.
-//! - `ipc_handle`: the driver's handles for other processes. The broker carries the descriptor in
-//!   them, the other bytes cross as a blob, and the importer puts its descriptor's number in place.
-//! - `event`: counter-based events, as native mirrors of events of this library.
+//! - `ipc_handle`: the driver's handles for other processes. The broker sends the descriptor that
+//!   such a handle contains, and the other bytes are sent as a blob. The importer inserts the
+//!   number of its own descriptor.
+//! - `event`: counter-based events, used as native mirrors of this library's events.
 //! - `program`: programs, their kernels and launches.
 //! - `image`: images and samplers, and copies of pixels.
-//! - `queue`: immediate in-order command lists, each with a thread while it has commands.
-//! - `native`: the driver's objects as programs see and give them.
-//! - `tuning`: all times and counts, with their reasons.
+//! - `queue`: immediate in-order command lists. Each list has a thread while it has commands.
+//! - `native`: the driver's own objects, which programs can access and pass in.
+//! - `tuning`: all times and counts.
 
 mod device;
 mod driver;

@@ -1,5 +1,5 @@
-//! The driver's contexts, lists and events: ours as programs see them, and those that programs
-//! give.
+//! The driver's contexts, lists and events: this library's, which programs can access, and those
+//! that programs pass in.
 
 use super::device::LevelZeroContext;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
@@ -14,7 +14,7 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
-/// Makes a handle of the number that a program gave.
+/// Creates a handle from the number that a program passed.
 fn object<T>(value: usize) -> Handle<T> {
     Handle(ptr::with_exposed_provenance_mut(value))
 }

@@ -1,86 +1,79 @@
-//! Times and counts of the Level Zero backend. Those of lists were found on the simulated driver,
-//! whose calls take some 200 ns, so only their orders of magnitude matter.
+//! Times and counts of the Level Zero backend. The values for lists were measured with the
+//! simulated driver, whose calls take about 200 ns, so only their orders of magnitude matter.
 
 use std::time::Duration;
 
-/// Time that a list's thread stays awake without a command before it sleeps, since waking it costs
-/// the submitter 2 to 10 µs. Halved: programs that submit every 20 to 40 µs pay for a wake each
-/// time. Doubled: the thread takes a CPU for longer after the last command.
+/// Time that a list's thread stays awake without a command before it sleeps. Waking the thread
+/// costs the submitter 2 to 10 µs, and an awake thread uses a CPU.
 pub(super) const AWAKE_TIME: Duration = Duration::from_micros(40);
 
-/// Time between two looks of a thread that stays awake. Halved: twice the looks, each of which takes
-/// cache lines from the submitter. Doubled: the first command after a pause ends later by as much.
+/// Interval at which an awake thread checks for commands. Each check takes cache lines from the
+/// submitter. A longer interval delays the end of the first command after a pause.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_micros(5);
 
-/// Lateness of the end of commands that no thread is known to wait for. Halved: twice as many timed
-/// wakes of lists that stay busy. Doubled: memory of such commands is kept for longer.
+/// Maximum delay with which the thread notices the end of commands that no thread is known to wait
+/// for. The memory of such commands is kept that much longer.
 pub(super) const UNAWAITED_DELAY: Duration = Duration::from_millis(5);
 
-/// Commands that no thread is known to wait for, after which the thread is woken to drop what they
-/// used. Halved: submitters pay for a wake (10 µs) twice as often. Doubled: twice the memory is
-/// kept.
+/// Number of commands that no thread is known to wait for, after which the thread is woken to drop
+/// what they used. A wake costs the submitter about 10 µs.
 pub(super) const MAX_UNAWAITED_COMMANDS: u64 = 1024;
 
-/// Short commands that share one fence at most. Halved: twice the fences. Doubled: the memory of
-/// the first ones is kept until twice as many are done.
+/// Maximum number of short commands that share one fence. The memory of the first command is kept
+/// until all of them have finished.
 pub(super) const MAX_COMMANDS_PER_FENCE: u32 = 256;
 
-/// Bytes that a command writes, up to which it may share its fence with later ones. Halved or
-/// doubled: a waiter for the command before waits, at a GPU's 100 GB/s, for 0.3 µs less or 0.6 µs
-/// more.
+/// Maximum number of bytes that a command may write if it shares its fence with later commands. At
+/// a GPU's 100 GB/s, sharing delays a waiter for the previous command by about 0.6 µs.
 pub(super) const MAX_SHORT_COMMAND_BYTES: usize = 64 << 10;
 
-/// Events in one of the driver's pools. Halved: twice the allocations of the driver while a list
-/// gets its first fences. Doubled: a process with one queue holds 64 events more.
+/// Number of events in one of the driver's pools.
 pub(super) const EVENTS_PER_POOL: u32 = 64;
 
-/// Free fences below which a submitter allocates another pool before it takes its list's lock. A
-/// submission takes up to five. Halved: other lists of the context may take them first, and the pool
-/// is allocated under the lock. Doubled: pools are allocated a little earlier.
+/// Number of free fences below which a submitter allocates another pool before it takes its list's
+/// lock. A submission takes up to five fences. If other lists of the context take them first, the
+/// pool is allocated under the lock.
 pub(super) const MIN_FREE_FENCES: usize = 16;
 
-/// Length of one wait for a fence, after which the thread looks whether the wait is in vain. Halved:
-/// twice the looks at events of other processes. Doubled: the death of a process that a list waits
-/// for is noticed later by as much.
+/// Length of one wait for a fence, after which the thread checks whether the wait can still
+/// succeed. The death of a process that a list waits for is noticed up to this much later.
 pub(super) const FENCE_WAIT_SLICE: Duration = Duration::from_millis(40);
 
-/// Slices for which a list may stand still although everything that it waits for has happened, in
-/// part by failing, before it is given up. With one, a list is given up that is about to go on;
-/// doubled: the commands behind a dead process's signal run 80 ms later.
+/// Number of wait slices for which a list may make no progress, although everything that it waits
+/// for has completed or failed, before the list is abandoned. With one slice, a list that is about
+/// to continue would be abandoned.
 pub(super) const MAX_OVERDUE_SLICES: u32 = 2;
 
-/// Lists of an unordered queue while no command waits for the host. Halved: fewer commands run at a
-/// time. Doubled: more threads, though Intel's GPUs have at most four compute engines.
+/// Maximum number of lists of an out-of-order queue while no command waits for the host. Intel's
+/// GPUs have at most four compute engines.
 pub(super) const MAX_UNBLOCKED_LISTS: usize = 4;
 
-/// Lists of an unordered queue in all. Halved: commands are held up by earlier ones that wait for
-/// the host once 16 do. Doubled: twice the threads in that case.
+/// Maximum number of lists of an out-of-order queue. Once this many commands wait for the host,
+/// later commands are held up.
 pub(super) const MAX_LISTS: usize = 32;
 
-/// Time that a list without commands may take to signal a fence before the queue counts as busy. It
-/// takes microseconds where the program's own commands are done. Halved: a loaded machine may call
-/// an idle queue busy. Doubled: asking a queue that is busy takes twice as long.
+/// Time that a list without commands may take to signal a fence before the queue is reported as
+/// busy. A list takes microseconds if the program's own commands have finished. On a loaded
+/// machine, a short timeout reports an idle queue as busy.
 pub(super) const IDLE_CHECK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time that dropping a queue waits for commands that wait neither for the host nor for another
-/// process. Halved: more queues leave their thread to the drain. Doubled: dropping a queue whose
-/// commands take long blocks for longer.
+/// Time that the drop of a queue waits for commands that wait neither for the host nor for another
+/// process. After this time, the drain waits for them.
 pub(super) const QUEUE_DROP_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// Time that dropping a context waits for commands that wait neither for the host nor for another
-/// process, so that no thread is in the driver when the process ends. Halved: on a loaded machine
-/// some may be. Doubled: dropping a context with work that takes seconds blocks for longer.
+/// Time that the drop of a context waits for commands that wait neither for the host nor for
+/// another process, so that no thread is in the driver when the process ends.
 pub(super) const CONTEXT_DROP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes of a segment of device memory that small allocations share. Halved: twice the segments and
-/// descriptors. Doubled: a program that allocates little takes 128 MiB of the GPU.
+/// Bytes of a segment of device memory that small allocations share.
 pub(super) const DEVICE_SEGMENT_BYTES: usize = 64 << 20;
 
-/// Bytes of a segment of host memory that small allocations share; all of it is pinned at once.
-/// Halved: twice the segments. Doubled: the first allocation takes twice as long.
+/// Bytes of a segment of host memory that small allocations share. The whole segment is pinned when
+/// it is allocated.
 pub(super) const HOST_SEGMENT_BYTES: usize = 16 << 20;
 
-/// Lowest number of a descriptor that is loaned to the driver. The system gives others the lowest
-/// free number, so that none gets one that the driver has closed before this library looks. Halved:
-/// a process with over 256 descriptors may. Doubled: beyond the usual limit of 1024 numbers.
+/// Lowest number of a descriptor that is loaned to the driver. The system gives other descriptors
+/// the lowest free number. No other descriptor therefore gets a loaned number that the driver has
+/// closed before this library checks it, unless the process has this many descriptors. The usual
+/// limit is 1024.
 pub(super) const FIRST_LOANED_DESCRIPTOR: i32 = 512;

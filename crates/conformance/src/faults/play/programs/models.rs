@@ -16,8 +16,8 @@ const TENSOR: &str = "t";
 const WAIT: Duration = Duration::from_millis(200);
 /// Time after its timeout within which a wait must return.
 const LATENESS: Duration = Duration::from_secs(1);
-/// Timeout of a writer that waits for the writer before it. While processes start and end all the time,
-/// a claim takes long.
+/// Timeout of a writer that waits for the writer before it. A claim takes long while many processes
+/// start and end.
 const WRITER_WAIT: Duration = Duration::from_secs(30);
 /// Time within which a reader must read what it waits for.
 const READER_LIMIT: Duration = Duration::from_secs(60);
@@ -45,7 +45,7 @@ pub fn run_model_program(words: &[&str]) -> Option<ExitCode> {
     })
 }
 
-/// What a promise was, and how it was broken.
+/// A description of a broken promise, if one was broken.
 type Broken = Option<String>;
 
 /// Fills the model with a byte, in two writes.

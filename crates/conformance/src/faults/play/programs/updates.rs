@@ -47,7 +47,7 @@ impl Stage<'_> {
         let seen = if story == Story::Follow {
             let mut reader = world.start_victim(world.peer(&follow), plan)?;
             reader.line();
-            // Whatever becomes of a reader disturbs no writer.
+            // No fault in a reader may disturb a writer.
             world.write(&writer(FIRST))?;
             world.write(&writer(LAST))?;
             reader.finish(plan)?;
@@ -64,7 +64,7 @@ impl Stage<'_> {
             let mut victim = world.start_victim(world.peer(&writer(FIRST)), plan)?;
             victim.finish(plan)?;
             let seen = victim.seen()?;
-            // A writer that has died keeps nobody out, and what it left is repaired.
+            // A dead writer must not keep other writers out. The next writer repairs a torn model.
             world.write(&writer(LAST))?;
             let ended = end(reader)?;
             if !ended.is_ok {

@@ -11,11 +11,15 @@ mod questions;
 mod quota;
 mod take_back;
 
+use super::client::Holder;
 use super::identity::Asker;
 use super::journal::{self, Journal, Lost, State};
 use super::state::Holdings;
 use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
-use super::tuning::{MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL, RESTART_INTERVAL};
+use super::tuning::{
+    LOCK_INTERVAL, LOCK_TIME, MAX_PROGRAMS, MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL,
+    QUESTIONS_TIME_AT_ONCE, RESTART_INTERVAL,
+};
 use crate::error::{Error, HolderFault, Result};
 use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crate::os::socket::{self, Guard};
@@ -27,7 +31,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +78,7 @@ pub(super) struct Server {
     /// Answers `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
+    turns: AnswerOrder,
     next_number: u64,
     successor: Option<Successor>,
     /// When a successor is started.
@@ -95,12 +100,27 @@ fn copy(file: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(Error::os("copying a descriptor"))
 }
 
+/// Takes the lock of the directory's one holder; `None` if a holder has it. The processes of one that was killed
+/// keep the lock and the sockets until the system has ended all their threads, but answer no question.
+fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>> {
+    let deadline = Instant::now() + LOCK_TIME;
+    let other = Holder::new().socket_dir(path).peers(PeerPolicy::Anyone);
+    let other = other.timeout(LOCK_INTERVAL);
+    loop {
+        let lock = directory.lock()?;
+        if lock.is_some() || Instant::now() > deadline || other.status().is_ok() {
+            return Ok(lock);
+        }
+        std::thread::sleep(RESTART_INTERVAL / 10);
+    }
+}
+
 impl Server {
     /// Begins to hold in the directory at `path`, with a socket for programs that was made for it, or one
     /// of its own.
     pub(super) fn begin(path: PathBuf, programs: Option<OwnedFd>, terms: Terms) -> Result<Self> {
         let directory = HolderDirectory::open(&path, terms.policy != PeerPolicy::SameUser)?;
-        let Some(lock) = directory.lock()? else {
+        let Some(lock) = take_lock(&directory, &path)? else {
             return Err(Error::Holder {
                 fault: HolderFault::SecondHolder,
                 why: format!(
@@ -222,6 +242,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
+            turns: AnswerOrder::default(),
             next_number: 0,
             successor: None,
             starts: Instant::now(),
@@ -268,9 +289,12 @@ impl Server {
                     self.path.display()
                 )));
             }
-            let mut is_ending = false;
+            let (mut is_ending, began) = (false, Instant::now());
             for number in ready.programs {
                 is_ending |= self.attend(number);
+                if began.elapsed() > QUESTIONS_TIME_AT_ONCE {
+                    break;
+                }
             }
             if is_ending {
                 break;
@@ -495,36 +519,63 @@ impl Server {
             stop: of_stop.is_some_and(is_ready),
             successor: of_successor.is_some_and(is_ready),
             directory: of_directory.is_some_and(is_ready),
-            programs: in_turn(programs.map(|(program, _)| (program.asker, program.number))),
+            programs: (self.turns)
+                .order(programs.map(|(program, _)| (program.asker, program.number))),
         })
     }
 }
 
-/// Returns whose questions are answered before the holder looks again: those of each user in turn, and of each of
-/// its processes.
-fn in_turn(programs: impl Iterator<Item = (Asker, u64)>) -> Vec<u64> {
-    let (mut of_process, mut of_user) = (BTreeMap::new(), BTreeMap::new());
-    let mut next = |asker: Asker| -> u32 {
-        let count: &mut u32 = of_process.entry(asker).or_default();
-        *count += 1;
-        *count
-    };
-    // The first ones of all its processes come before the second one of any.
-    let mut all: Vec<_> = programs
-        .map(|(asker, number)| (next(asker), asker.uid, number))
-        .collect();
-    all.sort_unstable();
-    let mut ranked: Vec<_> = all
-        .into_iter()
-        .map(|(_, uid, number)| {
-            let rank: &mut u32 = of_user.entry(uid).or_default();
-            *rank += 1;
-            (*rank, number)
-        })
-        .collect();
-    ranked.sort_unstable();
-    ranked.truncate(MAX_QUESTIONS_AT_ONCE);
-    ranked.into_iter().map(|(_, number)| number).collect()
+/// When each process and each user was answered last, in answers.
+#[derive(Default)]
+struct AnswerOrder {
+    answers: u64,
+    of_process: BTreeMap<Asker, u64>,
+    of_user: BTreeMap<u32, u64>,
+}
+
+impl AnswerOrder {
+    /// Notes that a process is answered.
+    fn note(&mut self, asker: Asker) {
+        self.answers += 1;
+        self.of_process.insert(asker, self.answers);
+        self.of_user.insert(asker.uid, self.answers);
+        if self.of_process.len() > 2 * MAX_PROGRAMS {
+            // Those that were answered long ago come first, as do new ones.
+            let recent = self.answers.saturating_sub(MAX_PROGRAMS as u64);
+            self.of_process.retain(|_, turn| *turn > recent);
+            self.of_user.retain(|_, turn| *turn > recent);
+        }
+    }
+
+    /// Returns whose questions are answered before the holder looks again: those of each user in turn, and of
+    /// each of its processes. Who was answered longest ago comes first, and not whose connection is oldest: a
+    /// process can ask on the same one again and again.
+    fn order(&self, programs: impl Iterator<Item = (Asker, u64)>) -> Vec<u64> {
+        let mut of_process: BTreeMap<Asker, u32> = BTreeMap::new();
+        // The first ones of all its processes come before the second one of any.
+        let mut all: Vec<_> = programs
+            .map(|(asker, number)| {
+                let count = of_process.entry(asker).or_default();
+                *count += 1;
+                let last = self.of_process.get(&asker).copied().unwrap_or(0);
+                (*count, last, number, asker.uid)
+            })
+            .collect();
+        all.sort_unstable();
+        let mut of_user: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut ranked: Vec<_> = all
+            .into_iter()
+            .map(|(_, _, number, uid)| {
+                let rank = of_user.entry(uid).or_default();
+                *rank += 1;
+                let last = self.of_user.get(&uid).copied().unwrap_or(0);
+                (*rank, last, number)
+            })
+            .collect();
+        ranked.sort_unstable();
+        ranked.truncate(MAX_QUESTIONS_AT_ONCE);
+        ranked.into_iter().map(|(_, _, number)| number).collect()
+    }
 }
 
 /// What there is to do.

@@ -85,21 +85,30 @@ impl Program {
 impl Server {
     /// Takes the connections that have come.
     pub(super) fn accept_all(&mut self) {
+        // Once: a flood brings many connections at a time.
+        let mut tally = self.tally(Resource::Connections);
         for _ in 0..MAX_ACCEPTED_AT_ONCE {
-            if !self.accept() {
+            if !self.accept(&mut tally) {
                 return;
             }
         }
     }
 
-    /// Takes the next connection. Returns whether there was one.
-    pub(super) fn accept(&mut self) -> bool {
+    /// Adds up who takes how much of a resource.
+    pub(super) fn tally(&self, resource: Resource) -> Tally {
+        let taking = (self.connected.iter()).filter(|program| program.takes(resource));
+        Tally::from_iter(taking.map(|program| program.asker))
+    }
+
+    /// Takes the next connection, with `tally` of all connections. Returns whether there was one.
+    pub(super) fn accept(&mut self, tally: &mut Tally) -> bool {
         let stream = match socket::accept(&self.programs) {
             Ok(stream) => stream,
             Err(Errno::MFILE | Errno::NFILE) => {
                 // Whoever waits for a version can ask again.
                 self.connected
                     .retain(|program| !matches!(program.stage, Stage::Waiting(_)));
+                *tally = self.tally(Resource::Connections);
                 return false;
             }
             Err(_) => return false,
@@ -116,10 +125,11 @@ impl Server {
             send(&stream, &refused(HolderFault::NotAllowed, why));
             return true;
         };
-        if !self.has_room(Resource::Connections, asker) {
+        if !self.makes_room(Resource::Connections, asker, tally) {
             send(&stream, &none_left(Resource::Connections));
             return true;
         }
+        tally.add(asker, 1);
         self.next_number += 1;
         self.connected.push(Program {
             stream,
@@ -134,8 +144,12 @@ impl Server {
     /// Returns whether a process may take one more of a resource. Where all of it is taken, the process that has
     /// most gives one up, users first.
     pub(super) fn has_room(&mut self, resource: Resource, asker: Asker) -> bool {
-        let taking = (self.connected.iter()).filter(|program| program.takes(resource));
-        let tally = Tally::from_iter(taking.map(|program| program.asker));
+        let mut tally = self.tally(resource);
+        self.makes_room(resource, asker, &mut tally)
+    }
+
+    /// Does so where `tally` is known, and takes from it what was given up.
+    fn makes_room(&mut self, resource: Resource, asker: Asker, tally: &mut Tally) -> bool {
         let limit = self.quota.limit(resource);
         match tally.admits(limit, asker, 1, self.quota.has_users) {
             Ok(()) => return true,
@@ -143,19 +157,24 @@ impl Server {
             Err(_) => {
                 if let Some(fullest) = tally.gives_way_to(asker) {
                     let is_it = |program: &Program| program.asker == fullest;
-                    return self.put_off(resource, is_it);
+                    return self.put_off(resource, tally, is_it);
                 }
             }
         }
         // Who says nothing has its place for as long as it is not needed.
         resource == Resource::Connections
-            && self.put_off(resource, |program| {
+            && self.put_off(resource, tally, |program| {
                 program.asker.uid == asker.uid && matches!(program.stage, Stage::Silent(_))
             })
     }
 
     /// Has one of the programs give up what it takes of a resource. Returns whether there was one.
-    fn put_off(&mut self, resource: Resource, is_it: impl Fn(&Program) -> bool) -> bool {
+    fn put_off(
+        &mut self,
+        resource: Resource,
+        tally: &mut Tally,
+        is_it: impl Fn(&Program) -> bool,
+    ) -> bool {
         let programs = self.connected.iter().enumerate();
         let found = programs
             .filter(|(_, program)| program.takes(resource) && is_it(program))
@@ -167,6 +186,7 @@ impl Server {
             return false;
         };
         let number = program.number;
+        tally.take(program.asker, 1);
         if !matches!(program.stage, Stage::Silent(_)) {
             self.reply(number, &none_left(resource));
         }
@@ -194,6 +214,7 @@ impl Server {
             return false;
         };
         let program = &self.connected[index];
+        self.turns.note(program.asker);
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         let len = match socket::receive(&program.stream, &mut buffer, self.guard) {
             Ok(Received::Message(len, ())) => len,

@@ -141,6 +141,14 @@ impl Tally {
         *of_user.entry(asker.pid).or_default() += amount;
     }
 
+    /// Takes away what was added.
+    pub(super) fn take(&mut self, asker: Asker, amount: usize) {
+        let of_user = self.0.get_mut(&asker.uid);
+        if let Some(of_process) = of_user.and_then(|of_user| of_user.get_mut(&asker.pid)) {
+            *of_process = of_process.saturating_sub(amount);
+        }
+    }
+
     pub(super) fn of_process(&self, asker: Asker) -> usize {
         let of_user = self.0.get(&asker.uid);
         of_user.map_or(0, |all| all.get(&asker.pid).copied().unwrap_or(0))

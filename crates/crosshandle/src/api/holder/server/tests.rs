@@ -13,13 +13,63 @@ fn users_are_answered_in_turn_and_so_are_their_processes() {
     let program = |uid: u32, pid: u32, number: u64| (Asker { uid, pid }, number);
     let mut ready: Vec<_> = (0..40).map(|number| program(1, 10, number)).collect();
     ready.extend([program(1, 11, 50), program(2, 20, 60), program(2, 20, 61)]);
-    let turn = in_turn(ready.into_iter());
+    let turn = AnswerOrder::default().order(ready.into_iter());
     assert_eq!(turn.len(), MAX_QUESTIONS_AT_ONCE);
     let place = |number: u64| turn.iter().position(|it| *it == number);
     assert!(place(60) <= Some(1) && place(61) <= Some(3), "{turn:?}");
     assert!(place(50).is_some_and(|place| place <= 3), "{turn:?}");
     // Of its own in the order in which they came.
     assert!(place(0) < place(1) && place(1) < place(2), "{turn:?}");
+}
+
+#[test]
+fn old_connections_that_ask_again_and_again_come_after_others() {
+    let asker = |pid: u32| Asker { uid: 1, pid };
+    // More processes than are answered at once, each with an old connection, and a newcomer.
+    let hostile = 0..3 * MAX_QUESTIONS_AT_ONCE as u32;
+    let newcomer = 1_000;
+    let mut turns = AnswerOrder::default();
+    let mut answered = Vec::new();
+    for _ in 0..4 {
+        let ready = hostile.clone().chain([newcomer]);
+        let ready = ready.map(|pid| (asker(pid), u64::from(pid)));
+        let order = turns.order(ready);
+        for number in &order {
+            turns.note(asker(*number as u32));
+        }
+        answered.extend(order);
+    }
+    assert!(answered.contains(&1_000), "{answered:?}");
+    // A user with one process comes in the first place, whoever was there before.
+    let stranger = (Asker { uid: 2, pid: 7 }, 2_000);
+    let ready = hostile.map(|pid| (asker(pid), u64::from(pid)));
+    assert_eq!(turns.order(ready.chain([stranger]))[0], 2_000);
+}
+
+#[test]
+fn a_holder_waits_for_the_lock_of_one_that_was_just_killed() {
+    let path = std::env::temp_dir().join(format!("xh-lock-{}", std::process::id()));
+    let directory = HolderDirectory::open(&path, false).expect("a directory");
+    let lock = directory.lock().expect("a file").expect("no holder");
+    // The socket of a holder that was killed: nobody listens.
+    drop(directory.listen_for_programs().expect("a socket"));
+    let begun = std::thread::spawn({
+        let path = path.clone();
+        move || {
+            let terms = Terms {
+                policy: PeerPolicy::SameUser,
+                successor: None,
+                stop: None,
+                log: Arc::new(|_, _| {}),
+            };
+            Server::begin(path, None, terms).map(drop)
+        }
+    });
+    // The system ends its threads.
+    std::thread::sleep(Duration::from_millis(100));
+    drop(lock);
+    begun.join().expect("no panic").expect("the lock is free");
+    std::fs::remove_dir_all(path).expect("removed");
 }
 
 /// The bench's name again, under another one and with a long label.

@@ -1,4 +1,4 @@
-//! The times of commands: measured by the device's clock, told by the host's.
+//! The times of commands: measured by the device's clock, and reported by the host's clock.
 
 use super::Gpu;
 use crate::error::Result;
@@ -11,34 +11,34 @@ use crate::os::process;
 use crate::sync::Mutex;
 use std::sync::Arc;
 
-/// A moment that both clocks know.
+/// A moment whose time is known on both clocks.
 struct Base {
     event: CudaEvent,
-    /// In nanoseconds of the monotonic clock.
+    /// The time of the moment, in nanoseconds of the monotonic clock.
     host: u64,
 }
 
-/// The latest such moment of a device, in one context.
+/// The latest moment that both clocks of a device know, in one context.
 #[derive(Default)]
 pub(super) struct Clock(Mutex<Latest>);
 
 #[derive(Default)]
 struct Latest {
     base: Option<Arc<Base>>,
-    /// The time from which a command may try again, if the latest try failed.
+    /// The earliest time of the next attempt, if the latest attempt failed.
     next_try: u64,
 }
 
 impl Gpu {
     /// Finds a moment that both clocks know, before a command with times is submitted. The device's
-    /// context is current, and the caller holds no lock: this may take some milliseconds.
+    /// context is current. The caller holds no lock, because this may take several milliseconds.
     pub(crate) fn refresh_clock(&self) -> Result<()> {
         base(self, CLOCK_TRY_SUBMIT_NS).map(drop)
     }
 }
 
-/// Returns a recent moment that both clocks know; an old one, or none, if finding one would wait
-/// for other streams. The device's context is current.
+/// Returns a recent moment that both clocks know. If finding a new one would wait for other
+/// streams, returns an old moment or none. The device's context is current.
 fn base(gpu: &Gpu, longest: u64) -> Result<Option<Arc<Base>>> {
     let now = process::monotonic_nanoseconds();
     let known = {
@@ -51,7 +51,7 @@ fn base(gpu: &Gpu, longest: u64) -> Result<Option<Arc<Base>>> {
         }
         latest.base.clone()
     };
-    // It would be in vain.
+    // An attempt would fail.
     if gpu.scheduler().is_crowded() {
         return Ok(known);
     }
@@ -82,7 +82,7 @@ fn find(gpu: &Gpu, longest: u64) -> Result<Option<Base>> {
                 break took;
             }
             if took > longest {
-                // The stream goes too: it has something in flight.
+                // The stream is dropped too, because it has something in flight.
                 return Ok(None);
             }
             std::hint::spin_loop();
@@ -96,10 +96,10 @@ fn find(gpu: &Gpu, longest: u64) -> Result<Option<Base>> {
     Ok(best.map(|(_, base)| base))
 }
 
-/// The times of one command.
+/// The start and end times of one command.
 pub(crate) struct CommandTimes {
     gpu: Arc<Gpu>,
-    /// The moment known when the command was submitted, if there was one.
+    /// The moment that was known when the command was submitted, if any.
     base: Option<Arc<Base>>,
     submitted: u64,
     start: CudaEvent,
@@ -107,7 +107,7 @@ pub(crate) struct CommandTimes {
 }
 
 impl CommandTimes {
-    /// Records the time at which a stream begins with the commands submitted from now on. The
+    /// Records the time at which a stream starts the commands that are submitted from now on. The
     /// device's context is current.
     pub(crate) fn begin(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
         let base = gpu.clock.0.lock().base.clone();
@@ -123,13 +123,14 @@ impl CommandTimes {
         Ok(times)
     }
 
-    /// Records the time at which the stream is done with the commands submitted since.
+    /// Records the time at which the stream has finished the commands that were submitted since
+    /// [`begin`](Self::begin).
     pub(crate) fn end(&self, stream: StreamHandle) -> Result<()> {
         self.gpu.driver().record_event(self.end.handle(), stream)
     }
 
-    /// Returns the time at which an event happened, by a moment before or after it; 0 if it has not
-    /// happened.
+    /// Returns the time at which an event happened, calculated from a moment before or after it.
+    /// Returns 0 if the event has not happened yet.
     fn time_of(&self, event: EventHandle, base: &Base) -> Result<u64> {
         let driver = self.gpu.driver();
         if !driver.is_event_done(event)? {
@@ -137,7 +138,8 @@ impl CommandTimes {
         }
         let since = driver.milliseconds_between(base.event.handle(), event)?;
         let time = base.host as i64 + (f64::from(since) * 1e6) as i64;
-        // The clocks agree to some microseconds: not enough to say that it began too early.
+        // The clocks agree only to a few microseconds, so the result is limited to the time since
+        // submission.
         let now = process::monotonic_nanoseconds();
         Ok((time as u64).clamp(self.submitted, now))
     }
@@ -151,7 +153,7 @@ impl Timestamps for CommandTimes {
                 None => base(&self.gpu, CLOCK_TRY_READ_NS)?,
             };
             let Some(base) = self.base.as_ref().or(late.as_ref()) else {
-                // Not yet.
+                // No moment is known yet.
                 return Ok((0, 0));
             };
             let started = self.time_of(self.start.handle(), base)?;

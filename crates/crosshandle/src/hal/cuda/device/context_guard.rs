@@ -1,8 +1,8 @@
-//! The context guard, which lets threads of this library act later in a context of the program.
-//! Such a context may end as soon as no object is left that was made in it.
+//! The context guard, which lets threads of this library use a context of the program later. Such a
+//! context may end as soon as every object that was created in it has been dropped.
 //!
-//! The threads pass the guard. It is shut when the last of those objects is dropped, which waits
-//! for the threads inside.
+//! The threads pass the guard. The drop of the last such object shuts the guard and waits for the
+//! threads inside.
 
 use super::Gpu;
 use crate::error::Result;
@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Waits, for at most `longest`, until another thread has made a condition true. Returns whether it
-/// is true.
+/// Waits for at most `longest` until another thread has made a condition true. Returns whether the
+/// condition is true.
 pub(crate) fn await_condition(longest: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
@@ -27,7 +27,7 @@ pub(crate) fn await_condition(longest: Duration, is_so: impl Fn() -> bool) -> bo
     true
 }
 
-/// Lets threads in until [`shut`](Self::shut).
+/// Lets threads in until [`shut`](Self::shut) is called.
 #[derive(Default)]
 pub(super) struct ContextGuard {
     inside: AtomicUsize,
@@ -37,7 +37,8 @@ pub(super) struct ContextGuard {
 impl ContextGuard {
     /// Calls a function, unless the guard is shut.
     fn pass(&self, act: impl FnOnce()) {
-        // Either the thread that shuts the guard sees this one inside, or this one sees it shut.
+        // Either the thread that shuts the guard sees this thread inside, or this thread sees that
+        // the guard is shut.
         self.inside.fetch_add(1, Ordering::SeqCst);
         if !self.is_shut.load(Ordering::SeqCst) {
             act();
@@ -45,21 +46,23 @@ impl ContextGuard {
         self.inside.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Lets no more threads in, and waits for those inside. The wait is long only where the driver
-    /// waits for a stream of the program, in a context that must not end then.
+    /// Lets no more threads in, and waits for the threads inside. The wait is long only if the
+    /// driver waits for a stream of the program, and then the context must not end.
     pub(super) fn shut(&self) {
         self.is_shut.store(true, Ordering::SeqCst);
         let is_empty = || self.inside.load(Ordering::SeqCst) == 0;
         if !await_condition(CONTEXT_END_WAIT, is_empty) {
-            tracing::warn!("the driver still waits for a stream in a context that is let go of");
+            tracing::warn!(
+                "the driver still waits for a stream in a context that is being released"
+            );
         }
     }
 }
 
 impl Gpu {
-    /// Returns a function for any thread that calls `act` with this context current, or with the
-    /// error if it can't be made current. In a context of the program, the function keeps nothing
-    /// alive, and does nothing once the guard is shut.
+    /// Returns a function that any thread may call. The function calls `act` with this context
+    /// current, or with the error if the context cannot be made current. In a context of the
+    /// program, the function keeps nothing alive, and does nothing once the guard is shut.
     pub(crate) fn later(
         &self,
         what: &'static str,

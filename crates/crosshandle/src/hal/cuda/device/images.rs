@@ -4,14 +4,16 @@ use crate::hal::cuda::driver::sys::CUdevice_attribute::{self as Attribute, *};
 use crate::hal::cuda::driver::{DeviceHandle, Driver};
 use crate::types::{ImageLimits, ViewLimits};
 
-/// Images of a kernel: their numbers take 8 bytes each of a launch's arguments, which are at least 4,096, beside others.
+/// Maximum number of images that a kernel takes. Their numbers take 8 bytes each of a launch's
+/// arguments, which are at least 4,096 bytes and also hold other arguments.
 const ARGUMENTS: u32 = 128;
-/// Samplers of a kernel, as OpenCL demands at least: they are words like any other.
+/// Maximum number of samplers that a kernel takes: the minimum that OpenCL requires. Samplers are
+/// words like other arguments.
 const SAMPLERS: u32 = 16;
-/// The most anisotropy, on all devices.
+/// The maximum anisotropy of all devices.
 const ANISOTROPY: u32 = 16;
 
-/// Returns the limits of images; `None` if the driver has not all functions for them.
+/// Returns the limits of images, or `None` if the driver lacks functions for images.
 pub(super) fn limits(driver: &Driver, device: DeviceHandle) -> Option<ImageLimits> {
     let number = |attribute| {
         let value = driver.device_attribute(device, attribute).unwrap_or(0);

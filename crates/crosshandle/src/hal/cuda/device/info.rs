@@ -11,14 +11,15 @@ use std::fs;
 
 /// The PCI vendor number.
 const NVIDIA: u32 = 0x10de;
-/// Bytes of a line of the second-level cache, on all devices so far.
+/// Bytes of a cache line of the L2 cache, on all devices so far.
 const CACHE_LINE: u32 = 128;
-/// Bytes of a launch's arguments, on all devices: newer ones take more of newer programs.
+/// Maximum size of a launch's arguments in bytes, on all devices. Newer devices accept more from
+/// newer programs.
 const ARGUMENTS: u32 = 4096;
 
 pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
     let can = |attribute| {
-        // An attribute that the driver doesn't know is something that it can't do.
+        // An attribute that the driver does not know is a capability that it lacks.
         driver.device_attribute(device, attribute).unwrap_or(0) != 0
     };
     let number = |attribute| {
@@ -52,7 +53,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         uuid: driver.device_uuid(device)?,
         total_memory,
         max_allocation: total_memory,
-        // The driver says it in kHz.
+        // The driver reports kHz.
         memory_clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) / 1000),
         memory_bus_width: known(number(
             Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH,
@@ -66,8 +67,8 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
-            // The 32-bit operations that events need come with the 64-bit ones that can be asked
-            // for; so does access to registered host memory.
+            // Events need the 32-bit operations, which come with the 64-bit ones that the driver
+            // reports. Events also need access to registered host memory.
             event_sharing: can(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
             read_only_memory: has_descriptors,
@@ -75,15 +76,15 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             unified_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
             system_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
             error_correction: can(Attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED),
-            // All devices with virtual memory management do.
+            // All devices with virtual memory management support these.
             half_precision: has_descriptors,
             double_precision: has_descriptors,
             fused_multiply_add: has_descriptors,
-            // The driver takes no offset into an allocation.
+            // The driver accepts no offset into an allocation.
             partial_mappings: false,
             fabric_memory: has_descriptors
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
-            // A stream compares numbers, and goes on when they are reached.
+            // A stream compares numbers, and continues when they are reached.
             late_failures: false,
             native_graphs: driver.has_graphs(),
             timer_resolution: tuning::TIMER_RESOLUTION,
@@ -91,13 +92,13 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
     })
 }
 
-/// Returns the number that the maker gave a device on the PCI bus, where the system shows it.
+/// Returns the number that the manufacturer gave a device on the PCI bus, if the system shows it.
 fn pci_device(address: &str) -> Option<u32> {
     let text = fs::read_to_string(format!("/sys/bus/pci/devices/{address}/device")).ok()?;
     u32::from_str_radix(text.trim().strip_prefix("0x")?, 16).ok()
 }
 
-/// Returns the limits of kernels; `None` if the driver has not all functions for programs.
+/// Returns the limits of kernels, or `None` if the driver lacks functions for programs.
 pub(super) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
     let number = |attribute| {
         let value = driver.device_attribute(device, attribute).unwrap_or(0);
@@ -125,15 +126,15 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
             number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z),
         ],
         subgroup: number(Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE),
-        // That of all devices so far.
+        // The only subgroup size of all devices so far.
         subgroups: &[32],
-        // What a kernel gets that asks for it.
+        // The limit for kernels that opt in.
         shared_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN),
         registers: number(Attribute::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
         constant_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),
         arguments: ARGUMENTS,
         cooperative: number(Attribute::CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH) != 0,
-        // With the architecture of 9.0.
+        // Devices of compute capability 9.0 and later have clusters.
         clusters: architecture.0 >= 9,
         local_arguments: false,
         offsets: false,
@@ -145,7 +146,7 @@ fn limits_of(number: impl Fn(Attribute) -> u32) -> KernelLimits {
     }
 }
 
-/// Returns the version of the kernel's part, where it shows, and of the API.
+/// Returns the version of the kernel module, if the system shows it, and the version of the API.
 fn driver_version(driver: &Driver) -> String {
     let api = driver.version();
     match fs::read_to_string("/sys/module/nvidia/version") {

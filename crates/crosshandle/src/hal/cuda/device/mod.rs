@@ -20,7 +20,7 @@ use context_guard::ContextGuard;
 use std::sync::{Arc, OnceLock};
 use stream_pool::StreamPool;
 
-/// Returns all GPUs, which are looked for with the first call.
+/// Returns all GPUs. The first call searches for them.
 pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
     let gpus = GPUS.get_or_init(|| {
@@ -49,9 +49,9 @@ pub(super) struct Gpu {
     info: DeviceInfo,
     kernels: Option<KernelLimits>,
     images: Option<ImageLimits>,
-    /// The device's primary context: retained when it is first needed, and never released, since
-    /// other libraries in this process use it too, and making it takes a good part of a second. Or
-    /// another context, which the program made.
+    /// The device's primary context, or another context that the program created. The primary
+    /// context is retained when it is first needed, and never released. Other libraries in this
+    /// process use it too, and creating it takes a large part of a second.
     context: OnceLock<ContextHandle>,
     /// The same device in its primary context, if this one is in another context.
     primary: Option<Arc<Gpu>>,
@@ -59,7 +59,7 @@ pub(super) struct Gpu {
     peer_devices: OnceLock<Vec<DeviceHandle>>,
     pool: Arc<StreamPool>,
     guard: Arc<ContextGuard>,
-    /// The scheduler of the device's context, which other `Gpu`s of the context use too.
+    /// The scheduler of the device's context, shared by all `Gpu`s of the context.
     scheduler: Arc<Scheduler>,
 }
 
@@ -81,7 +81,8 @@ impl Gpu {
         })
     }
 
-    /// Returns the device in a context that the program made and keeps as long as the result.
+    /// Returns the device in a context that the program created and keeps at least as long as the
+    /// result.
     pub(super) fn inside(self: &Arc<Self>, context: ContextHandle) -> Arc<Self> {
         Arc::new(Self {
             driver: self.driver,
@@ -99,8 +100,8 @@ impl Gpu {
         })
     }
 
-    /// Returns the device in its primary context, which is never destroyed: for objects that other
-    /// contexts use too.
+    /// Returns the device in its primary context, which is never destroyed. It is used for objects
+    /// that other contexts share.
     pub(super) fn primary(self: &Arc<Self>) -> &Arc<Self> {
         self.primary.as_ref().unwrap_or(self)
     }
@@ -110,7 +111,7 @@ impl Gpu {
         self.primary.is_none()
     }
 
-    /// Returns the driver's context, which is the primary one unless the program made another.
+    /// Returns the driver's context. It is the primary one unless the program created another.
     pub(super) fn context(&self) -> Result<ContextHandle> {
         drop(self.enter()?);
         Ok(*self.context.get().expect("set by entering it"))
@@ -148,8 +149,8 @@ impl Gpu {
         &self.info
     }
 
-    /// Makes the device's context the calling thread's current one while the result lives; the
-    /// caller's own comes back after it. Every call of the driver below needs that.
+    /// Makes the device's context current on the calling thread while the result lives. Afterwards,
+    /// the caller's own context is current again. Every driver call below requires this.
     #[inline]
     pub(super) fn enter(&self) -> Result<Current> {
         match self.context.get() {
@@ -158,13 +159,14 @@ impl Gpu {
         }
     }
 
-    /// Returns whether both are in the same context of the driver, once both were entered.
+    /// Returns whether both devices are in the same driver context. The result is reliable once
+    /// both were entered.
     pub(super) fn is_in_context_of(&self, other: &Self) -> bool {
         let context = self.context.get();
         context.is_some() && context == other.context.get()
     }
 
-    /// Returns whether the device's context is the calling thread's current one.
+    /// Returns whether the device's context is current on the calling thread.
     #[cfg(test)]
     pub(super) fn is_current(&self) -> Result<bool> {
         let context = self.context.get();
@@ -173,18 +175,20 @@ impl Gpu {
 
     #[cold]
     fn enter_first(&self) -> Result<Current> {
-        // Two threads may do it at once: both get the same context, retained once too often.
+        // Two threads may do this at the same time. Both get the same context, which is then
+        // retained once too often.
         let primary = self.driver.retain_primary_context(self.handle)?;
         self.driver.enter(*self.context.get_or_init(|| primary))
     }
 
-    /// Returns whether this device can map another one's memory: not if the driver can't say.
+    /// Returns whether this device can map another device's memory. Returns `false` if the driver
+    /// cannot tell.
     fn reaches_peer(&self, peer: &Self) -> bool {
         let can = self.driver.can_access_peer(self.handle, peer.handle);
         peer.handle != self.handle && can.unwrap_or(false)
     }
 
-    /// Returns the other devices whose memory this one can map.
+    /// Returns the other devices whose memory this device can map.
     pub(super) fn peers(&self) -> Vec<DeviceUuid> {
         let all = gpus().unwrap_or_default().iter();
         all.filter(|peer| self.reaches_peer(peer))
@@ -192,7 +196,7 @@ impl Gpu {
             .collect()
     }
 
-    /// Returns the other devices that can map this one's memory.
+    /// Returns the other devices that can map this device's memory.
     pub(super) fn peer_devices(&self) -> &[DeviceHandle] {
         self.peer_devices.get_or_init(|| {
             let all = gpus().unwrap_or_default().iter();
@@ -205,11 +209,11 @@ impl Gpu {
     /// Returns the reference to this device that the whole process shares.
     pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
         let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
-        gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))
+        gpu.ok_or_else(|| Error::invalid("this device does not belong to the driver"))
     }
 
-    /// Runs a function with the context current, for a `drop`: not at all in a forked child, which
-    /// must not call the driver.
+    /// Runs a function with the context current, for use in a `drop`. In a forked child it does
+    /// nothing, because a forked child must not call the driver.
     pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
         if process::is_forked() {
             return;
@@ -226,7 +230,7 @@ impl Gpu {
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // The program may end its context after this.
+        // The program may end its context after this drop.
         if !self.is_primary() && !process::is_forked() {
             self.guard.shut();
         }

@@ -1,8 +1,8 @@
 //! The stream pool: streams of one context that no queue uses.
 //!
-//! The driver makes streams some forty at a time, and the next lot only when no stream of the context
-//! waits. So that a queue can be made at any time, streams are made ahead, and come back when their
-//! queue is gone.
+//! The driver creates streams about forty at a time, and the next batch only when no stream of the
+//! context waits. The pool creates streams ahead of time and takes them back from dropped queues,
+//! so that a queue can be created at any time.
 
 use super::Gpu;
 use crate::error::{Error, Result};
@@ -17,19 +17,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(crate) struct StreamPool {
     streams: Mutex<Vec<Stream>>,
-    /// Whether calls are deferred that fill the pool when no stream waits, or make one stream at
-    /// once.
+    /// Whether deferred calls are queued that fill the pool when no stream waits (`is_ordered`), or
+    /// that create one stream immediately (`is_urgent`).
     is_ordered: AtomicBool,
     is_urgent: AtomicBool,
-    /// The reason why no stream could be made at once.
+    /// The reason why no stream could be created immediately.
     failed: Mutex<Option<Error>>,
 }
 
 impl StreamPool {
-    /// Takes a stream with nothing in flight. The device's context is current, and the caller holds no
-    /// lock: if no stream is left while others wait, this may wait for them.
+    /// Takes a stream with nothing in flight. The device's context is current. The caller holds no
+    /// lock, because this may wait for other streams if the pool is empty and streams wait.
     pub(crate) fn take(&self, gpu: &Gpu) -> Result<Stream> {
-        // Before any stream waits: then it would be too late.
+        // Room must be made before any stream waits.
         if self.order(gpu) && !gpu.scheduler().is_blocked() {
             gpu.scheduler().make_room();
         }
@@ -39,8 +39,8 @@ impl StreamPool {
         }
     }
 
-    /// Orders more streams, to be made when no stream waits, if few are left. Returns whether this
-    /// call ordered them.
+    /// Orders more streams if few are left. They are created when no stream waits. Returns whether
+    /// this call ordered them.
     fn order(&self, gpu: &Gpu) -> bool {
         let is_few = self.streams.lock().len() < POOL_LOW;
         let is_new = is_few && !self.is_ordered.swap(true, Ordering::Relaxed);
@@ -59,15 +59,15 @@ impl StreamPool {
         is_new
     }
 
-    /// Takes a stream if there is one, and otherwise has one made. An error if the driver makes none.
-    /// Waits for nothing, so the caller may have its queue locked.
+    /// Takes a stream from the pool, or requests a new one if the pool is empty. Returns an error
+    /// if the driver cannot create a stream. Never waits, so the caller may have its queue locked.
     pub(crate) fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
         self.order(gpu);
         if let Some(stream) = self.streams.lock().pop() {
             return Ok(Some(stream));
         }
-        // As a rule one can be made although streams wait, and what they wait for may come after the
-        // command that it is for.
+        // The driver can usually create a stream although streams wait. Those streams may wait for
+        // something that is submitted after the command that needs this stream.
         if self.is_urgent.swap(true, Ordering::Relaxed) {
             gpu.scheduler().prompt();
         } else {
@@ -82,7 +82,7 @@ impl StreamPool {
         self.failed.lock().take().map_or(Ok(None), Err)
     }
 
-    /// Makes streams until the pool has `count`.
+    /// Creates streams until the pool has `count`.
     fn fill(&self, driver: &'static Driver, count: usize) -> Result<()> {
         while self.streams.lock().len() < count {
             let stream = driver.create_stream()?;
@@ -110,7 +110,7 @@ fn later(
 ) -> impl FnOnce() + Send + 'static {
     let pool = Arc::downgrade(gpu.pool());
     gpu.later("making streams ahead", move |driver| {
-        // Where the guard is open the pool is there.
+        // While the guard is open, the pool exists.
         pool.upgrade().map_or(Ok(()), |pool| make(&pool, driver))
     })
 }

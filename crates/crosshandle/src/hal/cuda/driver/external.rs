@@ -1,6 +1,7 @@
 //! Memory of other interfaces, such as Vulkan.
 //!
-//! In all calls the context that the memory is imported into must be current (see `Driver::enter`).
+//! For all calls, the context that the memory is imported into must be current (see
+//! `Driver::enter`).
 
 use super::{ArrayShape, DeviceAddress, Driver, ExternalHandle, LevelsHandle, Pixel};
 use crate::error::Result;
@@ -13,10 +14,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 impl Driver {
-    /// Imports memory by one of the driver's descriptors. Whether memory is behind it the driver says.
+    /// Imports memory by one of the driver's descriptors. The driver checks whether the descriptor
+    /// stands for memory.
     pub(crate) fn import_external(&self, file: OwnedFd, len: u64) -> Result<ExternalHandle> {
         let mut external = ExternalHandle::NONE;
-        // SAFETY: a union of a number and of pointers, for which zeros are good.
+        // SAFETY: this is a union of a number and pointers, for which zeros are valid.
         let mut handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st__bindgen_ty_1 =
             unsafe { MaybeUninit::zeroed().assume_init() };
         handle.fd = file.as_raw_fd();
@@ -30,12 +32,12 @@ impl Driver {
         // SAFETY: result and description are live, and so is the descriptor.
         let code = unsafe { (self.images()?.external_import)(&mut external, &description) };
         self.check("cuImportExternalMemory", code)?;
-        // From now on the driver's.
+        // From now on the descriptor belongs to the driver.
         let _ = file.into_raw_fd();
         Ok(external)
     }
 
-    /// Maps a part of such memory at an address.
+    /// Maps a part of imported memory at an address.
     pub(crate) fn map_external(
         &self,
         external: ExternalHandle,
@@ -49,7 +51,7 @@ impl Driver {
             flags: 0,
             reserved: [0; 16],
         };
-        // SAFETY: result and description are live; the memory is, as its handle says.
+        // SAFETY: the result and the description are live. The handle stands for live memory.
         let code = unsafe { (self.images()?.external_map)(&mut start, external, &description) };
         self.check("cuExternalMemoryGetMappedBuffer", code)?;
         Ok(start)
@@ -58,13 +60,14 @@ impl Driver {
     /// Frees a mapping.
     ///
     /// # Safety
-    /// It was made by [`map_external`](Self::map_external), and nothing uses it any more.
+    /// The mapping was created by [`map_external`](Self::map_external), and nothing uses it any
+    /// more.
     pub(crate) unsafe fn unmap_external(&self, start: DeviceAddress) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemFree", unsafe { (self.images()?.mem_free)(start) })
     }
 
-    /// Maps such memory as arrays of one or several levels, from its start on.
+    /// Maps imported memory, from its start, as an array of one or several levels.
     pub(crate) fn external_levels(
         &self,
         external: ExternalHandle,
@@ -86,10 +89,11 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Lets go of such memory.
+    /// Releases imported memory.
     ///
     /// # Safety
-    /// It was imported here; all that was mapped of it is gone.
+    /// The memory was imported by [`import_external`](Self::import_external), and all mappings of
+    /// it are freed.
     pub(crate) unsafe fn release_external(&self, external: ExternalHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.external_destroy)(external) };

@@ -1,4 +1,4 @@
-//! Memory that other hosts of a fabric of NVLinks open.
+//! Memory that other hosts of an NVLink fabric can open.
 
 use super::memory::{Allocation, properties};
 use super::{Code, DeviceHandle, Driver, SUCCESS};
@@ -13,7 +13,7 @@ use std::ffi::c_uint;
 const FABRIC: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
 const NOT_PERMITTED: Code = cudaError_enum::CUDA_ERROR_NOT_PERMITTED as Code;
 
-/// Says what is missing where the driver does not permit what it supports.
+/// Explains what is missing if the driver does not permit what it supports.
 fn explained(error: Error) -> Error {
     match error {
         Error::Driver {
@@ -34,7 +34,7 @@ fn explained(error: Error) -> Error {
     }
 }
 
-/// What descriptors and fabric handles can be made of.
+/// Returns the properties of memory that is exported as descriptors and as fabric handles.
 fn fabric_properties(device: DeviceHandle) -> CUmemAllocationProp {
     let own = properties(device);
     CUmemAllocationProp {
@@ -58,8 +58,8 @@ impl Driver {
         Ok(bytes.max(1))
     }
 
-    /// Creates physical memory of a device for other processes and other hosts. `len` is a multiple of both
-    /// granularities.
+    /// Creates physical memory of a device for other processes and other hosts. `len` is a multiple
+    /// of both granularities.
     pub(crate) fn create_fabric_memory(
         &'static self,
         device: DeviceHandle,
@@ -87,7 +87,8 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// Imports memory of the fabric. The bytes may be anything; the driver refuses what is no handle of an allocation.
+    /// Imports memory of the fabric. The bytes may be anything, because the driver refuses bytes
+    /// that are not a handle of an allocation.
     pub(crate) fn import_from_fabric(
         &'static self,
         bytes: &[u8; DRIVER_HANDLE_SIZE],

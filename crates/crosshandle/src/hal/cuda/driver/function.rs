@@ -1,6 +1,6 @@
 //! Functions of programs, and their launches.
 //!
-//! In all calls the program's context must be current (see `Driver::enter`).
+//! For all calls, the program's context must be current (see `Driver::enter`).
 
 use super::{Code, Driver, FunctionHandle, INVALID_VALUE, StreamHandle};
 use crate::error::{Error, Result};
@@ -17,8 +17,8 @@ const COOPERATIVE_LAUNCH_TOO_LARGE: Code = 720;
 const INVALID_CLUSTER_SIZE: Code = 912;
 
 impl Driver {
-    /// Makes sure that a function is on the device. Drivers may put that off to its first launch,
-    /// and may then wait for all that runs there.
+    /// Ensures that a function is loaded on the device. Otherwise the driver may load it at its
+    /// first launch, and may then wait for all work of the device.
     pub(crate) fn load_function(&self, function: FunctionHandle) -> Result<()> {
         let Some(load) = self.programs()?.func_load else {
             return Ok(());
@@ -26,7 +26,7 @@ impl Driver {
         self.check("cuFuncLoad", load(function))
     }
 
-    /// Returns an attribute of a function; 0 for one that is negative.
+    /// Returns an attribute of a function, or 0 if the attribute is negative.
     pub(crate) fn function_attribute(
         &self,
         function: FunctionHandle,
@@ -39,13 +39,14 @@ impl Driver {
         Ok(u32::try_from(value).unwrap_or(0))
     }
 
-    /// Lets launches of a function ask for up to `bytes` bytes of dynamic shared memory.
+    /// Allows launches of a function to request up to `bytes` bytes of dynamic shared memory.
     pub(crate) fn allow_shared_memory(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         self.set_function_attribute(function, attribute, bytes)
     }
 
-    /// Lets launches of a function ask for larger clusters than every device with clusters has.
+    /// Allows launches of a function to request larger clusters than all devices with clusters
+    /// support.
     pub(crate) fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
         self.set_function_attribute(function, attribute, 1)
@@ -62,8 +63,8 @@ impl Driver {
         self.check("cuFuncSetAttribute", code)
     }
 
-    /// Returns the offset and the size of a function's parameters, in bytes; `None` if the driver
-    /// can't tell.
+    /// Returns the offset and the size in bytes of each parameter of a function. Returns `None` if
+    /// the driver cannot report them.
     pub(crate) fn parameters(
         &self,
         function: FunctionHandle,
@@ -76,7 +77,7 @@ impl Driver {
             let (mut offset, mut size) = (0, 0);
             let code = get(function, parameters.len(), &mut offset, &mut size);
             if code == INVALID_VALUE {
-                // There are no more.
+                // There are no more parameters.
                 return Ok(Some(parameters));
             }
             self.check("cuFuncGetParamInfo", code)?;
@@ -84,7 +85,8 @@ impl Driver {
         }
     }
 
-    /// Returns the number of blocks of `threads` threads that a compute unit runs at a time.
+    /// Returns the number of blocks of `threads` threads that a compute unit can run at the same
+    /// time.
     pub(crate) fn blocks_per_unit(
         &self,
         function: FunctionHandle,
@@ -99,7 +101,8 @@ impl Driver {
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
 
-    /// Returns the threads of a block, at most `limit`, with which most threads run at a time.
+    /// Returns the number of threads per block, at most `limit`, with which the most threads run at
+    /// the same time.
     pub(crate) fn suggest_block(
         &self,
         function: FunctionHandle,
@@ -124,8 +127,9 @@ impl Driver {
     /// Launches a function.
     ///
     /// # Safety
-    /// The function's program stays loaded until the stream is past this; there is an argument for
-    /// each parameter, as large as that; and what the function does with them is sound.
+    /// The function's program stays loaded until the stream has run this launch. There is one
+    /// argument for each parameter, of the parameter's size. The function uses its arguments
+    /// soundly.
     pub(crate) unsafe fn launch(
         &self,
         stream: StreamHandle,
@@ -146,8 +150,8 @@ impl Driver {
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as c_uint,
         };
-        // SAFETY: promised by the caller; configuration and arguments are read before the call
-        // returns.
+        // SAFETY: promised by the caller. The configuration and the arguments are read before the
+        // call returns.
         let code = unsafe {
             let arguments = arguments.as_mut_ptr();
             (self.programs()?.launch)(&config, function, arguments, ptr::null_mut())
@@ -155,20 +159,20 @@ impl Driver {
         self.check_launch("cuLaunchKernelEx", code)
     }
 
-    /// Maps the status of a call that launches a function, or will.
+    /// Maps the status of a call that launches a function or prepares a launch.
     pub(super) fn check_launch(&self, operation: &'static str, code: Code) -> Result<()> {
         match code {
             COOPERATIVE_LAUNCH_TOO_LARGE => Err(Error::LimitReached {
-                what: "so many blocks don't run at the same time".into(),
+                what: "the device cannot run that many blocks at the same time".into(),
                 remedy: "launch at most `Kernel::concurrent_blocks` of them".into(),
             }),
             LAUNCH_OUT_OF_RESOURCES => Err(Error::LimitReached {
-                what: "the device has not the registers or the memory for such blocks".into(),
-                remedy: "launch smaller ones (`Kernel::suggested_block`)".into(),
+                what: "the device lacks the registers or the memory for blocks of this size".into(),
+                remedy: "launch smaller blocks (`Kernel::suggested_block`)".into(),
             }),
             INVALID_CLUSTER_SIZE => Err(Error::LimitReached {
-                what: "this device has no such clusters for this kernel".into(),
-                remedy: "launch smaller ones, of up to 8 blocks".into(),
+                what: "this device does not support clusters of this size for this kernel".into(),
+                remedy: "launch smaller clusters, of up to 8 blocks".into(),
             }),
             code => self.check(operation, code),
         }
@@ -181,13 +185,13 @@ pub(crate) struct Grid {
     pub(crate) blocks: [u32; 3],
     pub(crate) threads: [u32; 3],
     pub(crate) cluster: Option<[u32; 3]>,
-    /// Bytes.
+    /// The dynamic shared memory of a block, in bytes.
     pub(crate) dynamic_shared: u32,
     pub(crate) is_cooperative: bool,
 }
 
 impl Grid {
-    /// Returns what the driver takes as attributes.
+    /// Returns the properties that the driver takes as attributes.
     pub(super) fn attributes(&self) -> impl Iterator<Item = CUlaunchAttribute> {
         let cooperative = self.is_cooperative.then(|| {
             let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
@@ -201,11 +205,11 @@ impl Grid {
     }
 }
 
-/// Returns an attribute of a launch whose value is one number or three.
+/// Returns an attribute of a launch whose value is one number or three numbers.
 fn attribute(id: CUlaunchAttributeID, value: [u32; 3]) -> CUlaunchAttribute {
     let mut place = MaybeUninit::<CUlaunchAttributeValue>::zeroed();
-    // SAFETY: the value is a union of 64 bytes, of numbers and addresses for which zeros are good;
-    // the variants in question begin with one number and consist of three of them.
+    // SAFETY: the value is a union of 64 bytes, made of numbers and addresses for which zeros are
+    // valid. The variants used here start with one number or consist of three numbers.
     let value = unsafe {
         place.as_mut_ptr().cast::<[u32; 3]>().write(value);
         place.assume_init()

@@ -1,6 +1,6 @@
-//! Graphs: their description, and what can be launched of it.
+//! Graphs: their descriptions, and the executable graphs that are created from them.
 //!
-//! In all calls the graph's context must be current (see `Driver::enter`).
+//! For all calls, the graph's context must be current (see `Driver::enter`).
 
 use super::library::GraphLibrary;
 use super::{
@@ -13,19 +13,19 @@ use cudarc::driver::sys::{CUDA_KERNEL_NODE_PARAMS_v2, CUDA_MEMSET_NODE_PARAMS};
 use std::ffi::{c_uint, c_void};
 use std::ptr;
 
-/// The work of one of the driver's nodes.
+/// The work of one node of a driver graph.
 pub(crate) enum Step<'a> {
-    /// Nothing: it only orders others.
+    /// No work: the node only orders other nodes.
     Empty,
     Copy(&'a RectCopy),
-    /// Repeats a word; the address is aligned for it.
+    /// A fill with a repeated word. The address is aligned for the word.
     Fill(DeviceAddress, FillWord, usize),
-    /// Launches a function; each argument has a place as large as the parameter.
+    /// A launch of a function. Each argument has a place of the parameter's size.
     Launch(FunctionHandle, Grid, &'a mut [*mut c_void]),
 }
 
-/// A graph with its description, of which the driver has a copy that can be launched once it was
-/// [instantiated](Self::instantiate). Only a graph that no stream runs is dropped.
+/// A graph and its description. After [`instantiate`](Self::instantiate), the driver has an
+/// executable copy. A graph may be dropped only if no stream runs it.
 pub(crate) struct Graph {
     driver: &'static Driver,
     library: &'static GraphLibrary,
@@ -41,11 +41,12 @@ impl Driver {
         self.library.graphs.is_some()
     }
 
-    /// Makes a graph without nodes, for the current context, which is `context`.
+    /// Creates a graph without nodes for the current context, which is `context`.
     pub(crate) fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
         let library = self.library.graphs.as_ref().ok_or_else(|| {
             Error::Unsupported(
-                "this NVIDIA driver has not all functions for graphs; submit the commands one by one".into(),
+                "this NVIDIA driver lacks functions for graphs; submit the commands one by one"
+                    .into(),
             )
         })?;
         let mut description = GraphHandle::NONE;
@@ -63,19 +64,20 @@ impl Driver {
 }
 
 impl Graph {
-    /// Adds a node that comes after others, given by their indices. Returns its index.
+    /// Adds a node that runs after other nodes, which are given by their indices. Returns the index
+    /// of the new node.
     ///
     /// # Safety
-    /// What the step names stays valid as long as the graph can be launched with it, and a function's
-    /// arguments are as many and as large as its parameters.
+    /// Everything that the step names stays valid as long as the graph can be launched with it. A
+    /// function's arguments match its parameters in number and size.
     pub(crate) unsafe fn add(&mut self, step: Step<'_>, after: &[usize]) -> Result<usize> {
         let after: Vec<_> = after.iter().map(|index| self.nodes[*index]).collect();
         let (before, count) = (after.as_ptr(), after.len());
         let mut node = GraphNodeHandle::NONE;
         let (driver, graph) = (self.driver, self.description);
         let library = self.library;
-        // SAFETY: the result, the nodes before, and the parameters are live, and read before the call
-        // returns; the nodes are this graph's. The caller promises the rest.
+        // SAFETY: the result, the preceding nodes and the parameters are live, and are read before
+        // the call returns. The nodes belong to this graph. The caller promises the rest.
         unsafe {
             match step {
                 Step::Empty => {
@@ -111,7 +113,7 @@ impl Graph {
         Ok(self.nodes.len() - 1)
     }
 
-    /// Makes what can be launched. No node is added from then on.
+    /// Creates the executable graph. No node is added after this call.
     pub(crate) fn instantiate(&mut self) -> Result<()> {
         let mut run = GraphRunHandle::NONE;
         let code = (self.library.graph_instantiate)(&mut run, self.description, 0);
@@ -121,7 +123,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Gives a node other work of the same kind, for later launches.
+    /// Replaces the work of a node by other work of the same kind, for later launches.
     ///
     /// # Safety
     /// As for [`add`](Self::add).
@@ -154,12 +156,12 @@ impl Graph {
         }
     }
 
-    /// Puts the graph on the device, so that the first launch takes no longer than others.
+    /// Uploads the graph to the device, so that the first launch takes no longer than later ones.
     pub(crate) fn upload(&self, stream: StreamHandle) -> Result<()> {
         let Some(run) = self.run else {
             return Ok(());
         };
-        // SAFETY: both live; the graph is not dropped before the stream is past this.
+        // SAFETY: both are live. The graph is not dropped before the stream has run this.
         let code = unsafe { (self.library.graph_upload)(run, stream) };
         self.driver.check("cuGraphUpload", code)
     }
@@ -167,7 +169,8 @@ impl Graph {
     /// Launches the graph.
     ///
     /// # Safety
-    /// The graph stays until the stream is past this, with all that its nodes name.
+    /// The graph, and everything that its nodes name, stays valid until the stream has run this
+    /// launch.
     pub(crate) unsafe fn launch(&self, stream: StreamHandle) -> Result<()> {
         let Some(run) = self.run else {
             return Ok(());
@@ -223,11 +226,11 @@ impl Drop for Graph {
         }
         let library = self.library;
         if let Some(run) = self.run {
-            // SAFETY: made for this, destroyed once; nothing launches it any more.
+            // SAFETY: created by this object and destroyed once. Nothing launches it any more.
             let code = unsafe { (library.graph_run_destroy)(run) };
             self.driver.note("cuGraphExecDestroy", code);
         }
-        // SAFETY: as above; its nodes are not used any more.
+        // SAFETY: as above. Its nodes are not used any more.
         let code = unsafe { (library.graph_destroy)(self.description) };
         self.driver.note("cuGraphDestroy", code);
     }

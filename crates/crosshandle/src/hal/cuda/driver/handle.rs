@@ -14,26 +14,26 @@ macro_rules! handles {
         pub(crate) struct $name($raw);
 
         impl $name {
-            /// No object: room for the driver to write a handle to.
+            /// No object: a place to which the driver can write a handle.
             pub(super) const NONE: Self = Self(ptr::null_mut());
 
-            /// Returns a handle of the driver's object with this number.
+            /// Returns the handle of the driver object with this number.
             ///
             /// # Safety
-            /// It lives, and will as long as the handle is used.
+            /// The object is alive, and stays alive as long as the handle is used.
             #[allow(dead_code, reason = "not all of them come from programs")]
             pub(crate) unsafe fn from_raw(number: usize) -> Self {
                 Self(ptr::with_exposed_provenance_mut(number))
             }
 
-            /// Returns the number that the program knows the object by.
+            /// Returns the number by which the program knows the object.
             #[allow(dead_code, reason = "programs know not all of them")]
             pub(crate) fn number(self) -> usize {
                 self.0.expose_provenance()
             }
         }
 
-        // SAFETY: the driver lets any thread use such an object; here it is only a value.
+        // SAFETY: the driver lets any thread use such an object, and this type is only its value.
         unsafe impl Send for $name {}
         // SAFETY: as above.
         unsafe impl Sync for $name {}
@@ -41,11 +41,12 @@ macro_rules! handles {
 }
 
 handles! {
-    /// A context that lives as long as it is used: the primary one, or one that the program keeps.
+    /// A context that lives as long as it is used: the primary context, or one that the program
+    /// keeps.
     ContextHandle(CUcontext);
-    /// A stream, ours or the program's.
+    /// A stream of this library or of the program.
     StreamHandle(CUstream);
-    /// A point in a stream, as the driver knows them.
+    /// An event of the driver, which marks a point in a stream.
     EventHandle(CUevent);
     /// A program.
     ModuleHandle(CUmodule);
@@ -53,13 +54,13 @@ handles! {
     FunctionHandle(CUfunction);
     /// The description of a graph.
     GraphHandle(CUgraph);
-    /// A node in it.
+    /// A node of a graph.
     GraphNodeHandle(CUgraphNode);
-    /// A graph that can be launched.
+    /// An executable graph.
     GraphRunHandle(CUgraphExec);
-    /// Pixels whose layout is the driver's affair.
+    /// An array of pixels, whose layout the driver chooses.
     ArrayHandle(CUarray);
-    /// Arrays of several levels.
+    /// An array of several levels.
     LevelsHandle(CUmipmappedArray);
     /// Memory of another interface.
     ExternalHandle(CUexternalMemory);

@@ -1,7 +1,7 @@
-//! Arrays of pixels, and the texture and surface objects by which kernels reach them.
+//! Arrays of pixels, and the texture and surface objects through which kernels access them.
 //!
-//! In all calls the context that an array is made in must be current (see `Driver::enter`). Where the driver
-//! has not all functions for images, none is asked for: its devices have none.
+//! For all calls, the context of the array must be current (see `Driver::enter`). If the driver
+//! lacks functions for images, its devices have no images, and none of these calls is used.
 
 use super::library::ImageLibrary;
 use super::{ArrayHandle, DeviceAddress, Driver, LevelsHandle};
@@ -19,36 +19,36 @@ use cudarc::driver::sys::{
 use std::ffi::c_uint;
 use std::ptr;
 
-/// The pixels of an array: the type of a channel, and how many channels there are (1, 2 or 4).
+/// The pixels of an array: the type of a channel, and the number of channels (1, 2 or 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Pixel {
     pub(crate) format: CUarray_format,
     pub(crate) channels: c_uint,
 }
 
-/// The size of an array in pixels; 0 in dimensions that it does not have.
+/// The size of an array in pixels. It is 0 in dimensions that the array does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ArrayShape {
     pub(crate) width: usize,
     pub(crate) height: usize,
-    /// Of an array of layers, how many there are.
+    /// The depth in pixels, or the number of layers of a layered array.
     pub(crate) depth: usize,
     pub(crate) is_layered: bool,
     pub(crate) is_cube: bool,
 }
 
-/// What a texture reads.
+/// The source that a texture reads.
 #[derive(Clone, Copy)]
 pub(crate) enum TextureSource {
     Array(ArrayHandle),
     Levels(LevelsHandle),
-    /// So many pixels of memory, one after the other.
+    /// A row of pixels in memory, with its length in pixels.
     Row(DeviceAddress, usize),
-    /// Width and height in pixels, and the bytes from a row to the next.
+    /// Rows in memory: width and height in pixels, and the row pitch in bytes.
     Rows(DeviceAddress, [usize; 2], usize),
 }
 
-/// How a texture reads.
+/// The rules by which a texture reads.
 #[derive(Clone, Copy)]
 pub(crate) struct TextureRules {
     pub(crate) addressing: [CUaddress_mode; 3],
@@ -57,7 +57,7 @@ pub(crate) struct TextureRules {
     pub(crate) levels: [f32; 2],
     pub(crate) anisotropy: c_uint,
     pub(crate) is_normalized: bool,
-    /// Integers are read as they are, and not as fractions.
+    /// Whether integers are read as integers and not as fractions.
     pub(crate) reads_integers: bool,
     pub(crate) is_seamless: bool,
 }
@@ -85,8 +85,8 @@ impl ArrayShape {
 impl TextureSource {
     fn description(self, pixel: Pixel) -> CUDA_RESOURCE_DESC {
         type Places = CUDA_RESOURCE_DESC_st__bindgen_ty_1;
-        // The rest of the union must be zeros.
-        // SAFETY: numbers and null pointers.
+        // The rest of the union must be zeros. SAFETY: the union consists of numbers and pointers,
+        // for which zeros are valid.
         let mut res: Places = unsafe { std::mem::zeroed() };
         let kind = match self {
             Self::Array(array) => {
@@ -131,7 +131,7 @@ impl TextureSource {
 }
 
 impl Pixel {
-    /// Returns the bytes of a pixel.
+    /// Returns the size of a pixel in bytes.
     pub(crate) fn bytes(self) -> usize {
         let channel = match self.format {
             CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8
@@ -139,7 +139,7 @@ impl Pixel {
             CUarray_format::CU_AD_FORMAT_UNSIGNED_INT16
             | CUarray_format::CU_AD_FORMAT_SIGNED_INT16
             | CUarray_format::CU_AD_FORMAT_HALF => 2,
-            // No others are made here.
+            // This library creates no arrays of other formats.
             _ => 4,
         };
         channel * self.channels as usize
@@ -174,10 +174,10 @@ impl Driver {
 
     pub(super) fn images(&self) -> Result<&ImageLibrary> {
         let images = self.library.images.as_ref();
-        images.ok_or_else(|| Error::Unsupported("this driver has no images".into()))
+        images.ok_or_else(|| Error::Unsupported("this driver does not support images".into()))
     }
 
-    /// Creates an array, whose pixels are arbitrary, and which surfaces can be made of.
+    /// Creates an array with arbitrary pixels, of which surfaces can be created.
     pub(crate) fn create_array(&self, shape: &ArrayShape, pixel: Pixel) -> Result<ArrayHandle> {
         let mut array = ArrayHandle::NONE;
         let code = (self.images()?.array_create)(&mut array, &shape.description(pixel));
@@ -188,7 +188,8 @@ impl Driver {
     /// Destroys an array.
     ///
     /// # Safety
-    /// It was created here, and nothing uses it any more, on the device neither.
+    /// The array was created by [`create_array`](Self::create_array). Neither the host nor the
+    /// device uses it any more.
     pub(crate) unsafe fn destroy_array(&self, array: ArrayHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.array_destroy)(array) };
@@ -209,7 +210,7 @@ impl Driver {
         Ok(handle)
     }
 
-    /// Returns a level, which goes with the whole.
+    /// Returns one level, which is destroyed together with the whole array.
     pub(crate) fn level(&self, levels: LevelsHandle, number: u32) -> Result<ArrayHandle> {
         let mut array = ArrayHandle::NONE;
         let code = (self.images()?.levels_get)(&mut array, levels, number);
@@ -230,7 +231,8 @@ impl Driver {
     /// Creates a texture object.
     ///
     /// # Safety
-    /// The source lives as long as kernels use the result; memory has the pixels, and is aligned.
+    /// The source lives as long as kernels use the result. If the source is memory, it contains all
+    /// the pixels and is aligned.
     pub(crate) unsafe fn create_texture(
         &self,
         source: TextureSource,
@@ -240,8 +242,8 @@ impl Driver {
         let mut texture = 0;
         let (source, rules) = (source.description(pixel), rules.description());
         let create = self.images()?.texture_create;
-        // SAFETY: the result and the descriptions are live; no view narrows the source. The caller promises the
-        // rest.
+        // SAFETY: the result and the descriptions are live. No view narrows the source. The caller
+        // promises the rest.
         let code = unsafe { create(&mut texture, &source, &rules, ptr::null()) };
         self.check("cuTexObjectCreate", code)?;
         Ok(texture)
@@ -250,7 +252,8 @@ impl Driver {
     /// Destroys a texture object.
     ///
     /// # Safety
-    /// It was created here, and no kernel uses it any more.
+    /// The texture was created by [`create_texture`](Self::create_texture), and no kernel uses it
+    /// any more.
     pub(crate) unsafe fn destroy_texture(&self, texture: u64) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.texture_destroy)(texture) };
@@ -265,7 +268,7 @@ impl Driver {
         let mut surface = 0;
         let source = TextureSource::Array(array).description(pixel);
         let create = self.images()?.surface_create;
-        // SAFETY: result and description are live. The caller promises the rest.
+        // SAFETY: the result and the description are live. The caller promises the rest.
         let code = unsafe { create(&mut surface, &source) };
         self.check("cuSurfObjectCreate", code)?;
         Ok(surface)
@@ -274,7 +277,8 @@ impl Driver {
     /// Destroys a surface object.
     ///
     /// # Safety
-    /// It was created here, and no kernel uses it any more.
+    /// The surface was created by [`create_surface`](Self::create_surface), and no kernel uses it
+    /// any more.
     pub(crate) unsafe fn destroy_surface(&self, surface: u64) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.surface_destroy)(surface) };
@@ -283,7 +287,7 @@ impl Driver {
 }
 
 impl ArrayShape {
-    /// Returns the bytes of all pixels, without any that the driver adds.
+    /// Returns the number of bytes of all pixels, without padding that the driver adds.
     pub(crate) fn bytes(&self, pixel: Pixel) -> usize {
         let sizes = [self.width, self.height.max(1), self.depth.max(1)];
         let sizes = sizes.into_iter();

@@ -18,26 +18,27 @@ use std::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 macro_rules! library {
     (safe { $($safe:ident = $safe_symbol:ident($($safe_argument:ty),* $(,)?);)* }
      unsafe { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }) => {
-        /// The functions of the driver that are used here. All of them are there in drivers for
-        /// CUDA 12 and later.
+        /// The driver functions that this library uses. All drivers for CUDA 12 and later have
+        /// them.
         ///
-        /// The safe ones are sound for all arguments of their types: results are live places, handles
-        /// are those of live objects, and numbers that mean nothing to the driver are errors.
+        /// The safe functions are sound for all arguments of their types. Results are live places,
+        /// handles belong to live objects, and the driver returns an error for numbers that mean
+        /// nothing to it.
         pub(super) struct Library {
             $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
-            /// The functions for programs, if all of them are there.
+            /// The functions for programs, if the driver has all of them.
             pub(super) programs: Option<ProgramLibrary>,
-            /// The functions for graphs, if all of them are there.
+            /// The functions for graphs, if the driver has all of them.
             pub(super) graphs: Option<GraphLibrary>,
-            /// The functions for images, if all of them are there.
+            /// The functions for images, if the driver has all of them.
             pub(super) images: Option<ImageLibrary>,
         }
 
         impl Library {
             /// Loads the library and finds all functions, or returns what is missing.
             pub(super) fn load() -> Result<Self, String> {
-                // SAFETY: loads the driver's own library, whose constructors are sound.
+                // SAFETY: this loads the driver's own library, whose constructors are sound.
                 if !unsafe { sys::is_culib_present() } {
                     let names = cudarc::get_lib_name_candidates("cuda");
                     let mut names: Vec<_> =
@@ -49,8 +50,8 @@ macro_rules! library {
                         names.join(", ")
                     ));
                 }
-                // SAFETY: the types are those of the functions in cuda.h, with the result as a number,
-                // and references for places and for objects that live.
+                // SAFETY: the types are those of the functions in cuda.h, except that results are
+                // numbers, and that places and live objects are references.
                 unsafe {
                     Ok(Self {
                         $($safe: required(stringify!($safe_symbol))?,)*
@@ -65,7 +66,7 @@ macro_rules! library {
     };
 }
 
-/// Returns a function of the library, or says that it is missing.
+/// Returns a function of the library, or an error that says that it is missing.
 ///
 /// # Safety
 /// As for [`find`].
@@ -76,11 +77,11 @@ unsafe fn required<T: Copy>(symbol: &str) -> Result<T, String> {
     })
 }
 
-/// Returns a function of the library, if there is one of this name.
+/// Returns the function of the library with this name, if it exists.
 ///
 /// # Safety
-/// The library was found, and `T` is a pointer to a function of the type that it has in cuda.h,
-/// with the result as a number.
+/// The library was found. `T` is a pointer to a function with the type from cuda.h, except that its
+/// result is a number.
 unsafe fn find<T: Copy>(symbol: &str) -> Option<T> {
     let symbol = format!("{symbol}\0");
     // SAFETY: promised by the caller. The library is never unloaded.
@@ -98,7 +99,7 @@ macro_rules! library_of_some {
      unsafe { $($name:ident = $symbol:ident($($argument:ty),* $(,)?);)* }
      optional { $($newer:ident = $newer_symbol:ident($($newer_argument:ty),* $(,)?);)* }) => {
         $(#[$meta])*
-        /// The safe ones are safe for the reason given at [`Library`].
+        /// The safe functions are sound for the reason given at [`Library`].
         pub(super) struct $library {
             $(pub(super) $safe: extern "C" fn($($safe_argument),*) -> Code,)*
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> Code,)*
@@ -106,8 +107,8 @@ macro_rules! library_of_some {
         }
 
         impl $library {
-            /// Finds the functions in the loaded library; `None` if one that CUDA 12 has is
-            /// missing.
+            /// Finds the functions in the loaded library. Returns `None` if a function that CUDA 12
+            /// has is missing.
             fn find() -> Option<Self> {
                 // SAFETY: the types are those in cuda.h.
                 unsafe {
@@ -122,7 +123,7 @@ macro_rules! library_of_some {
     };
 }
 
-/// Names under which the library really occurs, among all those that are tried.
+/// Returns whether the library actually occurs under this name, among all the names that are tried.
 fn is_usual(name: &str) -> bool {
     name == "libcuda.so" || name.starts_with("libcuda.so.")
 }
@@ -194,7 +195,7 @@ library! {
 }
 
 library_of_some! {
-    /// The functions for programs and kernels. A driver without them has devices that run none.
+    /// The functions for programs and kernels. Without them, the driver's devices run no programs.
     ProgramLibrary
     safe {
         func_get_attribute = cuFuncGetAttribute(&mut c_int, c_uint, FunctionHandle);
@@ -220,7 +221,7 @@ library_of_some! {
 }
 
 library_of_some! {
-    /// The functions for graphs. A driver without them has devices that run none.
+    /// The functions for graphs. Without them, the driver's devices run no graphs.
     GraphLibrary
     safe {
         graph_create = cuGraphCreate(&mut GraphHandle, c_uint);
@@ -244,7 +245,7 @@ library_of_some! {
 }
 
 library_of_some! {
-    /// The functions for images. A driver without them has devices that have none.
+    /// The functions for images. Without them, the driver's devices have no images.
     ImageLibrary
     safe {
         array_create = cuArray3DCreate_v2(&mut ArrayHandle, &CUDA_ARRAY3D_DESCRIPTOR);

@@ -17,21 +17,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
-/// An address as devices see it.
+/// An address as devices use it.
 pub(crate) type DeviceAddress = sys::CUdeviceptr;
 
 const DESCRIPTOR: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
 
-/// Physical memory, counted by the driver: this handle, every mapping and every descriptor, in any
-/// process, keeps it.
+/// Physical memory that the driver counts. This handle, every mapping and every descriptor in any
+/// process keep it alive.
 pub(crate) struct Allocation {
     pub(super) driver: &'static Driver,
     pub(super) handle: CUmemGenericAllocationHandle,
 }
 
 impl Allocation {
-    /// Returns whether both are handles of the same allocation, in this process. While one of them lives, no
-    /// other allocation has its number.
+    /// Returns whether both are handles of the same allocation in this process. While one of them
+    /// lives, no other allocation has its number.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
@@ -42,13 +42,13 @@ impl Drop for Allocation {
         if process::is_forked() {
             return;
         }
-        // SAFETY: our own handle, released once.
+        // SAFETY: this object owns the handle, which is released once.
         let code = unsafe { (self.driver.library.mem_release)(self.handle) };
         self.driver.note("cuMemRelease", code);
     }
 }
 
-/// The kind of some memory, and the context and the device that it is of, as far as the driver says.
+/// The kind of memory at an address, its context and its device, as far as the driver knows them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Home([Option<u64>; 3]);
 
@@ -89,7 +89,7 @@ impl Driver {
         })
     }
 
-    /// Returns a descriptor with which another process imports memory.
+    /// Returns a descriptor by which another process can import the memory.
     pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         // SAFETY: for this kind of handle the result is a descriptor number.
@@ -101,17 +101,17 @@ impl Driver {
         if descriptor < 0 {
             return Err(self.error("cuMemExportToShareableHandle", code));
         }
-        // SAFETY: a new descriptor that the driver gave to us.
+        // SAFETY: the driver has just returned this new descriptor to the caller.
         Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
     }
 
-    /// Imports memory that another process exported. Anything may be behind the descriptor; the
-    /// driver refuses what is not an allocation of its own.
+    /// Imports memory that another process exported. The descriptor may be anything, because the
+    /// driver refuses descriptors that are not allocations of its own.
     pub(crate) fn import_memory(&'static self, descriptor: BorrowedFd<'_>) -> Result<Allocation> {
         let mut handle = 0;
         let number = descriptor.as_raw_fd() as usize;
-        // SAFETY: the result is live. The descriptor is passed as the value of the pointer, and
-        // stays ours.
+        // SAFETY: the result is live. The descriptor is passed as the value of the pointer, and is
+        // still owned by the caller.
         let code = unsafe {
             let number = std::ptr::without_provenance_mut::<c_void>(number);
             (self.library.mem_import)(&mut handle, number, DESCRIPTOR)
@@ -143,7 +143,8 @@ impl Driver {
     /// Frees addresses.
     ///
     /// # Safety
-    /// What [`reserve_addresses`](Self::reserve_addresses) returned, once, with nothing mapped.
+    /// The range was returned by [`reserve_addresses`](Self::reserve_addresses), is freed once, and
+    /// has nothing mapped.
     pub(crate) unsafe fn free_addresses(&self, start: DeviceAddress, len: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemAddressFree", unsafe {
@@ -151,11 +152,11 @@ impl Driver {
         })
     }
 
-    /// Maps the first `len` bytes of memory; no device may access them yet. More than the memory
-    /// has is refused by the driver.
+    /// Maps `len` bytes of memory from `offset` on. No device may access them yet. The driver
+    /// refuses a range that exceeds the memory.
     ///
     /// # Safety
-    /// The addresses are reserved, are the caller's and have nothing mapped.
+    /// The addresses are reserved and belong to the caller, and nothing is mapped there.
     pub(crate) unsafe fn map(
         &self,
         start: DeviceAddress,
@@ -172,8 +173,8 @@ impl Driver {
     /// Unmaps memory.
     ///
     /// # Safety
-    /// Exactly what one call of [`map`](Self::map) mapped, or several with nothing between them (measured: the
-    /// driver takes them together), with no use of it outstanding.
+    /// The range is exactly what one call of [`map`](Self::map) mapped, or several calls without a
+    /// gap between them (measured: the driver unmaps them together). No use of it is outstanding.
     pub(crate) unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemUnmap", unsafe {
@@ -184,8 +185,8 @@ impl Driver {
     /// Sets a device's access to mapped memory.
     ///
     /// # Safety
-    /// Exactly what one call of [`map`](Self::map) mapped, or several with nothing between them; if access is reduced, no use that needs
-    /// more is outstanding.
+    /// The range is exactly what one call of [`map`](Self::map) mapped, or several calls without a
+    /// gap between them. If the call reduces access, no use that needs more access is outstanding.
     pub(crate) unsafe fn set_access(
         &self,
         start: DeviceAddress,
@@ -200,17 +201,17 @@ impl Driver {
                 Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             },
         };
-        // SAFETY: one live description; the rest is promised by the caller.
+        // SAFETY: the one description is live. The caller promises the rest.
         self.check_memory("cuMemSetAccess", len, unsafe {
             (self.library.mem_set_access)(start, len, &description, 1)
         })
     }
 
-    /// Lets all devices access host memory, and returns the address at which they see it. Pins the
-    /// memory: pages that were never touched come into being.
+    /// Lets all devices access host memory, and returns the address at which they access it. This
+    /// pins the memory and commits pages that were never accessed.
     ///
     /// # Safety
-    /// The range consists of whole mapped pages that may be accessed as said, and stays mapped
+    /// The range consists of whole mapped pages that permit the given access, and stays mapped
     /// until [`unregister_host`](Self::unregister_host).
     pub(crate) unsafe fn register_host(
         &self,
@@ -230,7 +231,7 @@ impl Driver {
             (self.library.mem_host_register)(pointer, len, flags)
         })?;
         let mut address = 0;
-        // SAFETY: the result is live, and the memory was registered a moment ago.
+        // SAFETY: the result is live, and the memory was registered above.
         let code = unsafe { (self.library.mem_host_get_device_pointer)(&mut address, pointer, 0) };
         if code != SUCCESS {
             // SAFETY: registered above, and no other code knows of it.
@@ -240,24 +241,24 @@ impl Driver {
         Ok(address)
     }
 
-    /// Ends what [`register_host`](Self::register_host) began.
+    /// Ends the registration by [`register_host`](Self::register_host).
     ///
     /// # Safety
-    /// Memory is registered at this start, with no use outstanding.
+    /// Memory is registered at this start, and no use of it is outstanding.
     pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };
         self.note("cuMemHostUnregister", code);
     }
 
-    /// Returns whether the driver knows the memory at an address: its own, or registered memory of
-    /// the host.
+    /// Returns whether the driver knows the memory at an address, as its own or as registered host
+    /// memory.
     pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
         let kind = Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         self.pointer_attribute(address, kind).is_some()
     }
 
-    /// Returns what kind of memory is at an address, and whose it is.
+    /// Returns the kind, the context and the device of the memory at an address.
     pub(crate) fn home(&self, address: DeviceAddress) -> Home {
         let attributes = [
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
@@ -270,7 +271,7 @@ impl Driver {
     /// Returns an attribute of at most 8 bytes of the memory at an address, if the driver knows it.
     fn pointer_attribute(&self, address: DeviceAddress, attribute: Attribute) -> Option<u64> {
         let mut value: u64 = 0;
-        // SAFETY: the result is at least as large as the attribute is; any address may be asked about.
+        // SAFETY: the result is at least as large as the attribute. Any address may be queried.
         let code = unsafe {
             let place = (&raw mut value).cast();
             (self.library.pointer_get_attribute)(place, attribute as c_uint, address)
@@ -278,15 +279,15 @@ impl Driver {
         (code == SUCCESS).then_some(value)
     }
 
-    /// Logs the failure of something that cannot be undone any more.
+    /// Logs the failure of an operation that cannot be undone any more.
     pub(super) fn note(&self, operation: &'static str, code: Code) {
         if code != SUCCESS {
             tracing::warn!(operation, name = self.name_of(code), "could not release");
         }
     }
 
-    /// Checks a code as `check` does, and finds out whether this process has no descriptor left,
-    /// which the driver doesn't say.
+    /// Checks a code like `check`. Also detects that this process has no descriptors left, which
+    /// the driver does not report.
     fn check_descriptors(&self, operation: &'static str, code: Code) -> Result<()> {
         if code != SUCCESS && descriptor::are_exhausted() {
             return Err(Error::os(operation)(Errno::MFILE));
@@ -303,7 +304,8 @@ fn location(device: DeviceHandle) -> CUmemLocation {
 }
 
 pub(super) fn properties(device: DeviceHandle) -> CUmemAllocationProp {
-    // SAFETY: numbers, a null pointer, and enumerations in which zero is a value.
+    // SAFETY: the structure consists of numbers, a null pointer, and enumerations that have the
+    // value zero.
     let zeroed: CUmemAllocationProp = unsafe { MaybeUninit::zeroed().assume_init() };
     CUmemAllocationProp {
         type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,

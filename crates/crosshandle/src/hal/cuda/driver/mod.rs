@@ -1,9 +1,9 @@
 //! The CUDA driver: its calls as methods that return `Result`.
 //!
-//! `libcuda` is looked for at run time. The types are `cudarc`'s; the functions are looked up here,
-//! all at once, for two reasons: a missing one is then a reason why there is no device instead of
-//! a panic in the middle of something, and a driver newer than the bindings may return codes that
-//! `cudarc`'s result type does not know, so they are taken as numbers.
+//! `libcuda` is loaded at run time. The types come from `cudarc`, but this module looks up all
+//! functions itself, for two reasons. A missing function is then the reason why there is no device,
+//! instead of a later panic. And a driver that is newer than the bindings may return codes that
+//! `cudarc`'s result type does not know, so codes are numbers here.
 
 mod external;
 mod fabric;
@@ -41,7 +41,7 @@ pub(super) use program::{Image, ImageKind};
 pub(super) use stream::{CudaEvent, FillWord, RectCopy, Rows, Side, Stream, is_capturing};
 pub(super) use words::WordOp;
 
-/// The status that a call returns.
+/// The status code that a call returns.
 type Code = c_uint;
 
 const SUCCESS: Code = 0;
@@ -58,15 +58,15 @@ pub(super) struct Driver {
     version: c_int,
 }
 
-/// Lets the calling thread ask about its streams while another thread records a graph, where there is
-/// a driver. Threads of this library call it first.
+/// Lets the calling thread query its streams while another thread records a graph, if there is a
+/// driver. Threads of this library call this first.
 pub(super) fn ignore_captures() {
     if let Ok(driver) = Driver::get() {
         driver.ignore_captures();
     }
 }
 
-/// A device of the driver. Only a number.
+/// A device of the driver, as its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeviceHandle(CUdevice);
 
@@ -78,8 +78,8 @@ impl DeviceHandle {
 }
 
 impl Driver {
-    /// Returns the driver, which the first call loads and initialises, or the reason why there is
-    /// none. The answer stays the same for the life of the process.
+    /// Returns the driver, or the reason why there is none. The first call loads and initialises
+    /// the driver. The result stays the same for the life of the process.
     pub(super) fn get() -> std::result::Result<&'static Self, &'static str> {
         static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
         DRIVER
@@ -116,7 +116,7 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Returns the version of the API that the driver implements: `13.0`, say.
+    /// Returns the version of the API that the driver implements, such as `13.0`.
     pub(super) fn version(&self) -> String {
         format!("{}.{}", self.version / 1000, self.version % 1000 / 10)
     }
@@ -142,7 +142,7 @@ impl Driver {
 
     pub(super) fn device_name(&self, device: DeviceHandle) -> Result<String> {
         let mut name: [c_char; 256] = [0; 256];
-        // SAFETY: the buffer is as long as said; the driver ends what it writes with a zero.
+        // SAFETY: the buffer has the given length, and the driver ends its text with a zero.
         self.check("cuDeviceGetName", unsafe {
             (self.library.device_get_name)(name.as_mut_ptr(), name.len() as c_int, device.0)
         })?;
@@ -173,7 +173,7 @@ impl Driver {
         Ok(value)
     }
 
-    /// Returns how many bytes of memory a device has.
+    /// Returns the size of a device's memory in bytes.
     pub(super) fn device_memory(&self, device: DeviceHandle) -> Result<u64> {
         let mut bytes = 0;
         self.check(
@@ -183,7 +183,7 @@ impl Driver {
         Ok(bytes as u64)
     }
 
-    /// Returns how many bytes of memory are free on the device whose context is current.
+    /// Returns the number of free bytes on the device whose context is current.
     pub(super) fn free_memory(&self) -> Result<u64> {
         let (mut free, mut total) = (0, 0);
         self.check(
@@ -193,7 +193,7 @@ impl Driver {
         Ok(free as u64)
     }
 
-    /// Returns whether `device` can map memory of `peer`.
+    /// Returns whether `device` can map the memory of `peer`.
     pub(super) fn can_access_peer(&self, device: DeviceHandle, peer: DeviceHandle) -> Result<bool> {
         let mut can = 0;
         let code = (self.library.device_can_access_peer)(&mut can, device.0, peer.0);
@@ -204,8 +204,9 @@ impl Driver {
         Ok(can != 0)
     }
 
-    /// Returns the context of a device that the runtime API and libraries above it use too. It is counted;
-    /// we never release it, as the runtime API doesn't either.
+    /// Returns the device's primary context, which the runtime API and the libraries above it use
+    /// too. The driver counts references to it. This library never releases its reference, and
+    /// neither does the runtime API.
     pub(super) fn retain_primary_context(&self, device: DeviceHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
         self.check(
@@ -215,9 +216,8 @@ impl Driver {
         Ok(context)
     }
 
-    /// Makes a context the calling thread's current one, until the result is dropped; then the
-    /// thread's earlier context is current again. Costs no more than a look if the context is
-    /// current already.
+    /// Makes a context current on the calling thread until the result is dropped. Then the thread's
+    /// previous context is current again. If the context is current already, this only queries it.
     #[inline]
     pub(super) fn enter(&'static self, context: ContextHandle) -> Result<Current> {
         let mut previous = ContextHandle::NONE;
@@ -250,7 +250,7 @@ impl Driver {
         Err(self.error(operation, code))
     }
 
-    /// Maps the status of a call that asks for memory.
+    /// Maps the status of a call that allocates memory.
     #[inline]
     fn check_memory(&self, operation: &'static str, bytes: usize, code: Code) -> Result<()> {
         match code {
@@ -278,16 +278,16 @@ impl Driver {
         let mut name = ptr::null();
         let found = (self.library.get_error_name)(code, &mut name);
         if found != SUCCESS || name.is_null() {
-            return "an unknown code".into();
+            return "unknown code".into();
         }
-        // SAFETY: a constant text of the driver, ended by a zero.
+        // SAFETY: this is a constant text of the driver, which ends with a zero.
         let name = unsafe { CStr::from_ptr(name) };
         name.to_string_lossy().into_owned()
     }
 }
 
-/// A context is the calling thread's current one while this lives. Not `Send`: it belongs to the
-/// thread.
+/// Keeps a context current on the calling thread. Not `Send`, because the current context belongs
+/// to the thread.
 #[must_use = "the context is current only as long as this lives"]
 pub(super) struct Current(Option<(&'static Driver, ContextHandle)>);
 

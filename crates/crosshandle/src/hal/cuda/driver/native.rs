@@ -1,6 +1,6 @@
-//! The driver's knowledge of objects that other code made, and its older way to share memory.
+//! The driver's knowledge of objects that other code created, and its legacy way to share memory.
 //!
-//! In all calls the device's context must be current (see `Driver::enter`).
+//! For all calls, the device's context must be current (see `Driver::enter`).
 
 use super::{
     Allocation, ContextHandle, DeviceAddress, DeviceHandle, Driver, INVALID_VALUE, NOT_FOUND,
@@ -14,8 +14,8 @@ use cudarc::driver::sys::{
 use std::ffi::{c_char, c_int, c_uint};
 use std::ptr;
 
-/// Bytes that name an allocation to other processes, in the driver's older way of sharing. They
-/// don't keep it.
+/// The bytes that name an allocation to other processes in the driver's legacy sharing (`cuIpc`).
+/// They do not keep the allocation alive.
 pub(crate) type LegacyHandle = [u8; 64];
 
 /// The allocation that an address lies in.
@@ -24,15 +24,15 @@ pub(crate) struct Found {
     pub(crate) start: DeviceAddress,
     pub(crate) len: usize,
     pub(crate) device: c_int,
-    /// The driver's number of the allocation.
+    /// The driver's number for the allocation.
     pub(crate) number: u64,
-    /// The allocation is the device's memory, rather than the host's.
+    /// Whether the allocation is device memory and not host memory.
     pub(crate) is_device: bool,
-    /// The allocation moves between device and host.
+    /// Whether the allocation moves between device and host.
     pub(crate) is_managed: bool,
-    /// The older way of sharing takes it.
+    /// Whether legacy sharing supports the allocation.
     pub(crate) has_legacy_handle: bool,
-    /// The allocation was made to be exported as a descriptor.
+    /// Whether the allocation was created so that it can be exported as a descriptor.
     pub(crate) has_descriptor: bool,
 }
 
@@ -44,22 +44,24 @@ impl Driver {
         Ok(DeviceHandle(device))
     }
 
-    /// Waits until the current context has done everything that anybody submitted, also while another
-    /// thread captures a stream: by freeing memory. `cuCtxSynchronize` would invalidate the capture,
-    /// whatever its mode and this thread's.
+    /// Waits until the current context has completed all submitted work, of this library and of
+    /// other code. It does so by freeing memory, which also works while another thread captures a
+    /// stream. `cuCtxSynchronize` would invalidate the capture, in any capture mode of either
+    /// thread.
     pub(crate) fn synchronize(&self) -> Result<()> {
         let mut memory = ptr::null_mut();
         self.beside_captures(|| {
-            // SAFETY: the driver writes one address there.
+            // SAFETY: the result is a live place for one address.
             let code = unsafe { (self.library.mem_host_alloc)(&mut memory, 1, 0) };
             self.check("cuMemHostAlloc", code)?;
-            // SAFETY: from above, and nobody else's.
+            // SAFETY: allocated above, and no other code has the address.
             let code = unsafe { (self.library.mem_free_host)(memory) };
             self.check("cuMemFreeHost", code)
         })
     }
 
-    /// Returns the context that a stream belongs to; of the default streams, the current one.
+    /// Returns the context that a stream belongs to. For default streams, this is the current
+    /// context.
     pub(crate) fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
         self.check(
@@ -69,7 +71,8 @@ impl Driver {
         Ok(context)
     }
 
-    /// Returns whether what is submitted to a stream is recorded in a graph instead of run.
+    /// Returns whether commands that are submitted to a stream are recorded in a graph instead of
+    /// run.
     pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
         let mut status = 0;
         self.check(
@@ -79,14 +82,15 @@ impl Driver {
         Ok(status != CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE as c_uint)
     }
 
-    /// Returns the start and the length of the allocation at an address; `None` if the driver knows of none.
+    /// Returns the start and the length of the allocation at an address, or `None` if the driver
+    /// knows of none.
     pub(crate) fn extent_at(
         &self,
         address: DeviceAddress,
     ) -> Result<Option<(DeviceAddress, usize)>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
-        // For an address that is nothing to the driver.
+        // The driver returns these codes for an address that it does not know.
         if code == INVALID_VALUE || code == NOT_FOUND {
             return Ok(None);
         }
@@ -94,7 +98,7 @@ impl Driver {
         Ok(Some((start, len)))
     }
 
-    /// Returns what is at an address; `None` if the driver knows of nothing there.
+    /// Returns the allocation at an address, or `None` if the driver knows of none.
     pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let Some((start, len)) = self.extent_at(address)? else {
             return Ok(None);
@@ -123,18 +127,19 @@ impl Driver {
         }))
     }
 
-    /// Returns attributes of an allocation; 0 for those that it doesn't have.
+    /// Returns attributes of an allocation. Attributes that the allocation lacks are 0.
     fn attributes_of<const N: usize>(
         &self,
         attributes: [CUpointer_attribute; N],
         address: DeviceAddress,
     ) -> [u64; N] {
-        // The longest of the answers; shorter ones leave the rest zero.
+        // Each place is as long as the longest attribute. A shorter attribute leaves the other
+        // bytes zero.
         let mut values = [0_u64; N];
         let places = values.each_mut().map(|value| ptr::from_mut(value).cast());
         let numbers = attributes.map(|attribute| attribute as c_uint);
-        // All at once takes the driver's locks once.
-        // SAFETY: the results are live and long enough, as many as there are attributes; the address is only
+        // A single call for all attributes takes the driver's locks once. SAFETY: the results are
+        // live and long enough, and there are as many results as attributes. The address is only
         // looked up.
         let code = unsafe {
             (self.library.pointer_get_attributes)(
@@ -154,12 +159,12 @@ impl Driver {
                 let place = (&raw mut value).cast();
                 (self.library.pointer_get_attribute)(place, attribute, address)
             };
-            // An attribute that an allocation doesn't have is an error.
+            // The driver returns an error for an attribute that the allocation lacks.
             if code == SUCCESS { value } else { 0 }
         })
     }
 
-    /// Takes a handle to an allocation of the program, which keeps it.
+    /// Returns a handle to an allocation of the program. The handle keeps the allocation alive.
     pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
         let mut handle = 0;
         let start = ptr::without_provenance_mut(start as usize);
@@ -173,7 +178,7 @@ impl Driver {
         })
     }
 
-    /// Returns the name of an allocation for other processes.
+    /// Returns the bytes that name an allocation to other processes.
     pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         self.check(
@@ -183,8 +188,9 @@ impl Driver {
         Ok(handle.reserved.map(|byte| byte as u8))
     }
 
-    /// Maps all of another process's allocation. Any bytes may be tried: the driver refuses what
-    /// names nothing. The same allocation has one address, however often it is opened.
+    /// Maps the whole of another process's allocation. Any bytes may be tried, because the driver
+    /// refuses bytes that name nothing. An allocation has the same address however often it is
+    /// opened.
     pub(crate) fn open_legacy(&self, handle: &LegacyHandle) -> Result<DeviceAddress> {
         let handle = CUipcMemHandle {
             reserved: handle.map(|byte| byte as c_char),
@@ -201,7 +207,8 @@ impl Driver {
     /// Unmaps another process's allocation.
     ///
     /// # Safety
-    /// What one call of [`open_legacy`](Self::open_legacy) returned, once, with no use outstanding.
+    /// The address was returned by one call of [`open_legacy`](Self::open_legacy), and is unmapped
+    /// once for it. No use of the memory is outstanding.
     pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuIpcCloseMemHandle", unsafe {
@@ -211,19 +218,19 @@ impl Driver {
 }
 
 impl Found {
-    /// Returns the address behind the allocation.
+    /// Returns the address after the end of the allocation.
     pub(crate) fn end(&self) -> usize {
         self.start as usize + self.len
     }
 
-    /// Refuses an allocation that neither the older way of sharing nor a descriptor can carry.
+    /// Returns an error if neither legacy sharing nor a descriptor can share the allocation.
     pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"
         } else if self.is_managed {
             "it is managed memory, which moves between device and host"
         } else if !self.has_legacy_handle && !self.has_descriptor {
-            "it comes from a pool of the driver (cudaMallocAsync, say), or was created without a \
+            "it comes from a pool of the driver (such as cudaMallocAsync), or was created without a \
              kind of handle that can be exported"
         } else {
             return Ok(());

@@ -1,7 +1,7 @@
 //! Programs, with their functions and variables.
 //!
-//! In all calls the program's context must be current (see `Driver::enter`). Where the driver has
-//! not all functions for programs, none is asked for: its devices run none.
+//! For all calls, the program's context must be current (see `Driver::enter`). If the driver lacks
+//! functions for programs, its devices run no programs, and none of these calls is used.
 
 use super::library::ProgramLibrary;
 use super::{
@@ -22,14 +22,14 @@ pub(crate) enum ImageKind {
     Fatbin,
 }
 
-/// An image as the driver takes it: assembly ends with a zero, and a binary is as long as its
-/// headers say.
+/// An image in the form that the driver takes. Assembly ends with a zero, and the headers of a
+/// binary give its length.
 pub(crate) struct Image<'a> {
     pub(crate) kind: ImageKind,
     pub(crate) bytes: &'a [u8],
 }
 
-/// Options of the compiler, with room for its output.
+/// Options of the compiler, with buffers for its output.
 struct Options {
     names: Vec<c_uint>,
     values: Vec<*mut c_void>,
@@ -77,7 +77,7 @@ impl Options {
     }
 }
 
-/// Returns a text up to its first zero.
+/// Returns the text up to its first zero.
 fn text_of(log: &[u8]) -> String {
     let text = CStr::from_bytes_until_nul(log).unwrap_or_default();
     text.to_string_lossy().trim().to_owned()
@@ -91,7 +91,7 @@ impl Driver {
 
     pub(super) fn programs(&self) -> Result<&ProgramLibrary> {
         let programs = self.library.programs.as_ref();
-        programs.ok_or_else(|| Error::Unsupported("this driver runs no programs".into()))
+        programs.ok_or_else(|| Error::Unsupported("this driver does not support programs".into()))
     }
 
     /// Returns the error for an image that the driver refused.
@@ -108,7 +108,7 @@ impl Driver {
         }
     }
 
-    /// Loads a program. Returns the compiler's output too.
+    /// Loads a program. Also returns the compiler's output.
     pub(crate) fn load_module(
         &self,
         image: &Image<'_>,
@@ -117,8 +117,8 @@ impl Driver {
         let programs = self.programs()?;
         let mut options = Options::new(max_registers);
         let mut module = ModuleHandle::NONE;
-        // SAFETY: result, options and the buffers that they name are live; the image is as the
-        // driver wants it.
+        // SAFETY: the result, the options and the buffers that they name are live. The image has
+        // the form that the driver requires.
         let code = unsafe {
             (programs.module_load)(
                 &mut module,
@@ -143,8 +143,8 @@ impl Driver {
         let programs = self.programs()?;
         let mut options = Options::new(max_registers);
         let mut state: CUlinkState = ptr::null_mut();
-        // SAFETY: result, options and the buffers that they name are live; the buffers stay so
-        // until the state is destroyed below.
+        // SAFETY: the result, the options and the buffers that they name are live. The buffers stay
+        // live until the state is destroyed below.
         let code = unsafe {
             (programs.link_create)(
                 options.len(),
@@ -157,7 +157,7 @@ impl Driver {
             return Err(self.refusal("cuLinkCreate", code, &options));
         }
         let linked = self.link_into(programs, state, images, &options);
-        // SAFETY: created above, and destroyed once; its binary is not used any more.
+        // SAFETY: created above and destroyed once. Its binary is not used any more.
         let code = unsafe { (programs.link_destroy)(state) };
         self.note("cuLinkDestroy", code);
         linked.map(|module| (module, text_of(&options.info)))
@@ -176,7 +176,7 @@ impl Driver {
                 ImageKind::Cubin => CUjitInputType::CU_JIT_INPUT_CUBIN,
                 ImageKind::Fatbin => CUjitInputType::CU_JIT_INPUT_FATBINARY,
             };
-            // SAFETY: the state is live; the driver only reads the image, of this length.
+            // SAFETY: the state is live. The driver only reads the image, which has this length.
             let code = unsafe {
                 (programs.link_add_data)(
                     state,
@@ -200,8 +200,8 @@ impl Driver {
             return Err(self.refusal("cuLinkComplete", code, options));
         }
         let mut module = ModuleHandle::NONE;
-        // SAFETY: the result is live, and the binary what the driver just made, until the state is
-        // destroyed.
+        // SAFETY: the result is live. The driver has just created the binary, which is valid until
+        // the state is destroyed.
         let code = unsafe {
             (programs.module_load)(&mut module, binary, 0, ptr::null_mut(), ptr::null_mut())
         };
@@ -225,7 +225,7 @@ impl Driver {
     /// Returns a function of a program.
     pub(crate) fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
         let mut function = FunctionHandle::NONE;
-        // SAFETY: result and name are live, and so is the program, as its handle says.
+        // SAFETY: the result and the name are live. The handle stands for a loaded program.
         let code =
             unsafe { (self.programs()?.module_get_function)(&mut function, module, name.as_ptr()) };
         self.check_symbol("cuModuleGetFunction", name, code)?;
@@ -239,7 +239,7 @@ impl Driver {
         name: &CStr,
     ) -> Result<(DeviceAddress, usize)> {
         let (mut start, mut len) = (0, 0);
-        // SAFETY: results and name are live, and so is the program, as its handle says.
+        // SAFETY: the results and the name are live. The handle stands for a loaded program.
         let code = unsafe {
             (self.programs()?.module_get_global)(&mut start, &mut len, module, name.as_ptr())
         };
@@ -248,7 +248,7 @@ impl Driver {
     }
 
     fn check_symbol(&self, operation: &'static str, name: &CStr, code: Code) -> Result<()> {
-        // The driver calls a name invalid that is empty or that of something else.
+        // The driver reports an empty name, or the name of another kind of symbol, as invalid.
         if matches!(code, NOT_FOUND | INVALID_VALUE) {
             return Err(Error::NoSymbol(name.to_string_lossy().into_owned()));
         }

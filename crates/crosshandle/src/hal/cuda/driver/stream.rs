@@ -1,6 +1,6 @@
-//! Streams, the calls that queue work in them, and the driver's own events.
+//! Streams, the calls that submit work to them, and the driver's own events.
 //!
-//! In all calls the stream's context must be current (see `Driver::enter`).
+//! For all calls, the stream's context must be current (see `Driver::enter`).
 
 use super::{ArrayHandle, DeviceAddress, Driver, EventHandle, NOT_READY, SUCCESS, StreamHandle};
 use crate::error::{Error, Result};
@@ -13,10 +13,11 @@ use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::ptr;
 
-/// A function that a stream calls, with the pointer that was given along.
+/// A function that a stream calls with the pointer that was passed along with it.
 pub(crate) type HostCallback = unsafe extern "C" fn(*mut c_void);
 
-/// A stream of our own. What was queued still runs after this is dropped.
+/// A stream that this library created or took over. Work that was submitted still runs after the
+/// drop.
 pub(crate) struct Stream {
     driver: &'static Driver,
     handle: StreamHandle,
@@ -33,22 +34,23 @@ impl Drop for Stream {
         if process::is_forked() {
             return;
         }
-        // SAFETY: our own, destroyed once; the driver keeps it until its work is done.
+        // SAFETY: this object owns the stream, which is destroyed once. The driver keeps the stream
+        // until its work has finished.
         let code = unsafe { (self.driver.library.stream_destroy)(self.handle) };
         self.driver.note("cuStreamDestroy", code);
     }
 }
 
-/// Returns whether an error only says that a thread records a graph at the moment.
+/// Returns whether the only reason of an error is that a thread records a graph at the moment.
 pub(crate) fn is_capturing(error: &Error) -> bool {
     matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
 }
 
-/// The errors of stream capture: from `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to
+/// The error codes of stream capture, from `CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED` to
 /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
 const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
-/// An event of the driver, our own.
+/// An event of the driver that this library created or took over.
 pub(crate) struct CudaEvent {
     driver: &'static Driver,
     handle: EventHandle,
@@ -65,14 +67,15 @@ impl Drop for CudaEvent {
         if process::is_forked() {
             return;
         }
-        // SAFETY: our own, destroyed once; the driver keeps it as long as work refers to it.
+        // SAFETY: this object owns the event, which is destroyed once. The driver keeps the event
+        // as long as work refers to it.
         let code = unsafe { (self.driver.library.event_destroy)(self.handle) };
         self.driver.note("cuEventDestroy", code);
     }
 }
 
 impl Driver {
-    /// Creates a stream that doesn't wait for the default stream, in the current context.
+    /// Creates a stream in the current context. The stream does not wait for the default stream.
     pub(crate) fn create_stream(&'static self) -> Result<Stream> {
         let mut handle = StreamHandle::NONE;
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
@@ -84,10 +87,10 @@ impl Driver {
         })
     }
 
-    /// Takes a stream over from the program: the drop of the result destroys it.
+    /// Takes a stream over from the program. The drop of the result destroys the stream.
     ///
     /// # Safety
-    /// Nobody else destroys the stream.
+    /// No other code destroys the stream.
     pub(crate) unsafe fn take_stream(&'static self, handle: StreamHandle) -> Stream {
         Stream {
             driver: self,
@@ -95,7 +98,8 @@ impl Driver {
         }
     }
 
-    /// Returns whether everything in a stream is done. An error may be that of any earlier command.
+    /// Returns whether all work of a stream has finished. An error may come from any earlier
+    /// command.
     pub(crate) fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
         let code = (self.library.stream_query)(stream);
         if code == NOT_READY {
@@ -104,29 +108,30 @@ impl Driver {
         self.check("cuStreamQuery", code).map(|()| true)
     }
 
-    /// Lets the calling thread ask about its streams while another thread records a graph. Without
-    /// this call, asking would spoil the recording.
+    /// Lets the calling thread query its streams while another thread records a graph. Without this
+    /// call, a query would invalidate the recording.
     pub(crate) fn ignore_captures(&self) {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
         self.note("cuThreadExchangeStreamCaptureMode", code);
     }
 
-    /// Makes calls that the calling thread may otherwise not make while another one captures a stream.
+    /// Runs calls that the calling thread may otherwise not make while another thread captures a
+    /// stream.
     pub(crate) fn beside_captures<R>(&self, call: impl FnOnce() -> R) -> R {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
         self.note("cuThreadExchangeStreamCaptureMode", code);
         let result = call();
         if code == SUCCESS {
-            // What the thread had before.
+            // Restores the thread's previous mode.
             let code = (self.library.thread_exchange_capture_mode)(&mut mode);
             self.note("cuThreadExchangeStreamCaptureMode", code);
         }
         result
     }
 
-    /// Lets a stream wait for a recorded event.
+    /// Makes a stream wait for a recorded event.
     pub(crate) fn wait_for_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
         self.check(
             "cuStreamWaitEvent",
@@ -134,10 +139,10 @@ impl Driver {
         )
     }
 
-    /// Lets a stream call a function of the host, which must not call the driver.
+    /// Makes a stream call a host function, which must not call the driver.
     ///
     /// # Safety
-    /// `function(data)` may be called from another thread, once, and doesn't unwind.
+    /// `function(data)` may be called once from another thread, and does not unwind.
     pub(crate) unsafe fn call_host(
         &self,
         stream: StreamHandle,
@@ -150,10 +155,10 @@ impl Driver {
         })
     }
 
-    /// Copies `len` bytes, from and to any memory, the host's included.
+    /// Copies `len` bytes between any memory, including host memory.
     ///
     /// # Safety
-    /// Both ranges stay valid until the stream is past this.
+    /// Both ranges stay valid until the stream has run this copy.
     pub(crate) unsafe fn copy(
         &self,
         stream: StreamHandle,
@@ -170,19 +175,18 @@ impl Driver {
     /// Copies a rectangle.
     ///
     /// # Safety
-    /// Both sides stay valid until the stream is past this.
+    /// Both sides stay valid until the stream has run this copy.
     pub(crate) unsafe fn copy_rect(&self, stream: StreamHandle, copy: &RectCopy) -> Result<()> {
-        // SAFETY: promised by the caller; the description is read before the call returns.
+        // SAFETY: promised by the caller. The description is read before the call returns.
         self.check("cuMemcpy3DAsync", unsafe {
             (self.library.memcpy_3d)(&copy.description(), stream)
         })
     }
 
-    /// Fills with a byte, a 16-bit or a 32-bit word; `to` is aligned for it, and `count` counts
-    /// such words.
+    /// Fills memory with `count` bytes, 16-bit words or 32-bit words. `to` is aligned for them.
     ///
     /// # Safety
-    /// The range stays valid until the stream is past this.
+    /// The range stays valid until the stream has run this fill.
     pub(crate) unsafe fn fill(
         &self,
         stream: StreamHandle,
@@ -209,7 +213,7 @@ impl Driver {
         }
     }
 
-    /// Creates an event, in the current context, with or without timestamps.
+    /// Creates an event in the current context, with or without timestamps.
     pub(crate) fn create_event(&'static self, timestamps: bool) -> Result<CudaEvent> {
         let flags = if timestamps {
             CUevent_flags::CU_EVENT_DEFAULT
@@ -227,10 +231,10 @@ impl Driver {
         })
     }
 
-    /// Takes an event over from the program: the drop of the result destroys it.
+    /// Takes an event over from the program. The drop of the result destroys the event.
     ///
     /// # Safety
-    /// Nobody else destroys the event.
+    /// No other code destroys the event.
     pub(crate) unsafe fn take_event(&'static self, handle: EventHandle) -> CudaEvent {
         CudaEvent {
             driver: self,
@@ -238,7 +242,7 @@ impl Driver {
         }
     }
 
-    /// Notes in an event how far a stream is.
+    /// Records the current position of a stream in an event.
     pub(crate) fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.check("cuEventRecord", (self.library.event_record)(event, stream))
     }
@@ -252,8 +256,8 @@ impl Driver {
         self.check("cuEventQuery", code).map(|()| true)
     }
 
-    /// Returns the milliseconds between two events with timestamps that have happened: a 32-bit float,
-    /// so about seven digits.
+    /// Returns the milliseconds between two events that have timestamps and have happened. The
+    /// 32-bit float has about seven significant digits.
     pub(crate) fn milliseconds_between(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
         let mut milliseconds = 0.0;
         self.check(
@@ -264,22 +268,23 @@ impl Driver {
     }
 }
 
-/// A side of a copied rectangle.
+/// The source or the destination of a copied rectangle.
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Rows(Rows),
-    /// A part of an array, and its first byte in a row, first row and first slice or layer.
+    /// A part of an array, with its first byte in a row, its first row, and its first slice or
+    /// layer.
     Array(ArrayHandle, [usize; 3]),
 }
 
-/// Rows and slices of memory. Sizes are in bytes.
+/// Rows and slices of memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows {
     pub(crate) start: DeviceAddress,
     pub(crate) row_pitch: usize,
-    /// A slice starts this many rows after the one before.
+    /// The distance between the starts of two slices, in rows.
     pub(crate) slice_rows: usize,
-    /// It is memory of the host that the driver doesn't know.
+    /// Whether this is host memory that the driver does not know.
     pub(crate) is_unknown: bool,
 }
 
@@ -288,7 +293,7 @@ pub(crate) struct Rows {
 pub(crate) struct RectCopy {
     pub(crate) to: Side,
     pub(crate) from: Side,
-    /// Bytes, rows, slices.
+    /// The size of the rectangle in bytes, rows and slices.
     pub(crate) sizes: [usize; 3],
 }
 
@@ -298,7 +303,7 @@ impl RectCopy {
         matches!(self.to, Side::Array(..)) || matches!(self.from, Side::Array(..))
     }
 
-    /// Returns the copy with what the driver says of its memory.
+    /// Returns the copy, completed by what the driver knows about its memory.
     pub(crate) fn located(&self, driver: &Driver) -> Self {
         let locate = |side: Side| match side {
             Side::Rows(rows) => Side::Rows(Rows {
@@ -314,15 +319,16 @@ impl RectCopy {
         }
     }
 
-    /// Returns the copy as the driver takes it.
+    /// Returns the copy in the form that the driver takes.
     pub(super) fn description(&self) -> CUDA_MEMCPY3D {
         let kind = |side: &Side| match side {
             Side::Array(..) => CUmemorytype::CU_MEMORYTYPE_ARRAY,
             Side::Rows(rows) if rows.is_unknown => CUmemorytype::CU_MEMORYTYPE_HOST,
-            // Any memory, wherever it is: the driver knows.
+            // The driver itself finds out where this memory is.
             Side::Rows(_) => CUmemorytype::CU_MEMORYTYPE_UNIFIED,
         };
-        // SAFETY: numbers, null pointers, and enumerations that are set here.
+        // SAFETY: the structure consists of numbers, null pointers, and enumerations that are set
+        // here.
         let mut copy: CUDA_MEMCPY3D = unsafe {
             let mut zeroed = MaybeUninit::<CUDA_MEMCPY3D>::zeroed();
             let place = zeroed.as_mut_ptr();

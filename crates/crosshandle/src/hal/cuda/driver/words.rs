@@ -1,6 +1,6 @@
 //! Words in memory that streams wait for and write.
 //!
-//! In all calls the stream's context must be current (see `Driver::enter`).
+//! For all calls, the stream's context must be current (see `Driver::enter`).
 
 use super::{DeviceAddress, Driver, StreamHandle};
 use crate::error::Result;
@@ -20,18 +20,19 @@ const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as
 /// An operation of a stream on a word of 32 bits.
 #[derive(Clone, Copy)]
 pub(crate) enum WordOp {
-    /// Waits until the word is at a value or beyond, cyclically: `(word - value) as i32 >= 0`.
+    /// Waits until the word reaches or passes a value, cyclically: `(word - value) as i32 >= 0`.
     Wait(DeviceAddress, u32),
-    /// Writes the word, after everything before is done and visible to all.
+    /// Writes the word after all earlier work is complete and visible to all.
     Write(DeviceAddress, u32),
 }
 
 impl Driver {
-    /// Lets a stream do such operations, one after the other, in as few calls as can be: two in one
-    /// call take little longer than one.
+    /// Makes a stream do these operations one after the other, in as few calls as possible. A call
+    /// with two operations takes little longer than a call with one.
     ///
     /// # Safety
-    /// The words are aligned, and stay accessible to the device until the stream is past this.
+    /// The words are aligned, and stay accessible to the device until the stream has done the
+    /// operations.
     #[inline]
     pub(crate) unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
         let library = &self.library;
@@ -39,7 +40,7 @@ impl Driver {
             // SAFETY: promised by the caller.
             unsafe {
                 match *ops {
-                    // Alone it takes less time as itself.
+                    // A single operation is faster through its own function.
                     [WordOp::Wait(word, value)] => self.check(
                         "cuStreamWaitValue32",
                         (library.stream_wait_value_32)(stream, word, value, WAIT),
@@ -55,16 +56,16 @@ impl Driver {
         Ok(())
     }
 
-    /// Lets a stream do several operations in one call.
+    /// Makes a stream do several operations in one call.
     ///
     /// # Safety
-    /// As for [`word_ops`](Self::word_ops); there are at most `WORD_OPS_PER_CALL`.
+    /// As for [`word_ops`](Self::word_ops). There are at most `WORD_OPS_PER_CALL` operations.
     unsafe fn word_batch(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
         let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; WORD_OPS_PER_CALL];
         for (param, op) in params.iter_mut().zip(ops) {
             *param = param_of(*op);
         }
-        // SAFETY: as many live parameters as said; the rest is promised by the caller.
+        // SAFETY: there are as many live parameters as `count` says. The caller promises the rest.
         self.check("cuStreamBatchMemOp", unsafe {
             let (count, start) = (ops.len() as c_uint, params.as_mut_ptr());
             (self.library.stream_batch_mem_op)(stream, count, start, 0)

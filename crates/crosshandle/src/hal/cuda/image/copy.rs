@@ -1,4 +1,4 @@
-//! Copies of pixels, as copies of rectangles.
+//! Copies of pixels, which the driver makes as copies of rectangles.
 
 use super::object::CudaImage;
 use crate::error::{Error, Result};
@@ -12,23 +12,24 @@ use std::sync::Arc;
 pub(super) fn inner(image: &Arc<dyn DeviceImage>) -> Result<&CudaImage> {
     let image: &dyn Any = &**image;
     let image = image.downcast_ref();
-    image.ok_or_else(|| Error::invalid("this image is not one of CUDA's"))
+    image.ok_or_else(|| Error::invalid("this image does not belong to the CUDA backend"))
 }
 
-/// Returns whether a side has its layers in the second dimension, where the driver has them in the third.
+/// Returns whether an image has its layers in the second dimension, although the driver has them in
+/// the third. Returns `None` for memory.
 fn has_rows_as_layers(side: &ImageSide) -> Option<bool> {
     let image = inner(side.image()?).ok()?;
     Some(image.kind() == ImageKind::OneDArray)
 }
 
-/// The way in which both sides of a copy number its pixels.
+/// How both sides of a copy number its pixels.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Shape {
-    /// Rows and slices, as the driver does.
+    /// By rows and slices, as the driver does.
     Rows,
-    /// Rows that are layers of an image.
+    /// By rows that are layers of an image.
     Layers,
-    /// Rows that are layers of one image and not of the other: each is a copy.
+    /// By rows that are layers of only one of the two images. Each row is a copy of its own.
     Mixed,
 }
 
@@ -40,7 +41,7 @@ fn shape(copy: &ImageCopy) -> Shape {
     }
 }
 
-/// Returns the number of the driver's copies that a copy is.
+/// Returns the number of driver copies that make up a copy.
 pub(crate) fn calls(copy: &ImageCopy) -> u32 {
     match shape(copy) {
         Shape::Mixed => u32::try_from(copy.extent[1]).unwrap_or(u32::MAX),
@@ -48,12 +49,13 @@ pub(crate) fn calls(copy: &ImageCopy) -> u32 {
     }
 }
 
-/// Returns the driver's copies that a copy is.
+/// Returns the driver copies that make up a copy.
 pub(crate) fn copies(copy: &ImageCopy) -> Result<SmallVec<[RectCopy; 1]>> {
     let pixel = [&copy.to, &copy.from]
         .into_iter()
         .find_map(ImageSide::image);
-    let pixel = pixel.ok_or_else(|| Error::invalid("a copy of pixels has an image on one side"))?;
+    let pixel =
+        pixel.ok_or_else(|| Error::invalid("a copy of pixels needs an image on one side"))?;
     let bytes = inner(pixel)?.pixel_bytes();
     let shape = shape(copy);
     let one = |sizes: [usize; 3], row: usize| {
@@ -72,7 +74,7 @@ pub(crate) fn copies(copy: &ImageCopy) -> Result<SmallVec<[RectCopy; 1]>> {
     }
 }
 
-/// Returns a side of a copy of pixels of so many bytes, from one of its rows on.
+/// Returns one side of a copy, from row `row` on. A pixel has `bytes` bytes.
 fn side(side: &ImageSide, bytes: usize, shape: Shape, row: usize) -> Result<Side> {
     Ok(match side {
         ImageSide::Image { image, origin } => {
@@ -96,12 +98,12 @@ fn side(side: &ImageSide, bytes: usize, shape: Shape, row: usize) -> Result<Side
     })
 }
 
-/// Returns the bytes from row to row, and the rows from slice to slice, of pixels in memory.
+/// Returns the row pitch in bytes and the slice pitch in rows of pixels in memory.
 fn rows(pitches: Pitches, shape: Shape) -> (usize, usize) {
     match shape {
         // Slice pitches are multiples of row pitches.
         Shape::Rows => (pitches.row, pitches.slice / pitches.row),
-        // Each row is a slice of the driver's.
+        // Each row is a slice of the driver.
         Shape::Layers | Shape::Mixed => (pitches.row, 1),
     }
 }

@@ -15,28 +15,29 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Imported memory. On drop it is let go of when no stream waits, after all that was mapped of it.
+/// Imported memory. After the drop, it is released when no stream waits, and after all its
+/// mappings.
 pub(super) struct CudaExternal {
     gpu: Arc<Gpu>,
     handle: ExternalHandle,
     len: u64,
 }
 
-/// A part of imported memory at an address.
+/// A mapped part of imported memory.
 struct CudaMapping {
     memory: Arc<CudaExternal>,
     start: NonNull<u8>,
 }
 
-// SAFETY: an address of the device, which this does not access.
+// SAFETY: this is an address of the device, which this type does not access.
 unsafe impl Send for CudaMapping {}
 // SAFETY: as above.
 unsafe impl Sync for CudaMapping {}
 
-/// Imports memory. The driver may wait for streams, so the caller holds no lock.
+/// Imports memory. The caller holds no lock, because the driver may wait for streams.
 pub(crate) fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
     let kind = descriptor::kind(&file).map_err(Error::os("looking at imported memory"))?;
-    // The driver sees no descriptor that is none of its own.
+    // The driver must not see a descriptor of anything else.
     if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
         return Err(Error::invalid(
             "this descriptor is not one that the NVIDIA driver has exported memory as",
@@ -60,7 +61,8 @@ impl CudaExternal {
         let handle = self.handle;
         let release = self.gpu.later(what, move |driver| {
             let driver = driver?;
-            // SAFETY: made for this, and used no more. What is mapped is queued before its memory, which it keeps.
+            // SAFETY: created for this object, and not used any more. A mapping keeps its memory,
+            // so the mapping's release is queued first.
             unsafe {
                 match mapped {
                     Some(start) => driver.unmap_external(start),
@@ -68,7 +70,7 @@ impl CudaExternal {
                 }
             }
         });
-        // The length is the importer's word.
+        // The importer claims the length, so it is limited to the size of the device's memory.
         let bytes = match mapped {
             Some(_) => 0,
             None => self.len.min(self.gpu.info().total_memory) as usize,
@@ -80,7 +82,7 @@ impl CudaExternal {
 
 impl Drop for CudaExternal {
     fn drop(&mut self) {
-        self.later("letting go of memory of another interface", None);
+        self.later("releasing memory of another interface", None);
     }
 }
 

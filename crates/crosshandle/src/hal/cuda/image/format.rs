@@ -1,22 +1,23 @@
-//! Formats of pixels, as the driver has them.
+//! Pixel formats, and their equivalents in the driver.
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::driver::sys::CUarray_format as formats;
 use crate::hal::cuda::driver::{ArrayShape, Pixel};
 use crate::types::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind};
 
-/// Returns the driver's pixels for a format. The driver gives channels no order: each is what its place says.
+/// Returns the driver's pixel type for a format. The driver has no channel order: a channel is
+/// known by its position.
 pub(super) fn pixel(format: ImageFormat) -> Result<Pixel> {
     translate(format).ok_or_else(|| {
         Error::Unsupported(format!(
-            "the CUDA driver has no images of {:?} pixels of {:?}: it has `R`, `Rg` and `Rgba`, of integers and \
+            "the CUDA driver has no images of {:?} pixels of {:?}: it supports `R`, `Rg` and `Rgba`, of integers and \
              floats of whole bytes",
             format.order, format.channel
         ))
     })
 }
 
-/// Refuses pixels that the driver does not have.
+/// Returns an error for pixels that the driver does not support.
 pub(crate) fn check_format(format: ImageFormat) -> Result<()> {
     pixel(format).map(|_| ())
 }
@@ -47,7 +48,7 @@ fn translate(format: ImageFormat) -> Option<Pixel> {
     Some(Pixel { format, channels })
 }
 
-/// Returns the shape of an array for an image. The driver has layers in the third dimension, always.
+/// Returns the array shape for an image. The driver always has layers in the third dimension.
 pub(super) fn shape(image: &ImageDescription) -> ArrayShape {
     let [x, y, z] = image.extent;
     let (height, depth) = match image.kind {

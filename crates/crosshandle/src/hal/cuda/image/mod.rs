@@ -1,9 +1,10 @@
-//! Images as arrays of the driver, and how kernels reach them.
+//! Images as arrays of the driver, and the ways in which kernels access them.
 //!
-//! A kernel of CUDA takes no image. It takes the number of a *surface object*, which loads and stores pixels as
-//! they are, or of a *texture object*, which samples an image by rules that are part of the object. So an image
-//! that is an argument is its surface, as in SYCL's backend for CUDA, and a sampler is a word that describes
-//! it, for code that samples by itself; who wants the device to sample makes a view.
+//! A CUDA kernel takes no image. It takes the number of a *surface object*, which loads and stores
+//! unchanged pixels, or of a *texture object*, which samples an image by the rules in that object.
+//! An image that is a kernel argument is therefore its surface, as in SYCL's backend for CUDA. A
+//! sampler is a word that describes it, for code that does its own sampling. To have the device
+//! sample, a program creates a view.
 
 mod copy;
 mod external;

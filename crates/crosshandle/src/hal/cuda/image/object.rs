@@ -12,8 +12,8 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
-/// An array of the driver, with the surface by which kernels reach it. On drop both are destroyed when no stream
-/// waits, as programs are unloaded.
+/// An array of the driver, with the surface by which kernels access it. After the drop, both are
+/// destroyed when no stream waits, as programs are.
 pub(super) struct CudaImage {
     gpu: Arc<Gpu>,
     array: ArrayHandle,
@@ -21,31 +21,34 @@ pub(super) struct CudaImage {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The levels that the array is one of; they own it. Dropped, as a field, after the surface's end was deferred:
-    /// deferred calls are made in order, and keep nothing alive, a context of the program's least of all.
+    /// The levels that own the array, if the array is one of them. As a field, they are dropped
+    /// after the destruction of the surface was deferred. Deferred calls are made in order, and
+    /// must keep nothing alive, especially not a context of the program.
     levels: Option<Arc<CudaLevels>>,
 }
 
-/// Arrays of several levels.
+/// An image of several levels.
 pub(super) struct CudaLevels {
     gpu: Arc<Gpu>,
     levels: LevelsHandle,
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The memory of another interface that they are in. Dropped after their own end was deferred, as above.
+    /// The memory of another interface that contains the levels. It is dropped after the
+    /// destruction of the levels was deferred, as above.
     _external: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A sampler: a word for kernels.
+/// A sampler, which is a word for kernels.
 struct CudaSampler(u32);
 
-/// Makes something of the driver's that takes memory, and tries again if there is none.
+/// Creates a driver object that uses device memory. If there is not enough memory, tries again
+/// after releasing some.
 fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Result<T> {
     let driver = gpu.driver();
     match driver.beside_captures(|| make(driver)) {
         Err(Error::OutOfMemory { .. }) => {
-            // Commands may be done whose images are still kept.
+            // Finished commands may still keep images.
             scheduler::tend_every_queue();
             gpu.scheduler().make_room();
             driver.beside_captures(|| make(driver))
@@ -54,7 +57,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
     }
 }
 
-/// Returns a new image. The driver may wait for streams, so the caller holds no lock.
+/// Creates an image. The caller holds no lock, because the driver may wait for streams.
 pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
     let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
     let _current = gpu.enter()?;
@@ -72,7 +75,7 @@ pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn
     Ok(Arc::new(image))
 }
 
-/// Returns a new image of several levels. As for [`create`].
+/// Creates an image of several levels. The rules of [`create`] apply.
 pub(crate) fn create_levels(
     gpu: &Arc<Gpu>,
     image: &ImageDescription,
@@ -91,13 +94,14 @@ pub(crate) fn create_levels(
     }))
 }
 
-/// Returns a new sampler.
+/// Creates a sampler.
 pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn DeviceSampler> {
     Arc::new(CudaSampler(word(sampler)))
 }
 
-/// Returns the word by which kernels of SYCL's compiler know a sampler: whether coordinates are normalised in bit 0,
-/// the filter in bit 1, and from bit 2 on the addressing mode, as Unified Runtime numbers them.
+/// Returns the word by which kernels of the SYCL compiler know a sampler. Bit 0 says whether
+/// coordinates are normalised, and bit 1 is the filter. The bits from 2 on are the addressing mode,
+/// with Unified Runtime's numbers.
 fn word(sampler: &SamplerDescription) -> u32 {
     let addressing = match sampler.addressing {
         Addressing::None => 0,
@@ -114,10 +118,11 @@ fn word(sampler: &SamplerDescription) -> u32 {
 }
 
 impl CudaImage {
-    /// Makes the surface. The context is current.
+    /// Creates the surface. The context is current.
     fn make_surface(&mut self) -> Result<()> {
         let driver = self.gpu.driver();
-        // SAFETY: the array lives as long as the image, and the commands that use the surface keep that.
+        // SAFETY: the array lives as long as the image, and commands that use the surface keep the
+        // image.
         let surface =
             driver.beside_captures(|| unsafe { driver.create_surface(self.array, self.pixel) })?;
         self.surface = surface;
@@ -140,7 +145,7 @@ impl CudaImage {
         self.kind
     }
 
-    /// Returns the bytes of a pixel.
+    /// Returns the size of a pixel in bytes.
     pub(super) fn pixel_bytes(&self) -> usize {
         self.pixel.bytes()
     }
@@ -152,10 +157,12 @@ impl Drop for CudaImage {
             return;
         }
         let (array, surface, is_level) = (self.array, self.surface, self.levels.is_some());
-        // A context of the program's may end before that, with all that was made there.
+        // A context of the program may end before this call, and everything created in it ends with
+        // it.
         let destroy = self.gpu.later("destroying an image", move |driver| {
             let driver = driver?;
-            // SAFETY: made for this image, which the views and the commands that use either of them kept.
+            // SAFETY: created for this image. The views and the commands that use either object
+            // kept the image.
             unsafe {
                 let destroyed = match surface {
                     0 => Ok(()),
@@ -183,7 +190,8 @@ impl DeviceImage for CudaImage {
 }
 
 impl CudaLevels {
-    /// Wraps arrays in memory of another interface, which are destroyed before that is let go of.
+    /// Wraps arrays in memory of another interface. The arrays are destroyed before that memory is
+    /// released.
     pub(super) fn of_external(
         gpu: &Arc<Gpu>,
         levels: LevelsHandle,
@@ -216,7 +224,8 @@ impl Drop for CudaLevels {
         }
         let levels = self.levels;
         let destroy = self.gpu.later("destroying an image", move |driver| {
-            // SAFETY: made for this, which its levels, its views and the commands that use them kept.
+            // SAFETY: created for this object. Its levels, its views and the commands that use them
+            // kept it.
             unsafe { driver?.destroy_levels(levels) }
         });
         let scheduler = self.gpu.scheduler();

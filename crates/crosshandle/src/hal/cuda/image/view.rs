@@ -14,11 +14,11 @@ use crate::types::{Addressing, Filter, ImageDescription, ImageFormat, ImageKind,
 use std::any::Any;
 use std::sync::Arc;
 
-/// A texture object. On drop it is destroyed when no stream waits, as images are.
+/// A texture object. After the drop, it is destroyed when no stream waits, as images are.
 struct Texture {
     gpu: Arc<Gpu>,
     number: u64,
-    /// The image that is read, unless it is memory.
+    /// The image that the texture reads, unless it reads memory.
     _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -28,7 +28,7 @@ struct Surface {
     _image: Arc<dyn DeviceImage>,
 }
 
-/// Returns a view that samples. The driver may wait for streams, so the caller holds no lock.
+/// Creates a view that samples. The caller holds no lock, because the driver may wait for streams.
 pub(crate) fn sampled(
     gpu: &Arc<Gpu>,
     source: &ViewSource<'_>,
@@ -62,8 +62,8 @@ pub(crate) fn sampled(
     let rules = rules(sampling, image);
     let _current = gpu.enter()?;
     let driver = gpu.driver();
-    // SAFETY: the view keeps an image, and its owner memory, as long as kernels use it; the object layer has
-    // checked that memory has the pixels, and is aligned.
+    // SAFETY: the view keeps an image, and the owner of memory keeps that memory, as long as
+    // kernels use it. The object layer has checked that memory has the pixels and is aligned.
     let create = || unsafe { driver.create_texture(texture, pixel, &rules) };
     Ok(Arc::new(Texture {
         gpu: Arc::clone(gpu),
@@ -72,7 +72,7 @@ pub(crate) fn sampled(
     }))
 }
 
-/// Returns a view of the pixels as they are.
+/// Creates a view of unchanged pixels.
 pub(crate) fn unsampled(image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
     Ok(Arc::new(Surface {
         number: inner(image)?.surface(),
@@ -84,7 +84,7 @@ fn check_context(gpu: &Arc<Gpu>, own: &Arc<Gpu>) -> Result<()> {
     match Arc::ptr_eq(gpu, own) || gpu.is_in_context_of(own) {
         true => Ok(()),
         false => Err(Error::invalid(
-            "this image was made in another of the driver's contexts",
+            "this image was created in another context of the driver",
         )),
     }
 }
@@ -92,7 +92,7 @@ fn check_context(gpu: &Arc<Gpu>, own: &Arc<Gpu>) -> Result<()> {
 fn levels(levels: &Arc<dyn DeviceLevels>) -> Result<&CudaLevels> {
     let levels: &dyn Any = &**levels;
     let levels = levels.downcast_ref();
-    levels.ok_or_else(|| Error::invalid("this image is not one of CUDA's"))
+    levels.ok_or_else(|| Error::invalid("this image does not belong to the CUDA backend"))
 }
 
 fn rules(sampling: &Sampling, image: &ImageDescription) -> TextureRules {
@@ -100,7 +100,7 @@ fn rules(sampling: &Sampling, image: &ImageDescription) -> TextureRules {
         Filter::Nearest => filters::CU_TR_FILTER_MODE_POINT,
         Filter::Linear => filters::CU_TR_FILTER_MODE_LINEAR,
     };
-    // The modes of dimensions that an image does not have can change how the others are read.
+    // The modes of dimensions that an image lacks can change how the other dimensions are read.
     let dimensions = match image.kind {
         ImageKind::OneD | ImageKind::OneDArray => 1,
         ImageKind::TwoD | ImageKind::TwoDArray => 2,
@@ -113,7 +113,7 @@ fn rules(sampling: &Sampling, image: &ImageDescription) -> TextureRules {
         .take(dimensions)
     {
         *mode = match wanted {
-            // What is outside is not asked for.
+            // The kernel reads nothing outside the image.
             Addressing::None | Addressing::ClampToEdge => addressings::CU_TR_ADDRESS_MODE_CLAMP,
             Addressing::Clamp => addressings::CU_TR_ADDRESS_MODE_BORDER,
             Addressing::Repeat => addressings::CU_TR_ADDRESS_MODE_WRAP,
@@ -132,8 +132,8 @@ fn rules(sampling: &Sampling, image: &ImageDescription) -> TextureRules {
     }
 }
 
-/// Returns whether a texture reads such pixels as integers. The driver's other way is fractions, which
-/// normalised numbers are; of floats it is no matter.
+/// Returns whether a texture reads such pixels as integers. Otherwise the driver reads them as
+/// fractions, which is right for normalised numbers. For floats it makes no difference.
 fn reads_integers(format: ImageFormat) -> bool {
     format.channel.is_integer()
 }
@@ -147,7 +147,7 @@ impl Drop for Texture {
         let destroy = self
             .gpu
             .later("destroying a view of an image", move |driver| {
-                // SAFETY: made for this view, which the commands that use it kept.
+                // SAFETY: created for this view. The commands that use the texture kept the view.
                 unsafe { driver?.destroy_texture(number) }
             });
         let scheduler = self.gpu.scheduler();

@@ -1,4 +1,4 @@
-//! Device memory: physical memory with a descriptor, reserved addresses, and both together.
+//! Device memory: physical memory with a descriptor, reserved addresses, and the two combined.
 
 use crate::error::{Error, Result};
 use crate::hal::Segment;
@@ -18,7 +18,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The number under which Linux knows all devices of the NVIDIA driver.
+/// The major device number of all devices of the NVIDIA driver on Linux.
 pub(crate) const NVIDIA_MAJOR: u32 = 195;
 
 /// Physical memory of a GPU.
@@ -26,22 +26,22 @@ pub(crate) struct CudaPhysical {
     gpu: Arc<Gpu>,
     allocation: Allocation,
     len: usize,
-    /// Made when the memory is first exported. The driver knows only one kind of descriptor, which
-    /// allows everything: an importer's own driver makes sure that it only reads.
+    /// Created when the memory is first exported. The driver has only one kind of descriptor, which
+    /// allows all access. An importer's own driver ensures that a read-only importer only reads.
     descriptor: OnceLock<Arc<OwnedFd>>,
-    /// Made ahead for importers of many pieces.
+    /// A descriptor that was created ahead for importers of many pieces.
     kept: OnceLock<(Arc<OwnedFd>, KeptSlot)>,
     is_imported: bool,
 }
 
-/// The right to keep a descriptor of a piece ahead.
+/// The right to keep one piece's descriptor ready.
 struct KeptSlot;
 
-/// Descriptors of pieces that are kept.
+/// The number of pieces whose descriptors are kept ready.
 static KEPT: AtomicU64 = AtomicU64::new(0);
 
 impl KeptSlot {
-    /// Takes one, unless many of this process's descriptors are kept already.
+    /// Takes a slot, unless too many of this process's descriptors are kept already.
     fn take() -> Option<Self> {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let next = |kept: u64| (kept < limit / KEPT_PART).then_some(kept + 1);
@@ -56,11 +56,12 @@ impl Drop for KeptSlot {
     }
 }
 
-/// Allocates, and tries again if there is no memory. The caller holds no lock.
+/// Allocates memory. If there is not enough, tries again after releasing some. The caller holds no
+/// lock.
 fn allocate(gpu: &Arc<Gpu>, allocate: impl Fn() -> Result<Allocation>) -> Result<Allocation> {
     match allocate() {
         Err(Error::OutOfMemory { .. }) => {
-            // Commands may be done whose memory is still kept.
+            // Finished commands may still keep memory.
             scheduler::tend_every_queue();
             gpu.primary().scheduler().make_room();
             allocate()
@@ -91,12 +92,12 @@ impl CudaPhysical {
         })
     }
 
-    /// Imports memory of another process. `len` is the exporter's word; the driver refuses to map
-    /// more than there is.
+    /// Imports memory of another process. The exporter claims `len`, and the driver refuses to map
+    /// more memory than exists.
     pub(crate) fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
         let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
         if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
-            return Err(Error::Protocol("its memory is not the driver's"));
+            return Err(Error::Protocol("its memory does not belong to the driver"));
         }
         if len == 0 || !len.is_multiple_of(gpu.info().granularity) {
             return Err(Error::Protocol("its memory is not of whole pages"));
@@ -106,14 +107,15 @@ impl CudaPhysical {
             allocation: gpu.driver().import_memory(file.as_fd())?,
             gpu: Arc::clone(gpu),
             len,
-            // The driver keeps the memory now; the descriptor goes.
+            // The driver keeps the memory now, so the descriptor is closed.
             descriptor: OnceLock::new(),
             kept: OnceLock::new(),
             is_imported: true,
         })
     }
 
-    /// Allocates memory that other hosts of the fabric can import, too, and returns the driver's handle for them.
+    /// Allocates memory that other hosts of the fabric can import too, and returns the driver's
+    /// handle for them.
     pub(crate) fn create_for_fabric(
         gpu: &Arc<Gpu>,
         len: usize,
@@ -137,7 +139,8 @@ impl CudaPhysical {
         Ok((memory, handle))
     }
 
-    /// Imports memory of the fabric. `len` is the handle's word; the driver refuses to map more than there is.
+    /// Imports memory of the fabric. The handle claims `len`, and the driver refuses to map more
+    /// memory than exists.
     pub(crate) fn import_from_fabric(
         gpu: &Arc<Gpu>,
         handle: &[u8; DRIVER_HANDLE_SIZE],
@@ -173,7 +176,7 @@ impl CudaPhysical {
         &self.allocation
     }
 
-    /// Makes a descriptor.
+    /// Creates a descriptor.
     fn export(&self) -> Result<OwnedFd> {
         if self.is_imported {
             return Err(Error::invalid("only the exporter of memory can share it"));
@@ -198,13 +201,14 @@ impl Shared for CudaPhysical {
         if let Some(file) = self.descriptor.get() {
             return Ok(Arc::clone(file));
         }
-        // Two threads may do it at once: both get the same descriptor.
+        // Two threads may do this at the same time. Both get the same descriptor.
         let file = self.export()?;
         Ok(Arc::clone(self.descriptor.get_or_init(|| Arc::new(file))))
     }
 
     fn prepare_to_lend(&self) -> Result<()> {
-        // Ahead, as long as there are few: the driver takes some time for each, and importers wait.
+        // The descriptor is created ahead as long as few are kept, because the driver takes some
+        // time for each and importers wait.
         if self.lends_by_driver()
             && let Some(slot) = KeptSlot::take()
         {
@@ -225,7 +229,7 @@ impl Shared for CudaPhysical {
     }
 }
 
-/// Reserved device addresses, until drop; by then nothing may be mapped there.
+/// Reserved device addresses. Nothing may be mapped there at the drop.
 pub(crate) struct Reservation {
     gpu: Arc<Gpu>,
     start: Address,
@@ -240,7 +244,7 @@ impl Reservation {
         let driver = gpu.driver();
         let start = match wish - wish % align {
             0 => driver.reserve_addresses(0, len, align)?,
-            // The driver fails where it could choose another place.
+            // The driver may fail although it could choose another place.
             wish => driver
                 .reserve_addresses(wish, len, align)
                 .or_else(|_| driver.reserve_addresses(0, len, align))?,
@@ -271,10 +275,10 @@ impl Reservation {
         (self.start.get() + offset) as DeviceAddress
     }
 
-    /// Maps `len` bytes of memory to `offset`, for this device to access.
+    /// Maps `len` bytes of memory at `offset`, and allows this device to access them.
     ///
     /// # Safety
-    /// The place is inside and has nothing mapped.
+    /// The place lies inside the reservation and has nothing mapped.
     pub(crate) unsafe fn map(
         &self,
         offset: usize,
@@ -286,7 +290,7 @@ impl Reservation {
         let driver = self.gpu.driver();
         let start = self.address(offset);
         let _current = self.gpu.enter()?;
-        // SAFETY: promised by the caller; the new mapping is not in use yet.
+        // SAFETY: promised by the caller. The new mapping is not in use yet.
         unsafe {
             driver.map(start, len, memory.allocation(), memory_offset)?;
             let set = driver.set_access(start, len, self.gpu.handle(), access);
@@ -299,7 +303,7 @@ impl Reservation {
         }
     }
 
-    /// Lets the other devices of this process that can do so access the mapped memory.
+    /// Allows the other devices of this process that can reach the memory to access it.
     pub(crate) fn open_to_peers(&self, offset: usize, len: usize, access: Access) {
         let gpu = &self.gpu;
         if gpu.peer_devices().is_empty() {
@@ -310,7 +314,8 @@ impl Reservation {
         };
         for peer in gpu.peer_devices() {
             let start = self.address(offset);
-            // SAFETY: mapped at once, and no code of this process uses it from there yet.
+            // SAFETY: this was just mapped, and no code of this process uses it from that device
+            // yet.
             let set = unsafe { gpu.driver().set_access(start, len, *peer, access) };
             if let Err(error) = set {
                 tracing::debug!(%error, "another device can't access this memory");
@@ -322,7 +327,7 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.gpu.release("reserved addresses", |driver| {
-            // SAFETY: reserved by us and dropped once, with nothing mapped.
+            // SAFETY: reserved by this object and freed once, with nothing mapped.
             unsafe { driver.free_addresses(self.address(0), self.len) }
         });
     }
@@ -335,12 +340,12 @@ pub(crate) struct CudaSegment {
 }
 
 impl CudaSegment {
-    /// Allocates memory of a device and maps it, for the devices of this process that reach it.
+    /// Allocates memory of a device and maps it, for the devices of this process that can reach it.
     pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         Self::map_new(CudaPhysical::create(gpu, len)?)
     }
 
-    /// Maps new memory, for the devices of this process that reach it.
+    /// Maps new memory, for the devices of this process that can reach it.
     pub(crate) fn map_new(memory: CudaPhysical) -> Result<Self> {
         let segment = Self::map(memory, Access::ReadWrite)?;
         let reservation = &segment.reservation;
@@ -348,12 +353,12 @@ impl CudaSegment {
         Ok(segment)
     }
 
-    /// Maps all of some memory, which need not be the same device's.
+    /// Maps all of some memory, which may belong to another device.
     pub(crate) fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
         let len = memory.len;
         let align = memory.gpu.info().granularity.max(HUGE_PAGE);
         let reservation = Reservation::new(&memory.gpu, 0, len, align)?;
-        // SAFETY: the addresses were reserved for this a moment ago.
+        // SAFETY: the addresses were reserved for this above.
         unsafe { reservation.map(0, &memory, 0, len, access)? };
         Ok(Self {
             reservation,
@@ -366,7 +371,8 @@ impl Drop for CudaSegment {
     fn drop(&mut self) {
         let reservation = &self.reservation;
         reservation.gpu.release("device memory", |driver| {
-            // SAFETY: mapped like this when it was made. Commands keep the segments they use.
+            // SAFETY: mapped like this when the segment was created. Commands keep the segments
+            // they use.
             unsafe { driver.unmap(reservation.address(0), reservation.len) }
         });
     }
@@ -396,7 +402,7 @@ impl Segment for CudaSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // All of it is there, in the pages that the device likes best.
+        // All of it is committed, in the best pages for the device.
     }
 
     fn release_finished(&self) {

@@ -1,12 +1,13 @@
 //! External memory: memory that the program allocated with the driver itself.
 //!
-//! Memory made with virtual memory management has a descriptor like ours. Other allocations only
-//! have a *legacy IPC handle*: 64 bytes with which another process maps all of the allocation,
-//! without keeping it. It crosses as it is, with a number by which only the exporter's process knows the
-//! allocation.
+//! Memory from virtual memory management has a descriptor, like this library's own memory. Other
+//! allocations have only a *legacy IPC handle* of 64 bytes. Another process can map the whole
+//! allocation with it, but the handle does not keep the allocation alive. The handle is sent
+//! unchanged, with a number by which only the exporter's process knows the allocation.
 //!
-//! One range of addresses may have many allocations beneath it, mapped side by side, as torch's expandable
-//! segments have. They are shared as pieces: those that the range touches, as they are now.
+//! One range of addresses may contain many allocations that are mapped side by side, as in torch's
+//! expandable segments. They are shared as pieces: the allocations that the range touches at the
+//! time of sharing.
 
 use super::device_memory::CudaPhysical;
 use crate::error::{Error, Result};
@@ -24,11 +25,11 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::{Arc, Weak};
 
-/// Bytes of the number that tells an allocation of this process from all others.
+/// Length in bytes of the random number that identifies an allocation of this process.
 const NUMBER_BYTES: usize = 16;
 
-/// Returns the allocations of the program that each range lies in, an address and a length, and their
-/// offset there. Ranges in allocations that lie side by side have one segment.
+/// Returns, for each range, the allocation of the program that contains it, and the range's offset
+/// there. A range is an address and a length. Ranges in adjacent allocations share one segment.
 pub(crate) fn adopt(
     gpu: &Arc<Gpu>,
     ranges: &[(usize, usize)],
@@ -62,8 +63,8 @@ pub(crate) fn adopt(
     Ok(ranges.iter().map(place).collect())
 }
 
-/// Looks at the allocations of the program that `len` bytes at `address` lie in, and adds those that are
-/// not known yet.
+/// Looks up the program's allocations that contain `len` bytes at `address`, and adds those that
+/// are not known yet.
 fn look_along(
     gpu: &Arc<Gpu>,
     known: &mut BTreeMap<usize, Found>,
@@ -72,7 +73,7 @@ fn look_along(
 ) -> Result<()> {
     let end = address
         .checked_add(len)
-        .ok_or_else(|| Error::invalid("the bytes end beyond all memory"))?;
+        .ok_or_else(|| Error::invalid("the end of the bytes is beyond the address space"))?;
     let mut next = address;
     while next < end {
         let before = known.range(..=next).next_back();
@@ -93,7 +94,7 @@ fn look_along(
     Ok(())
 }
 
-/// Looks at the allocation at an address, of memory that begins at `start`.
+/// Looks up the allocation at an address, for memory that begins at `start`.
 fn look_at(gpu: &Arc<Gpu>, address: usize, start: usize) -> Result<Found> {
     let found = gpu.driver().look_at(address as DeviceAddress)?;
     let found = found.ok_or_else(|| match address == start {
@@ -107,22 +108,22 @@ fn look_at(gpu: &Arc<Gpu>, address: usize, start: usize) -> Result<Found> {
     found.check_shareable()?;
     if found.device != gpu.handle().number() {
         return Err(Error::invalid(format!(
-            "the memory at {address:#x} is another device's than {}",
+            "the memory at {address:#x} belongs to another device than {}",
             gpu.info().name
         )));
     }
     Ok(found)
 }
 
-/// Adopts allocations that lie side by side; only one if it has a legacy IPC handle. The device's context
-/// is current.
+/// Adopts adjacent allocations. There is only one if it has a legacy IPC handle. The device's
+/// context is current.
 fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn Segment>> {
     let start = address_of(run[0].start)?;
     if let [found] = run {
         return match found.has_legacy_handle {
             true => Ok(LegacyExport::adopt(gpu, *found, start)?),
             false => {
-                // Its mapping is the program's; the memory itself is kept.
+                // The mapping belongs to the program. This library keeps only the memory itself.
                 let memory = retain(gpu, *found)?;
                 Ok(Arc::new(AddressSegment { start, memory }))
             }
@@ -132,7 +133,7 @@ fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn Segment>> {
         .iter()
         .map(|found| retain(gpu, *found))
         .collect::<Result<Vec<_>>>()?;
-    // Who shares the same memory again shares what importers have mapped already.
+    // If the same memory is shared again, importers have already mapped the existing set.
     let known: Vec<_> = SETS.lock().iter().filter_map(Weak::upgrade).collect();
     if let Some(set) = known
         .iter()
@@ -157,11 +158,11 @@ fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn Segment>> {
     Ok(set)
 }
 
-/// Memory of many allocations that was adopted in this process.
+/// The adopted memory of this process that consists of several allocations.
 static SETS: Mutex<Vec<Weak<AddressSegment<PiecedMemory>>>> = Mutex::new(Vec::new());
 
 impl AddressSegment<PiecedMemory> {
-    /// Returns whether it consists of the same allocations as other memory.
+    /// Returns whether this memory consists of the same allocations as `pieces`.
     fn is_of(&self, pieces: &[CudaPhysical]) -> bool {
         let own = self.memory.0.pieces();
         let is_same = |(own, other): (&Piece, &CudaPhysical)| {
@@ -176,7 +177,7 @@ impl AddressSegment<PiecedMemory> {
     }
 }
 
-/// Returns the allocation of the program that an address lies in, if it is this device's.
+/// Returns the program's allocation at an address, if it belongs to this device.
 pub(crate) fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
     let _current = gpu.enter()?;
     let found = gpu.driver().look_at(address as DeviceAddress)?;
@@ -195,7 +196,7 @@ fn address_of(start: DeviceAddress) -> Result<Address> {
         .ok_or_else(|| Error::invalid("there is no memory at address 0"))
 }
 
-/// Memory of which only the address is known here. The source knows how to share it.
+/// Memory of which this type knows only the address. `memory` knows how to share it.
 struct AddressSegment<S> {
     start: Address,
     memory: S,
@@ -243,11 +244,11 @@ impl<S: Shared> Segment for AddressSegment<S> {
     }
 }
 
-/// Takes a reference to memory that has a descriptor. The device's context is current.
+/// Returns a reference to memory that has a descriptor. The device's context is current.
 fn retain(gpu: &Arc<Gpu>, found: Found) -> Result<CudaPhysical> {
     let allocation = gpu.driver().retain_memory(found.start).map_err(|error| {
         Error::Unsupported(format!(
-            "the driver can't share this memory, perhaps since it comes from one of its pools \
+            "the driver can't share this memory, perhaps because it comes from one of its pools \
              ({error})"
         ))
     })?;
@@ -261,7 +262,8 @@ struct LegacyExport {
     number: [u8; NUMBER_BYTES],
 }
 
-/// Memory adopted in this process, where the driver doesn't open this process's own handles.
+/// The adopted memory of this process with legacy handles. It is needed because the driver does not
+/// open this process's own handles.
 static ADOPTED: Mutex<Vec<Weak<AddressSegment<LegacyExport>>>> = Mutex::new(Vec::new());
 
 impl LegacyExport {
@@ -280,7 +282,7 @@ impl LegacyExport {
         };
         let segment = Arc::new(AddressSegment { start, memory });
         let mut adopted = ADOPTED.lock();
-        // Only before it would grow, so that the cost of looking spreads.
+        // Searching only when the list would otherwise grow spreads the cost.
         if adopted.len() == adopted.capacity() {
             adopted.retain(|segment| segment.strong_count() > 0);
         }
@@ -308,10 +310,10 @@ impl Shared for LegacyExport {
     }
 }
 
-/// Bytes of a legacy IPC handle.
+/// Length in bytes of a legacy IPC handle.
 const LEGACY_BYTES: usize = size_of::<LegacyHandle>();
 
-/// Maps memory of another process. `handle` and `len` are the exporter's word.
+/// Maps memory of another process. The exporter claims `handle` and `len`.
 pub(crate) fn open_legacy(
     gpu: &Arc<Gpu>,
     handle: &BackendBlob,
@@ -333,7 +335,7 @@ pub(crate) fn open_legacy(
     if let Some(own) = adopted.into_iter().find(is_it) {
         return Ok(own);
     }
-    // An allocation can be opened in one context of a process only.
+    // An allocation can be opened in only one context of a process.
     let gpu = gpu.primary();
     let _current = gpu.enter()?;
     let start = gpu.driver().open_legacy(handle)?;
@@ -353,7 +355,7 @@ pub(crate) fn open_legacy(
     Ok(Arc::new(AddressSegment { start, memory }))
 }
 
-/// Memory with a legacy IPC handle, of another process.
+/// Memory of another process with a legacy IPC handle.
 struct LegacyImport {
     gpu: Arc<Gpu>,
     start: DeviceAddress,
@@ -364,12 +366,13 @@ impl Drop for LegacyImport {
     fn drop(&mut self) {
         let (gpu, start) = (Arc::clone(&self.gpu), self.start);
         let scheduler = Arc::clone(gpu.scheduler());
-        // As soon as can be: its owner may free it then. But the thread that drops this may be a
-        // scheduler's, and the driver may wait for a stream.
+        // The memory is closed as soon as possible, because its owner may free it afterwards. It is
+        // closed on another thread, because this drop may run on a scheduler thread, and the driver
+        // may wait for a stream.
         scheduler.call(Urgency::AtOnce, 0, move || {
             gpu.release("memory of another process", |driver| {
-                // SAFETY: opened when this was made; the driver counts. Commands keep the segments
-                // they use.
+                // SAFETY: opened when this object was created. The driver counts opens, and
+                // commands keep the segments they use.
                 unsafe { driver.close_legacy(start) }
             });
         });

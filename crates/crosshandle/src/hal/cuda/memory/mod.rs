@@ -29,7 +29,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// Returns new memory of a kind, mapped.
+/// Allocates memory of a kind and maps it.
 pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
     match kind {
         MemoryKind::Device => Ok(Arc::new(CudaSegment::create(gpu, len)?)),
@@ -41,7 +41,7 @@ pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc
     }
 }
 
-/// Maps memory of another process, of whichever kind.
+/// Maps memory of another process, of any kind.
 pub(super) fn import(
     gpu: &Arc<Gpu>,
     file: &OwnedFd,
@@ -57,7 +57,8 @@ pub(super) fn import(
     Ok(Arc::new(CudaSegment::map(memory, access)?))
 }
 
-/// Returns new device memory of at least `len` bytes, mapped, and the driver's handle of it for the fabric.
+/// Allocates and maps at least `len` bytes of device memory, and returns the driver's handle of it
+/// for the fabric.
 pub(super) fn create_for_fabric(
     gpu: &Arc<Gpu>,
     len: usize,
@@ -76,27 +77,29 @@ pub(super) fn import_from_fabric(
     Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
 }
 
-/// Bytes from one word to the next: a cache line.
+/// Distance between two words in bytes: a cache line.
 const WORD_STEP: usize = 64;
 
-/// Makes sure that there are unused words of this process, so that none has to be made while a
-/// queue is locked.
+/// Ensures that unused words of this process exist, so that none has to be created while a queue is
+/// locked.
 pub(super) fn reserve_words(gpu: &Arc<Gpu>) -> Result<()> {
     if ProcessWord::count_free() < WORDS_RESERVED {
         let page = create(gpu.primary(), MemoryKind::Host, WORD_PAGE_BYTES)?;
         let start = page.start();
-        // For as long as the process lives.
+        // The page is kept until the process ends.
         std::mem::forget(page);
         ProcessWord::add((0..WORD_PAGE_BYTES).step_by(WORD_STEP).map(|offset| {
-            // SAFETY: in the page, aligned, zeroed, never unmapped, and only ever accessed as this.
+            // SAFETY: the word lies in the page, is aligned and zeroed, is never unmapped, and is
+            // only accessed with this type.
             unsafe { &*start.offset(offset).pointer().as_ptr().cast::<AtomicU32>() }
         }));
     }
     Ok(())
 }
 
-/// Takes a word of this process. After [`reserve_words`] one is there, unless other threads have taken
-/// them all since; then a page is registered, which waits for no stream (measured).
+/// Takes a word of this process. After [`reserve_words`] there is one, unless other threads have
+/// taken all words in the meantime. Then a page is registered, which waits for no stream
+/// (measured).
 pub(super) fn take_word(gpu: &Arc<Gpu>) -> Result<ProcessWord> {
     loop {
         if let Some(word) = ProcessWord::take() {

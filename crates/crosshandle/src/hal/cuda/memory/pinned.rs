@@ -1,4 +1,4 @@
-//! Host memory that GPUs access: registered with the driver.
+//! Host memory that is registered with the driver, so that GPUs can access it.
 
 use crate::error::{Error, Result};
 use crate::hal::Segment;
@@ -14,15 +14,15 @@ use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Pinned host memory that all GPUs access at the address at which the host does. On drop it is
-/// unregistered when no stream waits, and unmapped after that.
+/// Pinned host memory that all GPUs access at the same address as the host. After the drop, it is
+/// unregistered when no stream waits, and then unmapped.
 pub(super) struct PinnedSegment {
-    /// `None` only while it is being dropped.
+    /// `None` only during the drop.
     registered: Option<Registered<HostSegment>>,
     len: usize,
 }
 
-/// Host memory, registered with the driver until drop, and its mapping.
+/// Host memory that is registered with the driver until the drop, and its mapping.
 struct Registered<T> {
     gpu: Arc<Gpu>,
     start: Address,
@@ -33,7 +33,8 @@ impl<T: Send + 'static> Registered<T> {
     /// Registers whole pages.
     ///
     /// # Safety
-    /// `memory` keeps them mapped, for as long as this lives, and they may be accessed as said.
+    /// `memory` keeps the pages mapped as long as the result lives, and the pages permit the given
+    /// access.
     unsafe fn new(
         gpu: &Arc<Gpu>,
         start: NonNull<u8>,
@@ -42,7 +43,7 @@ impl<T: Send + 'static> Registered<T> {
         memory: T,
     ) -> Result<Self> {
         let _current = gpu.enter()?;
-        // SAFETY: promised by the caller; `drop` unregisters them before they go.
+        // SAFETY: promised by the caller. `drop` unregisters the pages before they are unmapped.
         let register = || unsafe { gpu.driver().register_host(start, len, access) };
         let address = match register() {
             Err(Error::OutOfMemory { .. }) => {
@@ -59,15 +60,15 @@ impl<T: Send + 'static> Registered<T> {
         if address != start.addr().get() as DeviceAddress {
             registered.release_later(len);
             return Err(Error::Unsupported(format!(
-                "{} sees host memory at other addresses than the host does",
+                "{} accesses host memory at other addresses than the host",
                 gpu.info().name
             )));
         }
         Ok(registered)
     }
 
-    /// Unregisters `len` bytes when no stream waits, and waits a while for that if no stream waits
-    /// now.
+    /// Unregisters `len` bytes when no stream waits. If no stream waits now, this call waits a
+    /// while for that.
     fn release(self, len: usize) {
         let scheduler = Arc::clone(self.gpu.scheduler());
         scheduler.call(Urgency::WhenQuiet, len, move || drop(self));
@@ -83,8 +84,8 @@ impl<T: Send + 'static> Registered<T> {
 impl<T> Drop for Registered<T> {
     fn drop(&mut self) {
         self.gpu.release("pinned memory", |driver| {
-            // SAFETY: registered when this was made. Commands keep the memory that they use, and
-            // events are open until the device is past them.
+            // SAFETY: registered when this object was created. Commands keep the memory that they
+            // use, and events stay open until the device has finished with them.
             unsafe { driver.unregister_host(self.start.pointer()) };
             Ok(())
         });
@@ -95,13 +96,14 @@ impl PinnedSegment {
     pub(super) fn register(gpu: &Arc<Gpu>, memory: HostSegment, access: Access) -> Result<Self> {
         let start = memory.start();
         let len = memory.len();
-        // All pages come into being now, and pinned ones can't be gathered later.
+        // All pages are committed now, and pinned pages cannot be merged into larger ones later.
         if access == Access::ReadWrite {
             memory.populate(0, len);
         }
-        // Where a context of the program's ends no registration does, which may last longer.
+        // A registration ends with its context. The primary context is used because memory may
+        // outlive a context of the program.
         let gpu = gpu.primary();
-        // SAFETY: whole pages, which their mapping keeps.
+        // SAFETY: these are whole pages, which their mapping keeps.
         let registered = unsafe { Registered::new(gpu, start.pointer(), len, access, memory)? };
         Ok(Self {
             registered: Some(registered),
@@ -143,7 +145,7 @@ impl Segment for PinnedSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // Done before the pages were pinned.
+        // The pages were populated before they were pinned.
     }
 
     fn release_finished(&self) {
@@ -162,9 +164,9 @@ impl Pinner for Arc<Gpu> {
 
     unsafe fn pin(&self, start: NonNull<u8>, len: usize, mapping: &Arc<Mapping>) -> Result<Pin> {
         let mapping = Arc::clone(mapping);
-        // One registration serves all contexts, whichever of them go.
+        // One registration is used by all contexts, whichever of them end.
         let gpu = self.primary();
-        // SAFETY: the caller promises that these are pages of the mapping.
+        // SAFETY: the caller promises that these pages belong to the mapping.
         let registered = unsafe { Registered::new(gpu, start, len, Access::ReadWrite, mapping)? };
         Ok(Box::new(PinnedWords(Some(registered), len)))
     }

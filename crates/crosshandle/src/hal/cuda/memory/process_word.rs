@@ -1,4 +1,4 @@
-//! Words of this process that its devices write and compare; no other process sees them.
+//! Words of this process that its devices write and compare. No other process can access them.
 
 use crate::hal::cuda::driver::DeviceAddress;
 use crate::sync::Mutex;
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Words that are not in use.
 static FREE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// A word between a stream and this process. One side writes numbers to it, each one more than the
-/// one before; the other side waits for a number.
+/// A word between a stream and this process. One side writes increasing numbers to it, each one
+/// more than the one before. The other side waits for a number.
 pub(crate) struct ProcessWord {
     word: &'static AtomicU32,
 }
@@ -24,19 +24,19 @@ impl ProcessWord {
         FREE.lock().len()
     }
 
-    /// Adds words that devices can access for as long as the process lives.
+    /// Adds words that devices can access until the process ends.
     pub(super) fn add(words: impl IntoIterator<Item = &'static AtomicU32>) {
         FREE.lock().extend(words);
     }
 
-    /// Returns the number that was written last. Everything that its writer did before that is visible
-    /// then.
+    /// Returns the number that was written last. Everything that its writer did before the write is
+    /// visible to the caller.
     #[inline]
     pub(crate) fn read(&self) -> u32 {
         self.word.load(Ordering::Acquire)
     }
 
-    /// Returns whether this number was written, or a later one.
+    /// Returns whether this number or a later one was written.
     #[inline]
     pub(crate) fn has_reached(&self, number: u32) -> bool {
         self.read().wrapping_sub(number) as i32 >= 0
@@ -52,7 +52,7 @@ impl ProcessWord {
 }
 
 impl Drop for ProcessWord {
-    /// By now the stream is past all that uses it.
+    /// The stream has finished everything that uses the word.
     fn drop(&mut self) {
         FREE.lock().push(self.word);
     }

@@ -13,17 +13,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Addresses into which physical memory is mapped.
+/// Reserved addresses into which physical memory is mapped.
 pub(crate) struct CudaRange {
     reservation: Reservation,
-    /// Lengths of the mappings, by offset: the driver unmaps only whole mappings.
+    /// The lengths of the mappings by offset, because the driver unmaps only whole mappings.
     mapped: Mutex<BTreeMap<usize, usize>>,
-    /// All of the range has pieces, which are unmapped together.
+    /// Whether all of the range has pieces. They are unmapped together.
     is_open: AtomicBool,
 }
 
 impl CudaRange {
-    /// Reserves addresses: from `wish` on if those are free; 0 for no wish.
+    /// Reserves addresses, at `wish` if that is not 0 and those addresses are free.
     pub(crate) fn reserve(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
         Ok(Self {
             reservation: Reservation::new(gpu, wish, len, align)?,
@@ -54,7 +54,7 @@ impl AddressRange for CudaRange {
         let memory = memory.downcast_ref::<CudaPhysical>().ok_or_else(|| {
             Error::invalid("only physical memory of a CUDA device can be mapped here")
         })?;
-        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        // SAFETY: the caller checked that the place lies inside the range and has nothing mapped.
         unsafe {
             self.reservation
                 .map(offset, memory, memory_offset, len, access)?;
@@ -79,7 +79,7 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let start = self.reservation.address(offset);
         let _current = gpu.enter()?;
-        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        // SAFETY: the caller checked that the place lies inside the range and has nothing mapped.
         unsafe {
             gpu.driver()
                 .map(start, len, memory.allocation(), memory_offset)?;
@@ -92,7 +92,7 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let (start, len) = (self.reservation.address(0), self.reservation.len());
         let _current = gpu.enter()?;
-        // SAFETY: everything there was placed, and nothing uses it yet.
+        // SAFETY: pieces were placed everywhere, and nothing uses them yet.
         unsafe { gpu.driver().set_access(start, len, gpu.handle(), access)? };
         self.is_open.store(true, Ordering::Relaxed);
         Ok(())
@@ -114,8 +114,8 @@ impl AddressRange for CudaRange {
     fn unmap(&self, offset: usize, len: usize) -> Result<()> {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
-        // SAFETY: the caller checked that exactly this was mapped; that no command uses it any
-        // more is the promise of the caller that got a range of it.
+        // SAFETY: the caller checked that exactly this was mapped. The code that obtained a view of
+        // the range promised that no command uses it any more.
         unsafe { gpu.driver().unmap(self.reservation.address(offset), len)? };
         self.mapped.lock().remove(&offset);
         Ok(())
@@ -125,7 +125,7 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
         let start = self.reservation.address(offset);
-        // SAFETY: as for unmapping.
+        // SAFETY: as in `unmap`.
         unsafe {
             gpu.driver().set_access(start, len, gpu.handle(), access)?;
         }
@@ -140,14 +140,14 @@ impl Drop for CudaRange {
         if *self.is_open.get_mut() {
             let (start, len) = (self.reservation.address(0), self.reservation.len());
             self.reservation.gpu().release("mapped pieces", |driver| {
-                // SAFETY: mapped like this, without gaps; as for unmapping.
+                // SAFETY: mapped like this, without gaps. Otherwise as in `unmap`.
                 unsafe { driver.unmap(start, len) }
             });
             return;
         }
         for (offset, len) in mapped {
             self.reservation.gpu().release("a mapping", |driver| {
-                // SAFETY: mapped like this; as for unmapping.
+                // SAFETY: mapped like this. Otherwise as in `unmap`.
                 unsafe { driver.unmap(self.reservation.address(offset), len) }
             });
         }

@@ -1,4 +1,4 @@
-//! Host memory that devices copy from, for a moment.
+//! Host memory for short-lived data that devices copy from.
 
 use crate::error::Result;
 use crate::hal::Segment;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 static FREE: Mutex<Vec<Arc<dyn Segment>>> = Mutex::new(Vec::new());
 
-/// A copy of some bytes, until drop: by then the device has read it.
+/// A copy of some bytes. When it is dropped, the device has read it.
 pub(crate) struct Staging {
     segment: Option<Arc<dyn Segment>>,
 }

@@ -1,29 +1,36 @@
 //! Queues: one stream, or several if the queue is out of order.
 //!
-//! # The way of a command
-//! - *Prepared*: before the queue is locked, the submitter makes everything whose making may wait
-//!   for streams or for memory: words that devices can access, memory in between, a hold-off of
-//!   calls that need quiet.
-//! - *Pending*: the driver does not have it, since its stream is full or must not wait now. Its signal
-//!   has a number. The scheduler's thread, the end of a host function and every later call offer it to
-//!   a stream again. In order, all that comes later is pending too.
-//! - *In flight*: the driver has it. The queue keeps what it uses until a *fence*, which the device
-//!   writes after every few commands, or the driver says that the stream is past it.
-//! - *Finished*: what it used is dropped without a lock, on the submitter's thread or in the background.
-//! - *Skipped*, if what it waits for has failed, or *refused*, if the driver refuses it: its signal
-//!   fails, and the rest is dropped as above.
+//! # States of a command
+//! - *Prepared*: before the queue is locked, the submitter creates everything whose creation may
+//!   wait for streams or for memory. These are words that devices can access, staging memory, and a
+//!   hold-off of quiet calls.
+//! - *Pending*: the driver does not have the command, because its stream is full or must not wait
+//!   now. Its signal has a number. The scheduler's thread, the end of a host function and every
+//!   later call offer the command to a stream again. In an in-order queue, all later commands are
+//!   pending too.
+//! - *In flight*: the driver has the command. The queue keeps what the command uses until the
+//!   stream has passed it. The queue learns this from a *fence*, which the device writes after
+//!   every few commands, or from the driver.
+//! - *Finished*: what the command used is dropped without a lock, on the submitter's thread or in
+//!   the background.
+//! - *Skipped*, if a signal that it waits for has failed, or *refused*, if the driver refuses it.
+//!   The command's signal fails, and the rest is dropped as above.
 //!
-//! A command that calls the host is in flight in three steps: the driver *announces* it in the order of
-//! the stream, a background thread runs it, and a word that the stream waits for lets it go on.
+//! A command that calls the host is in flight in three steps. The driver *announces* it in the
+//! order of the stream, a background thread runs it, and a word that the stream waits for lets the
+//! stream continue.
 //!
 //! # States of a queue
-//! *Idle* → (submit) → *watched*: the scheduler keeps the queue and tends it → (nothing is left) → *idle*.
-//! *Broken*: the device has stopped; all signals have failed, and so does every later call. *Shared*: the
-//! program submits to the first stream too, so nothing is pending any more.
+//! - *Idle* → (submit) → *watched*: the scheduler keeps the queue and tends it → (nothing is left)
+//!   → *idle*.
+//! - *Broken*: the device has stopped. All signals have failed, and every later call fails too.
+//! - *Shared*: the program submits to the first stream too, so no command is pending any more.
 //!
-//! [`graph`] has graphs of the driver; a run of one is in flight like any other command.
+//! The module [`graph`] contains the driver's graphs. A run of a graph is in flight like any other
+//! command.
 //!
-//! [`scheduler`](super::scheduler) describes the states of a stream, and the order of the locks.
+//! The module [`scheduler`](super::scheduler) describes the states of a stream and the order of the
+//! locks.
 
 pub(super) mod graph;
 mod host_function;

@@ -1,9 +1,10 @@
-//! Runs of own signals: the signals that a stream writes itself, so that it need not wait for them.
+//! Runs of own signals, which are signals that a stream writes itself, so that it need not wait for
+//! them.
 
 use crate::hal::cuda::tuning::OWN_SIGNAL_EVENTS;
 use std::sync::{Arc, Weak};
 
-/// Signals of one event, without a gap, that the stream writes.
+/// Consecutive signals of one event that the stream writes.
 struct Run<E> {
     event: Weak<E>,
     first: u64,
@@ -13,7 +14,7 @@ struct Run<E> {
 /// The latest run of each of a few events.
 pub(super) struct OwnSignals<E> {
     runs: Vec<Run<E>>,
-    /// The run to forget next.
+    /// The run that is forgotten next.
     oldest: usize,
 }
 
@@ -27,12 +28,13 @@ impl<E> OwnSignals<E> {
 
     fn find(&self, event: &Arc<E>) -> Option<usize> {
         let address = Arc::as_ptr(event);
-        // A weak reference keeps the address from being another event's.
+        // The weak reference ensures that no other event has this address.
         let mut runs = self.runs.iter();
         runs.position(|run| Weak::as_ptr(&run.event) == address)
     }
 
-    /// Notes that the stream will write a signal. Returns whether it writes `previous` before that.
+    /// Notes that the stream will write a signal. Returns whether the stream writes `previous`
+    /// before it.
     pub(super) fn note(&mut self, event: &Arc<E>, number: u64, previous: Option<u64>) -> bool {
         let fresh = |event| Run {
             event,
@@ -51,14 +53,14 @@ impl<E> OwnSignals<E> {
         };
         let run = &mut self.runs[index];
         if run.last + 1 != number {
-            // Another stream or thread signals in between.
+            // Another stream or thread submitted a signal in between.
             run.first = number;
         }
         run.last = number;
         previous.is_some_and(|previous| previous >= run.first)
     }
 
-    /// Forgets an event, of which a signal was not written after all.
+    /// Forgets an event if one of its signals was not written after all.
     pub(super) fn forget(&mut self, event: &Arc<E>) {
         if let Some(index) = self.find(event) {
             self.runs.swap_remove(index);
@@ -66,7 +68,7 @@ impl<E> OwnSignals<E> {
         }
     }
 
-    /// Returns whether the stream writes the `count` latest signals of an event, as far as it knows.
+    /// Returns whether the stream is known to write the `count` latest signals of an event.
     pub(super) fn has(&self, event: &Arc<E>, count: u64) -> bool {
         self.find(event).is_some_and(|index| {
             let run = &self.runs[index];

@@ -1,8 +1,9 @@
-//! Deferred drops of objects that commands used. They may be the program's, and such a drop may do
-//! anything, such as wait for a queue or for another process.
+//! Deferred drops of objects that commands used. An object may belong to the program, and its drop
+//! may then do anything, such as wait for a queue or for another process.
 //!
-//! The program's threads drop these objects themselves. Threads that queues depend on hand them to
-//! the background service, where a drop that waits for another drop does not hold that one up.
+//! The program's threads drop these objects themselves. Threads that queues depend on hand the
+//! objects to the background service. There, a drop that waits for another drop does not delay that
+//! drop.
 
 use crate::hal::common::user_code;
 use crate::hal::cuda::driver;
@@ -11,11 +12,12 @@ use std::any::Any;
 use std::cell::Cell;
 
 thread_local! {
-    /// Whether queues depend on this thread, so that it drops nothing of the program's.
+    /// Whether queues depend on this thread, so that it must not drop objects of the program.
     static HANDS_OVER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a function on a thread that queues depend on: values that it drops or defers are dropped elsewhere.
+/// Runs a function on a thread that queues depend on. Values that the function passes to
+/// [`drop_or_defer`] are dropped on another thread.
 pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
     let before = HANDS_OVER.replace(true);
     let result = function();
@@ -23,15 +25,15 @@ pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Drops values, here or in the background. The caller holds no lock.
+/// Drops values on this thread or in the background. The caller holds no lock.
 pub(crate) fn drop_or_defer<T: Any + Send>(values: impl IntoIterator<Item = T>) {
     if !HANDS_OVER.get() {
         values.into_iter().for_each(user_code::drop_contained);
         return;
     }
     for value in values {
-        // One job for each value, so that a drop which waits for another one gets it; a bounded number
-        // of threads, since a whole queue's commands may end at once.
+        // Each value gets its own job, so that a drop can wait for another drop. The number of
+        // threads is limited, because all commands of a queue may end at the same time.
         driver_jobs::run(move || {
             driver::ignore_captures();
             user_code::drop_contained(value);
@@ -47,7 +49,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    /// Waits for another value to be dropped when it is dropped, and tells when it was.
+    /// Its drop waits until another value is dropped, and then reports whether that happened.
     struct Waits(Receiver<()>, Sender<bool>);
 
     impl Drop for Waits {
@@ -66,7 +68,7 @@ mod tests {
         handing_over(|| {
             let one = Waits(waits, ended.clone());
             drop_or_defer([Box::new(one) as Thing, Box::new(Waits(others, ended))]);
-            // Dropped after those that wait for it, and so to be dropped by another thread.
+            // This value is dropped after those that wait for it, so another thread must drop it.
             drop_or_defer([Box::new(dropped) as Thing]);
         });
         assert_eq!(ends.recv_timeout(SOON / 2), Ok(true));

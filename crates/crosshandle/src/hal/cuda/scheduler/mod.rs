@@ -1,56 +1,62 @@
-//! The scheduler of one of the driver's contexts: it knows what every stream of the context waits
-//! for, and has one thread that looks after queues with commands in flight.
+//! The scheduler of one driver context. It knows what every stream of the context waits for, and
+//! has one thread that tends queues with commands in flight.
 //!
 //! # What it decides
-//! A stream that waits holds up others of its context, by the driver's rules (measured, see
-//! `docs/cuda.md`). It occupies one of a few connections to the device; when all of those are
-//! taken, streams that could run come behind ones that wait. Also, some calls of the driver return
-//! only when no stream waits. So only so many streams may wait at a time, commands beyond that stay
-//! *pending* in their queues ([`admission`]), and such calls are *deferred* ([`deferred_call`]).
+//! A stream that waits delays other streams of its context, by the driver's rules (measured, see
+//! `docs/cuda.md`). It occupies one of a few connections to the device. When all connections are
+//! taken, streams that could run queue behind streams that wait. Also, some driver calls return
+//! only when no stream waits. The scheduler therefore limits the number of streams that wait.
+//! Further commands stay *pending* in their queues ([`admission`]), and such driver calls are
+//! *deferred* ([`deferred_call`]).
 //!
 //! # States of a stream, as the scheduler sees it
-//! - *Idle*: nothing is in flight. `StreamWaits::begin` makes it busy, or refuses if the connections
-//!   are taken and a stream waits.
+//! - *Idle*: nothing is in flight. `StreamWaits::begin` makes the stream busy, or refuses if the
+//!   connections are taken and a stream waits.
 //! - *Busy*: commands are in flight, and none of them waits for something that has not happened.
-//!   `StreamWaits::end` makes it idle; an admitted wait makes it waiting.
-//! - *Waiting*: the driver was given a wait that is not over. It is busy again once all of its
-//!   waits are over. No notice tells that: a thread that looks at the list sees it.
+//!   `StreamWaits::end` makes the stream idle, and an admitted wait makes it waiting.
+//! - *Waiting*: the driver was given a wait that is not over. The stream is busy again once all its
+//!   waits are over. There is no notification: a thread that checks the list detects it.
 //!
 //! # States of the deferred calls
-//! - *None*, or *due*: a stream waits, or a submitter holds quiet calls off. The scheduler's thread looks
-//!   again after 1 to 50 ms.
+//! - *None*, or *due*: a stream waits, or a submitter holds off quiet calls. The scheduler's thread
+//!   checks again after 1 to 50 ms.
 //! - *Requested*: a background thread was requested.
-//! - *Running, quiet*: no stream waited when the call began, so none begins to wait until it returns.
-//! - *Running, beside streams*: an urgent call; streams may begin to wait.
-//! - *Stuck*: the call takes longer than it can explain. Streams may begin to wait again, since it may
-//!   wait for a stream of the program that waits for one of ours.
+//! - *Running, quiet*: no stream waited when the call began, so no stream begins to wait until it
+//!   returns.
+//! - *Running, beside streams*: the call is urgent, and streams may begin to wait.
+//! - *Stuck*: the call takes longer than its size explains. Streams may begin to wait again,
+//!   because the call may wait for a stream of the program that waits for a stream of this library.
 //!
-//! If too many bytes are due, or a thread waits for room, the calls *press*: then, too, no stream
-//! begins to wait.
+//! If too many bytes are due, or if a thread waits for room, the calls *press*. In this state, too,
+//! no stream begins to wait.
 //!
 //! # States of the thread
-//! *None* → (a queue becomes busy, a call is deferred) → *idle* (2 s, then it ends) ⇄ *tending* (looks at all
-//! busy queues every 50 ms; every 4 ms after somebody has dropped memory that a command used) ⇄ *feeding* (commands are pending: it offers them to their streams every
-//! 10 µs to 1 ms).
+//! *None* → (a queue becomes busy, or a call is deferred) → *idle* ⇄ *tending* ⇄ *feeding*.
+//! - *Idle*: the thread ends after 2 s.
+//! - *Tending*: the thread checks all busy queues every 50 ms. It checks them every 4 ms after the
+//!   program has dropped memory that a command used.
+//! - *Feeding*: commands are pending, and the thread offers them to their streams every 10 µs to 1
+//!   ms.
 //!
 //! # Which thread does what
 //! - Submitters hand commands to the driver, or leave them pending.
-//! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It calls nothing of the driver that
-//!   waits for a stream, and drops nothing of the program's ([`deferred_drop`]).
-//! - Background threads make deferred calls, run host functions, one after the other for each
-//!   queue, and drop the program's objects.
-//! - A thread of the driver announces host functions and completes signals of commands that may fail.
+//! - The scheduler's thread, `xh-cuda-sched`, tends and feeds. It makes no driver call that waits
+//!   for a stream, and drops no object of the program ([`deferred_drop`]).
+//! - Background threads make deferred calls, drop the program's objects, and run host functions.
+//!   They run the host functions of each queue one after the other.
+//! - A thread of the driver announces host functions, and completes the signals of commands that
+//!   may fail.
 //!
-//! # Locks, from first to last
-//! 1. a queue's state; never two of them, except with `try_lock`
+//! # Order of locks
+//! 1. a queue's state: a thread never holds two of them, except with `try_lock`
 //! 2. the scheduler's state
-//! 3. a stream's list of waits; the list of all schedulers; the words and streams that are not in
-//!    use
-//! 4. a queue's host functions, a host function's task, the service of background threads
+//! 3. a stream's list of waits, the list of all schedulers, and the unused words and streams
+//! 4. a queue's host functions, a host function's task, and the service of background threads
 //!
-//! None is held across an allocation of memory or a call that may wait for streams: submitters make
-//! both before they lock the queue. The exception is a stream that the program submits to as well,
-//! where nothing is kept pending: there a call of the driver may block as it does for the program.
+//! No lock is held across an allocation of memory or a call that may wait for streams, because
+//! submitters do both before they lock the queue. The exception is a stream that the program
+//! submits to as well. Nothing is kept pending there, so a driver call may block as it does for the
+//! program.
 
 pub(super) mod admission;
 mod deferred_call;

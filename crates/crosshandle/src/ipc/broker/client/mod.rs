@@ -15,13 +15,14 @@ use crate::ipc::broker::protocol::{
 use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
+use crate::ipc::tuning::UNDER_WAY_LOOK;
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::fork::PerProcess;
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crate::sync::Mutex;
 use crate::threads::disposer::PeerStream;
-use crate::threads::driver_jobs;
 use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
+use crate::threads::{background, driver_jobs};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::mem;
@@ -81,10 +82,27 @@ fn dismiss_all(clients: impl IntoIterator<Item = Weak<Client>>) {
     }
 }
 
+/// Checks from time to time whether importers that have hung up have read their replies, until none
+/// is left.
+fn look_after_left() {
+    static IS_LOOKING: PerProcess<AtomicBool> = PerProcess::new(|| AtomicBool::new(false));
+    if IS_LOOKING.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    background::repeat(UNDER_WAY_LOOK, || {
+        let mut under_way = UNDER_WAY.lock();
+        let is_left = under_way.forget_taken(Client::has_unread);
+        IS_LOOKING.store(is_left, Ordering::Release);
+        is_left
+    });
+}
+
 /// A connected importer.
 pub(crate) struct Client {
     stream: PeerStream<Ticket>,
     uid: u32,
+    /// Whether the importer's user is not the user of this process.
+    is_stranger: bool,
     /// The process id in this process's PID namespace, or 0 if it has none there.
     pid: u32,
     seat: Mutex<Seat>,
@@ -183,6 +201,7 @@ impl Client {
         let client = Arc::new_cyclic(|this| Self {
             stream,
             uid,
+            is_stranger: uid != rustix::process::geteuid().as_raw(),
             pid,
             seat: Mutex::new(Seat::None),
             was_attached: AtomicBool::new(false),
@@ -363,6 +382,11 @@ impl Client {
     fn within_bounds(&self, answer: Answer) -> Result<Answer, Refusal> {
         let count = answer.files.len();
         if answer.pieces.is_none() && count <= FEW_DESCRIPTORS {
+            if self.is_stranger && count > 0 {
+                let has_taken = !self.has_unread();
+                let mut under_way = UNDER_WAY.lock();
+                under_way.add_few(&self.this, self.uid, count, has_taken);
+            }
             return Ok(answer);
         }
         match !self.has_unread() && self.is_under_way_with(count) {
@@ -375,7 +399,30 @@ impl Client {
     /// for them.
     fn is_under_way_with(&self, count: usize) -> bool {
         let mut under_way = UNDER_WAY.lock();
-        under_way.add(&self.this, count, Self::has_unread)
+        let stranger = self.is_stranger.then_some(self.uid);
+        under_way.add(&self.this, stranger, count, Self::has_unread)
+    }
+
+    /// Returns whether to receive the next request now. Requests of another user wait while too many
+    /// descriptors are in transit to that user. A hang-up never waits.
+    fn may_be_answered(&self) -> bool {
+        !self.is_stranger
+            || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
+            || socket::pending(&self.stream) == Pending::HangUp
+    }
+
+    /// Detaches the client. Its connection stays as long as descriptors are in transit on it.
+    fn leave(&self) {
+        self.detach();
+        if !self.is_stranger {
+            return;
+        }
+        let Some(client) = self.this.upgrade().filter(|_| self.has_unread()) else {
+            return UNDER_WAY.lock().forget(&self.this);
+        };
+        if UNDER_WAY.lock().keep(&client) {
+            look_after_left();
+        }
     }
 
     /// Returns whether the importer has unread replies.
@@ -550,8 +597,11 @@ impl Source for Client {
     fn ready(&self, registration: Registration) -> Next {
         if self.is_answering.load(Ordering::Acquire) {
             // Messages wait meanwhile, so this is a hang-up.
-            self.detach();
+            self.leave();
             return Next::Forget;
+        }
+        if !self.may_be_answered() {
+            return Next::Rest;
         }
         let mut buffer = [0; REQUEST_SIZE];
         // One message is taken per call. The next one is reported again after other sources have
@@ -576,7 +626,7 @@ impl Source for Client {
             Ok(()) => Next::Continue,
             // The client hung up, does not read its replies, or violates the protocol.
             Err(_) => {
-                self.detach();
+                self.leave();
                 Next::Forget
             }
         }

@@ -111,7 +111,7 @@ impl Bench {
         let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         let address = SocketAddrUnix::new(directory.join("holder.sock")).expect("an address");
         connect(&program, &address).expect("connected");
-        assert!(server.accept());
+        assert!(server.accept(&mut server.tally(Resource::Connections)));
         assert_eq!(server.connected.len(), 1);
         Self {
             server,

@@ -1,0 +1,268 @@
+//! Honest programs of a holder, in processes of their own: a maker and a reader, which measure how long
+//! their calls take.
+
+use super::KEPT;
+use crate::failure::Failure;
+use crate::pattern::pattern;
+use crosshandle::holder::{Backup, HeldName, HoldOptions, Holder};
+use crosshandle::{Context, ContextOptions, Device, Memory};
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// The word that makes a process an honest one.
+pub(crate) const ROLE: &str = "honest";
+/// Longest time of one honest call.
+pub(super) const LIMIT: Duration = Duration::from_secs(5);
+/// Longest time until readers have brought all names back.
+pub(super) const RECOVERY: Duration = Duration::from_secs(10);
+/// Time between two calls.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Bytes of a name's memory.
+const LEN: usize = 64 << 10;
+/// Names of its own that the maker has at a time.
+const OWN_NAMES: usize = 4;
+
+fn limit() -> Duration {
+    LIMIT * crate::slowdown()
+}
+
+/// What an honest process has.
+struct Program {
+    directory: PathBuf,
+    holder: Holder,
+    backups: Vec<Backup>,
+    /// What the maker's own names are made in.
+    context: Context,
+    /// The maker's own names, the oldest first.
+    names: VecDeque<String>,
+    next: u64,
+}
+
+fn context(directory: &Path) -> Result<Context, Failure> {
+    let options = ContextOptions::new().socket_dir(directory).pooling(false);
+    Ok(Context::with_options(&Device::find("host")?, options)?)
+}
+
+fn kept(number: u64) -> String {
+    format!("{KEPT}{number}")
+}
+
+impl Program {
+    fn memory(context: &Context, seed: u64) -> Result<Memory, Failure> {
+        let memory = context.allocate(LEN)?;
+        memory.write(0, &pattern(seed, LEN))?;
+        Ok(memory)
+    }
+
+    /// Opens a name in a new context and checks its bytes. Returns how long the opening took.
+    fn open(&self, number: u64) -> Result<(HeldName, Duration), Failure> {
+        let context = context(&self.directory)?;
+        let began = Instant::now();
+        let held = self.holder.open(&kept(number))?;
+        let part = held.parts.first().ok_or(Failure::new("no part"))?;
+        let handle = part.read_only.ok_or(Failure::new("no handle"))?;
+        let memory = context.open_memory_read_only(&handle)?;
+        let took = began.elapsed();
+        let mut bytes = vec![0; LEN];
+        memory.read(0, &mut bytes)?;
+        match bytes == pattern(number, LEN) {
+            true => Ok((held, took)),
+            false => Err(Failure::new(format!("{} has other bytes", held.name))),
+        }
+    }
+
+    /// Hands memory over under a new name. Returns how long that took.
+    fn hand_over(&mut self) -> Result<Duration, Failure> {
+        self.next += 1;
+        let name = format!("honest-{}-{}", std::process::id(), self.next);
+        let memory = Self::memory(&self.context, self.next)?;
+        let began = Instant::now();
+        let done = memory.hand_over(&self.holder, &name)?;
+        let took = began.elapsed();
+        self.names.push_back(name);
+        if !done.is_safe {
+            return Err(Failure::new("what was handed over is not safe"));
+        }
+        if self.names.len() > OWN_NAMES
+            && let Some(oldest) = self.names.pop_front()
+        {
+            self.holder.remove(&oldest)?;
+        }
+        Ok(took)
+    }
+
+    /// Does what a line says, and returns the answer.
+    fn answer(&mut self, line: &str) -> Result<String, Failure> {
+        let mut words = line.split(' ');
+        let what = words.next().unwrap_or_default();
+        let number = words.next().map_or(Ok(0), str::parse::<u64>)?;
+        let end = Instant::now() + Duration::from_millis(number);
+        match what {
+            "make" => {
+                for seed in 0..number {
+                    let memory = Self::memory(&context(&self.directory)?, seed)?;
+                    let options = HoldOptions::new().label(seed.to_string());
+                    let parts = [("memory", &memory)];
+                    self.holder.hand_over(&kept(seed), &parts, options)?;
+                }
+                Ok("made".to_owned())
+            }
+            "keep" => {
+                for number in 0..number {
+                    let (held, _) = self.open(number)?;
+                    self.backups.push(self.holder.back_up(&held)?);
+                }
+                Ok("kept".to_owned())
+            }
+            "hand-over" => measure(end, || self.hand_over()),
+            "open" => {
+                let mut next = 0;
+                measure(end, || {
+                    next += 1;
+                    let kept = (self.backups.len() as u64).max(1);
+                    Ok(self.open(next % kept)?.1)
+                })
+            }
+            "back" => {
+                let began = Instant::now();
+                for number in 0..self.backups.len() as u64 {
+                    while let Err(failure) = self.open(number) {
+                        if began.elapsed() > RECOVERY * crate::slowdown() {
+                            return Err(failure);
+                        }
+                        std::thread::sleep(PAUSE);
+                    }
+                }
+                Ok(format!("{}", began.elapsed().as_millis()))
+            }
+            "forget" => {
+                while let Some(name) = self.names.pop_front() {
+                    self.holder.remove(&name)?;
+                }
+                Ok("forgotten".to_owned())
+            }
+            _ => Err(Failure::new(format!("{what}: what?"))),
+        }
+    }
+}
+
+/// Makes one call after the other until the time is over, and returns how long each took.
+fn measure(
+    end: Instant,
+    mut call: impl FnMut() -> Result<Duration, Failure>,
+) -> Result<String, Failure> {
+    let mut took = vec![call()?];
+    while Instant::now() < end {
+        std::thread::sleep(PAUSE);
+        took.push(call()?);
+    }
+    let took = took.iter().map(|took| took.as_micros().to_string());
+    Ok(took.collect::<Vec<_>>().join(" "))
+}
+
+/// Runs an honest program until its standard input is closed: it does what each line says.
+pub(crate) fn serve(directory: PathBuf) -> ExitCode {
+    let context = match context(&directory) {
+        Ok(context) => context,
+        Err(failure) => {
+            eprintln!("{failure}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut program = Program {
+        context,
+        holder: Holder::new().socket_dir(&directory).timeout(limit()),
+        directory,
+        backups: Vec::new(),
+        names: VecDeque::new(),
+        next: 0,
+    };
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        let answer = match program.answer(&line) {
+            Ok(answer) => format!("ok {answer}"),
+            Err(failure) => format!("failed {}", failure.to_string().replace('\n', " ")),
+        };
+        let mut output = std::io::stdout().lock();
+        if writeln!(output, "{answer}")
+            .and_then(|()| output.flush())
+            .is_err()
+        {
+            break;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// An honest process, as the siege sees it. Ended on drop.
+pub(super) struct Honest {
+    child: Child,
+    input: ChildStdin,
+    answers: Receiver<String>,
+}
+
+impl Drop for Honest {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Honest {
+    pub(super) fn start(
+        program: &Path,
+        directory: &Path,
+        user: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let mut command = Command::new(program);
+        if let Some(user) = user {
+            command.uid(user).gid(user);
+        }
+        let mut child = command
+            .args(["attack", ROLE])
+            .arg(directory)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+            return Err(Failure::new("no pipes"));
+        };
+        let (tell, answers) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = tell.send(line);
+            }
+        });
+        Ok(Self {
+            child,
+            input,
+            answers,
+        })
+    }
+
+    /// Says a line, which [`Self::hear`] answers.
+    pub(super) fn say(&mut self, line: &str) -> Result<(), Failure> {
+        writeln!(self.input, "{line}")?;
+        Ok(())
+    }
+
+    /// Returns the answer to a line that takes so long if nothing holds it up.
+    pub(super) fn hear(&mut self, length: Duration) -> Result<String, Failure> {
+        // A call that is late ends within its own limit and says so.
+        let limit = length + RECOVERY * crate::slowdown() + 4 * limit();
+        let answer = self.answers.recv_timeout(limit)?;
+        match answer.split_once(' ') {
+            Some(("ok", answer)) => Ok(answer.to_owned()),
+            _ => Err(Failure::new(answer)),
+        }
+    }
+
+    pub(super) fn ask(&mut self, line: &str) -> Result<String, Failure> {
+        self.say(line)?;
+        self.hear(Duration::ZERO)
+    }
+}

@@ -1,0 +1,254 @@
+//! Processes that hand memory over, or claim to: silent ones, ones with very many contexts, and ones that
+//! answer for an exporter that others answer for too.
+
+use super::{HOSTILE, ask, context, holder};
+use crate::attackers::{Attacker, Report, Stop, Victim, socket};
+use crate::failure::Failure;
+use crate::pattern::Random;
+use crate::raw::{self, Socket};
+use crate::tamper::{at, with};
+use crosshandle::MemoryHandle;
+use crosshandle::handle::HANDLE_SIZE;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Hand-overs that one process has under way at a time.
+const HAND_OVERS: usize = 100;
+/// Contexts that one process makes.
+const CONTEXTS: usize = 100;
+/// The exporter that all squatters claim to be.
+const SQUATTED: u64 = 0xBAD5_0CE7;
+/// Records that squatters claim; few, so that they contradict each other.
+const RECORDS: usize = 8;
+/// Bytes of an attacker's memory.
+const LEN: u64 = 64 << 10;
+/// Time between two rounds.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A genuine pair of handles of this process, to forge others from.
+struct Pattern {
+    writes: [u8; HANDLE_SIZE],
+    reads: [u8; HANDLE_SIZE],
+}
+
+impl Pattern {
+    fn new(victim: &Victim) -> Result<Self, Failure> {
+        let memory = context(&victim.directory)?.allocate(LEN as usize)?;
+        Ok(Self {
+            writes: *memory.handle()?.as_bytes(),
+            reads: *memory.handle_read_only()?.as_bytes(),
+        })
+    }
+
+    /// Returns the question that hands memory over which this exporter is said to have, under these
+    /// records and with keys at random.
+    fn hold(
+        &self,
+        name: &str,
+        exporter: u64,
+        context: u32,
+        records: [u32; 2],
+        random: &mut Random,
+    ) -> Result<Vec<u8>, Failure> {
+        let mut forge = |handle: &[u8; HANDLE_SIZE], record: u32| {
+            let key = [random.next().to_le_bytes(), random.next().to_le_bytes()].concat();
+            let mut bytes = with(handle, at::EXPORTER, &exporter.to_le_bytes());
+            bytes = with(&bytes, at::CONTEXT, &context.to_le_bytes());
+            bytes = with(&bytes, at::RECORD, &record.to_le_bytes());
+            bytes = with(&bytes, at::KEY, &key);
+            Ok::<_, Failure>(MemoryHandle::from_bytes(&bytes)?.to_string())
+        };
+        let (writes, reads) = (
+            forge(&self.writes, records[0])?,
+            forge(&self.reads, records[1])?,
+        );
+        Ok(format!(
+            r#"{{"protocol":2,"question":{{"hold":{{"name":"{name}","replaces":true,"parts":[{{"role":"memory","device":"host","kind":"device","bytes":{LEN},"handle":"{writes}","read_only":"{reads}"}}]}}}}}}"#
+        )
+        .into_bytes())
+    }
+
+    fn segment(&self) -> u32 {
+        let part = &self.writes[at::SEGMENT..at::SEGMENT + 4];
+        u32::from_le_bytes(part.try_into().unwrap_or_default())
+    }
+}
+
+/// Makes a socket at which holders look for an exporter, in the place of any other one.
+fn answer_for(victim: &Victim, exporter: u64) -> Result<Socket, Failure> {
+    let path = victim.directory.join(format!("{exporter:016x}.sock"));
+    let other = path.with_extension(format!("{}", std::process::id()));
+    let _ = fs::remove_file(&other);
+    let socket = Socket::listen(&other)?;
+    // No mark of a lock, which would be missed.
+    fs::set_permissions(&other, fs::Permissions::from_mode(0o666))?;
+    fs::rename(&other, &path)?;
+    Ok(socket)
+}
+
+/// Removes a file when it is dropped.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// Hands memory over that never comes: the maker accepts no connection, answers no request, or answers
+/// the first one alone.
+pub(super) struct SilentMakers;
+
+impl Attacker for SilentMakers {
+    fn name(&self) -> &'static str {
+        "silent-makers"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let pattern = Pattern::new(victim)?;
+        let mut random = Random(u64::from(std::process::id()));
+        let exporter = random.next();
+        let socket = answer_for(victim, exporter)?;
+        let path = victim.directory.join(format!("{exporter:016x}.sock"));
+        let _removed = Removed(path);
+        let (mut asked, mut made) = (Vec::new(), Vec::new());
+        let mut report = Report::default();
+        let mut number = 0;
+        loop {
+            while asked.len() < HAND_OVERS && !stop.is_stopped() {
+                number += 1;
+                report.attempts += 1;
+                let name = format!("{HOSTILE}silent-{}-{number}", std::process::id());
+                // A context for each, so that no attachment is shared.
+                let hold = pattern.hold(&name, exporter, number, [1, 2], &mut random)?;
+                match ask(victim, &hold) {
+                    Ok(connection) => asked.push(connection),
+                    Err(_) => break,
+                }
+            }
+            report.landed = report.landed.max(asked.len() as u64);
+            stop.begun();
+            // A third of the connections is accepted, and a third of these gets the first answer.
+            if random.below(3) == 0
+                && let Ok(Some(connection)) = socket.accept_within(PAUSE)
+            {
+                if random.below(3) == 0 {
+                    let _ = answer(&connection, pattern.segment(), 1);
+                }
+                made.push(connection);
+            }
+            if stop.pause(PAUSE) {
+                return Ok(report);
+            }
+            socket::retain_open(&mut asked);
+        }
+    }
+}
+
+/// Answers so many requests of a holder as the maker of what it asks for.
+fn answer(connection: &Socket, segment: u32, requests: usize) -> rustix::io::Result<()> {
+    for _ in 0..requests {
+        if !connection.is_ready(10 * PAUSE)? {
+            return Ok(());
+        }
+        let (request, _) = connection.receive()?;
+        if request.len() != raw::REQUEST {
+            return Ok(());
+        }
+        let serial = raw::serial(&request);
+        let (reply, files): (_, Vec<OwnedFd>) = match raw::operation(&request) {
+            raw::ATTACH => {
+                let mut handle = [0; HANDLE_SIZE];
+                handle[at::RECORD..at::RECORD + 4].copy_from_slice(&request[12..16]);
+                handle[at::GENERATION..at::GENERATION + 8].copy_from_slice(&request[16..24]);
+                let books = vec![raw::catalog(&handle)?, raw::memfd(raw::LEDGER, true)?];
+                (raw::attached(2, serial), books)
+            }
+            raw::MEMORY => {
+                let memory = vec![raw::memfd(LEN, true)?];
+                (raw::fetched(segment, LEN, serial), memory)
+            }
+            _ => return Ok(()),
+        };
+        connection.send(&reply, &raw::borrowed(&files))?;
+    }
+    Ok(())
+}
+
+/// Hands over one name after the other, each of a context of its own, until the holder refuses.
+pub(super) struct ContextHoarder;
+
+impl Attacker for ContextHoarder {
+    fn name(&self) -> &'static str {
+        "context-hoarder"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let asker = holder(&victim.directory);
+        let mut contexts = Vec::new();
+        let mut report = Report::default();
+        for number in 0_usize.. {
+            if stop.is_stopped() {
+                break;
+            }
+            if contexts.len() < CONTEXTS {
+                contexts.push(context(&victim.directory)?);
+            }
+            let context = &contexts[number % contexts.len()];
+            let name = format!("{HOSTILE}context-{}-{number}", std::process::id());
+            report.attempts += 1;
+            match context.allocate(4096)?.hand_over(&asker, &name) {
+                Ok(_) => report.landed += 1,
+                Err(_) => drop(stop.pause(PAUSE)),
+            }
+            stop.begun();
+        }
+        Ok(report)
+    }
+}
+
+/// Answers for an exporter whose records several processes claim, in turns that chance decides: each
+/// takes the name of the exporter's socket from the others, and hands records over under it.
+pub(super) struct RecordSquatter;
+
+impl Attacker for RecordSquatter {
+    fn name(&self) -> &'static str {
+        "record-squatter"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let pattern = Pattern::new(victim)?;
+        let mut random = Random(u64::from(std::process::id()));
+        let path = victim.directory.join(format!("{SQUATTED:016x}.sock"));
+        let _removed = Removed(path);
+        let mut report = Report::default();
+        let mut asked = Vec::new();
+        while !stop.is_stopped() {
+            let socket = answer_for(victim, SQUATTED)?;
+            for _ in 0..1 + random.below(4) {
+                let records = [random.below(RECORDS) as u32, random.below(RECORDS) as u32];
+                let context = 1 + random.below(3) as u32;
+                let name = format!("{HOSTILE}record-{}", random.below(2 * RECORDS));
+                let hold = pattern.hold(&name, SQUATTED, context, records, &mut random)?;
+                report.attempts += 1;
+                asked.extend(ask(victim, &hold));
+            }
+            stop.begun();
+            // Another squatter may have the next connections.
+            for _ in 0..1 + random.below(6) {
+                if let Ok(Some(connection)) = socket.accept_within(PAUSE)
+                    && answer(&connection, pattern.segment(), 2).is_ok()
+                {
+                    report.landed += 1;
+                }
+            }
+            if asked.len() > HAND_OVERS {
+                asked.drain(..HAND_OVERS / 2);
+            }
+        }
+        Ok(report)
+    }
+}

@@ -1,0 +1,319 @@
+//! Programs that take a holder's time, its places and its answers.
+
+use super::{CALL, HOSTILE, KEPT, ask, context, holder, question};
+use crate::attackers::{Attacker, Report, Stop, Victim, socket};
+use crate::failure::Failure;
+use crate::raw::{self, Request};
+use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::holder::HoldOptions;
+use crosshandle::{Error, HolderFault};
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::{Signal, getpid, kill_process};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Threads of one flooding process.
+const THREADS: usize = 3;
+/// Connections that one of them keeps at a time.
+const KEPT_CONNECTIONS: usize = 200;
+/// Connections that a process tries to have at a time.
+const CONNECTIONS: usize = 256;
+/// Questions on one connection whose answers nobody reads, before the connection is looked at again.
+const BURST: usize = 64;
+/// Requests for memory on one connection whose answers nobody reads.
+const UNREAD: usize = 512;
+/// Names with the longest labels that one process has.
+const LABELLED: usize = 200;
+/// Bytes of the longest label.
+const LABEL: usize = 4096;
+/// Time between two rounds.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Returns the questions of a flood: good ones, expensive ones, and some without sense.
+fn questions() -> Vec<Vec<u8>> {
+    let name = format!("{KEPT}0");
+    vec![
+        question(r#""status""#),
+        question(&format!(r#"{{"open":{{"name":"{name}","writes":false}}}}"#)),
+        question(r#"{"list":{"after":null}}"#),
+        question(&format!(
+            r#"{{"await":{{"name":"{name}","version":1000000}}}}"#
+        )),
+        question(&format!(
+            r#"{{"claim":{{"name":"{HOSTILE}none","forces":true,"request":7}}}}"#
+        )),
+        question(&format!(
+            r#"{{"take_back":{{"name":"{name}","version":1,"parts":[]}}}}"#
+        )),
+        question(&format!(
+            r#"{{"hold":{{"name":"{HOSTILE}none","parts":[]}}}}"#
+        )),
+        vec![b'{'; 50_000],
+        vec![b'['; 60_000],
+    ]
+}
+
+/// Asks everything without a pause, on many connections, and reads no answer.
+pub(super) struct QuestionFlood;
+
+impl Attacker for QuestionFlood {
+    fn name(&self) -> &'static str {
+        "question-flood"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let questions = questions();
+        let flood = |first: usize| {
+            let (mut kept, mut report) = (VecDeque::new(), Report::default());
+            for number in first.. {
+                if stop.is_stopped() {
+                    break;
+                }
+                report.attempts += 1;
+                if let Ok(connection) = ask(victim, &questions[number % questions.len()]) {
+                    kept.push_back(connection);
+                    report.landed += 1;
+                }
+                if kept.len() > KEPT_CONNECTIONS {
+                    kept.pop_front();
+                }
+                stop.begun();
+            }
+            report
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|first| scope.spawn(move || flood(first)))
+                .collect();
+            let mut all = Report::default();
+            for thread in threads {
+                let report = thread.join().unwrap_or_default();
+                all.attempts += report.attempts;
+                all.landed += report.landed;
+            }
+            Ok(all)
+        })
+    }
+}
+
+/// Takes all connections and all waits that it gets.
+pub(super) struct Waits;
+
+impl Attacker for Waits {
+    fn name(&self) -> &'static str {
+        "waits"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let wait = question(&format!(
+            r#"{{"await":{{"name":"{KEPT}0","version":1000000}}}}"#
+        ));
+        let (mut kept, mut report) = (Vec::new(), Report::default());
+        loop {
+            while kept.len() < CONNECTIONS && !stop.is_stopped() {
+                report.attempts += 1;
+                match ask(victim, &wait) {
+                    Ok(connection) => kept.push(connection),
+                    Err(_) => break,
+                }
+            }
+            report.landed = report.landed.max(kept.len() as u64);
+            stop.begun();
+            if stop.pause(PAUSE) {
+                return Ok(report);
+            }
+            // Those that were put off keep their connection for a while, and ask again.
+            kept.retain(|connection| socket::send(connection, &wait, &[]).is_ok());
+        }
+    }
+}
+
+/// Asks for long lists, and never reads an answer.
+pub(super) struct UnreadAnswers;
+
+impl Attacker for UnreadAnswers {
+    fn name(&self) -> &'static str {
+        "unread-answers"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let list = question(r#"{"list":{"after":null}}"#);
+        let (mut kept, mut report) = (Vec::<OwnedFd>::new(), Report::default());
+        loop {
+            while kept.len() < CONNECTIONS && !stop.is_stopped() {
+                match ask(victim, &list) {
+                    Ok(connection) => kept.push(connection),
+                    Err(_) => break,
+                }
+            }
+            for connection in &kept {
+                for _ in 0..BURST {
+                    report.attempts += 1;
+                    match socket::send(connection, &list, &[]) {
+                        Ok(()) => report.landed += 1,
+                        Err(_) => break,
+                    }
+                }
+            }
+            stop.begun();
+            if stop.pause(PAUSE) {
+                return Ok(report);
+            }
+            socket::retain_open(&mut kept);
+        }
+    }
+}
+
+/// A handle that the holder answers for, and where.
+struct Held {
+    handle: [u8; HANDLE_SIZE],
+    socket: PathBuf,
+}
+
+impl Held {
+    /// Returns what an honest reader would open.
+    fn of(victim: &Victim) -> Result<Self, Failure> {
+        let held = holder(&victim.directory).open(&format!("{KEPT}0"))?;
+        let part = held.parts.first().ok_or(Failure::new("no part"))?;
+        let handle = *part.read_only.ok_or(Failure::new("no handle"))?.as_bytes();
+        let exporter = socket::path_of(victim, &handle);
+        Ok(Self {
+            handle,
+            socket: exporter.with_extension("held"),
+        })
+    }
+
+    /// Attaches as an importer does, and asks for the memory so often without reading an answer. Returns
+    /// how many requests were sent.
+    fn ask(&self, times: usize) -> rustix::io::Result<(OwnedFd, usize)> {
+        let connection = socket::connect_to(&self.socket)?;
+        socket::send(&connection, &Request::attach(&self.handle).bytes(), &[])?;
+        let memory = Request::about(raw::MEMORY, &self.handle).bytes();
+        let sent = (0..times).take_while(|_| socket::send(&connection, &memory, &[]).is_ok());
+        let sent = sent.count();
+        Ok((connection, sent))
+    }
+}
+
+/// Asks the holder for memory that it may open, on many connections, and never takes the descriptors. Half of
+/// the connections it half closes.
+pub(super) struct UnreadMemory;
+
+impl Attacker for UnreadMemory {
+    fn name(&self) -> &'static str {
+        "unread-memory"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let held = Held::of(victim)?;
+        let memory = Request::about(raw::MEMORY, &held.handle).bytes();
+        let (mut kept, mut report) = (Vec::new(), Report::default());
+        loop {
+            while kept.len() < CONNECTIONS && !stop.is_stopped() {
+                report.attempts += 1;
+                let Ok((connection, sent)) = held.ask(UNREAD) else {
+                    break;
+                };
+                report.landed += sent as u64;
+                if kept.len() % 2 == 0 {
+                    // The holder sees the end of the connection, and what it has sent stays here.
+                    let _ = shutdown(&connection, Shutdown::Write);
+                }
+                kept.push(connection);
+            }
+            for connection in &kept {
+                while socket::send(connection, &memory, &[]).is_ok() {
+                    report.landed += 1;
+                }
+            }
+            stop.begun();
+            if stop.pause(PAUSE) {
+                return Ok(report);
+            }
+            socket::retain_open(&mut kept);
+        }
+    }
+}
+
+/// Opens names, waits, asks for lists and for memory, and stops in the middle of it for ever.
+pub(super) struct StoppedReader;
+
+impl Attacker for StoppedReader {
+    fn name(&self) -> &'static str {
+        "stopped-reader"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let held = Held::of(victim)?;
+        let asker = holder(&victim.directory);
+        let context = context(&victim.directory)?;
+        let mut opened = Vec::new();
+        for name in asker.list()? {
+            if let Ok(name) = asker.open(&name.name)
+                && let Some(handle) = name.parts.first().and_then(|part| part.read_only)
+            {
+                opened.extend(context.open_memory_read_only(&handle));
+            }
+        }
+        let questions = questions();
+        let mut kept: Vec<_> = (0..CONNECTIONS / 4)
+            .filter_map(|number| ask(victim, &questions[number % questions.len()]).ok())
+            .collect();
+        for times in 0..CONNECTIONS / 8 {
+            kept.extend(held.ask(times).map(|(connection, _)| connection));
+        }
+        let report = Report {
+            attempts: 1,
+            landed: kept.len() as u64,
+        };
+        stop.begun();
+        // Time for `begun` to be printed.
+        stop.pause(10 * PAUSE);
+        kill_process(getpid(), Signal::STOP)?;
+        while !stop.pause(PAUSE) {}
+        Ok(report)
+    }
+}
+
+/// Keeps the same memory under many names with the longest labels, and changes them all the time.
+pub(super) struct LongLabels;
+
+impl Attacker for LongLabels {
+    fn name(&self) -> &'static str {
+        "long-labels"
+    }
+
+    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        let asker = holder(&victim.directory);
+        let context = context(&victim.directory)?;
+        let memory = context.allocate(4096)?;
+        let prefix = format!("{HOSTILE}label-{}", std::process::id());
+        // Each character takes six bytes of a message.
+        let label = "\u{1}".repeat(LABEL);
+        let first = format!("{prefix}-0");
+        let mut report = Report::default();
+        memory.hand_over(&asker.clone().timeout(10 * CALL), &first)?;
+        stop.begun();
+        let held = asker.open_to_write(&first)?;
+        for number in 1_usize.. {
+            if stop.is_stopped() {
+                break;
+            }
+            report.attempts += 1;
+            let options = HoldOptions::new().label(label.clone()).replaces(true);
+            let name = format!("{prefix}-{}", number % LABELLED);
+            match asker.hold_as(&held, &name, options) {
+                Ok(_) => report.landed += 1,
+                Err(Error::Holder {
+                    fault: HolderFault::Busy,
+                    ..
+                }) => {}
+                // The holder may be another one by now, or its quota is used up.
+                Err(_) => drop(stop.pause(PAUSE)),
+            }
+        }
+        Ok(report)
+    }
+}

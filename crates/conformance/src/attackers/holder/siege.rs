@@ -1,0 +1,466 @@
+//! The siege: attackers beside a holder, its successor, and honest programs, of one user and of two.
+//! Every honest call must succeed in time, no process of the pair may end or take more than its quota, and
+//! afterwards all that the attackers took is free again.
+
+use super::honest::Honest;
+use super::pair::{Pair, Taken};
+use super::{HOSTILE, attackers};
+use crate::failure::Failure;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long each attacker attacks in a whole siege.
+const LENGTH: Duration = Duration::from_secs(5);
+/// Processes of one attacker at a time.
+const PROCESSES: usize = 2;
+/// Names that readers keep.
+const KEPT_NAMES: u64 = 8;
+/// The honest user, and the attackers' user, where both differ.
+const HONEST_USER: u32 = 61_233;
+const HOSTILE_USER: u32 = 61_234;
+/// Longest time until an attacker has begun.
+const PREPARATION: Duration = Duration::from_secs(10);
+/// Time between two looks at the pair during an attack.
+const LOOK: Duration = Duration::from_millis(20);
+/// The attacker beside which processes of the pair are killed.
+const BESIDE_DEATHS: &str = "question-flood";
+/// What makes a process root of a user namespace that has many users.
+const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--map-auto"];
+
+/// What is besieged, and for how long.
+pub struct Siege {
+    /// The `crosshandle` command.
+    pub command: PathBuf,
+    /// How long each attacker attacks.
+    pub length: Duration,
+    /// Only attackers whose name contains this.
+    pub attacker: String,
+    /// How each attacker attacks, one time after the other: with processor time that nobody else wants, or as
+    /// any program.
+    pub terms: &'static [bool],
+    /// Whether it is a short one.
+    pub is_sample: bool,
+    /// Whether only the attackers of another user attack.
+    pub only_two_users: bool,
+}
+
+impl Siege {
+    /// Returns a whole siege of holders of this command.
+    pub fn of(command: PathBuf) -> Self {
+        Self {
+            command,
+            length: LENGTH,
+            attacker: String::new(),
+            terms: &[false, true],
+            is_sample: false,
+            only_two_users: false,
+        }
+    }
+}
+
+/// How long calls took, sorted.
+#[derive(Default)]
+struct Times(Vec<u64>);
+
+impl Times {
+    fn add(&mut self, other: &Self) {
+        self.0.extend(&other.0);
+        self.0.sort_unstable();
+    }
+
+    /// Returns a percentile in microseconds.
+    fn percentile(&self, percent: usize) -> u64 {
+        let last = self.0.len().saturating_sub(1);
+        self.0.get(last * percent / 100).copied().unwrap_or(0)
+    }
+}
+
+/// What honest programs did meanwhile.
+#[derive(Default)]
+struct Row {
+    hand_overs: Times,
+    opens: Times,
+    /// The most that each process of the pair had.
+    taken: [Taken; 2],
+}
+
+impl Row {
+    fn add(&mut self, other: &Self) {
+        self.hand_overs.add(&other.hand_overs);
+        self.opens.add(&other.opens);
+    }
+
+    fn show(&self, name: &str, alone: &Self) {
+        let times = |times: &Times, alone: &Times| {
+            let (p50, p99) = (times.percentile(50), times.percentile(99));
+            let quotient = p99 as f64 / alone.percentile(99).max(1) as f64;
+            format!("{:>6} {p50:>7} {p99:>8} {quotient:>6.1}", times.0.len())
+        };
+        println!(
+            "{name:<40} {} | {}",
+            times(&self.hand_overs, &alone.hand_overs),
+            times(&self.opens, &alone.opens)
+        );
+    }
+
+    fn summary(&self, alone: &Self) -> String {
+        let part = |what: &str, times: &Times, alone: &Times| {
+            let (before, now) = (alone.percentile(99), times.percentile(99));
+            let quotient = now as f64 / before.max(1) as f64;
+            format!(
+                "{} {what}, p99 {:.1} ms, {quotient:.1} times that without attackers",
+                times.0.len(),
+                now as f64 / 1e3
+            )
+        };
+        format!(
+            "{}; {}",
+            part("hand-overs", &self.hand_overs, &alone.hand_overs),
+            part("opens", &self.opens, &alone.opens)
+        )
+    }
+}
+
+/// An attacker at work. Killed on drop.
+struct Hostile(Vec<Child>);
+
+impl Hostile {
+    /// Sets the scheduling policy of all threads, as far as this user may.
+    fn set_policy(&self, policy: libc::c_int) {
+        for child in &self.0 {
+            let tasks = fs::read_dir(format!("/proc/{}/task", child.id()));
+            for task in tasks.into_iter().flatten().flatten() {
+                let Ok(thread) = task.file_name().to_string_lossy().parse() else {
+                    continue;
+                };
+                // SAFETY: the structure is plain numbers.
+                let none: libc::sched_param = unsafe { std::mem::zeroed() };
+                // SAFETY: the kernel only reads the structure.
+                unsafe { libc::sched_setscheduler(thread, policy, &raw const none) };
+            }
+        }
+    }
+}
+
+impl Drop for Hostile {
+    fn drop(&mut self) {
+        // What is killed needs time to end.
+        self.set_policy(libc::SCHED_OTHER);
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+/// A pair with its honest programs.
+struct Scene<'a> {
+    siege: &'a Siege,
+    /// This program, which all users may run.
+    program: PathBuf,
+    hostile_user: Option<u32>,
+    pair: Pair,
+    maker: Honest,
+    reader: Honest,
+}
+
+impl<'a> Scene<'a> {
+    fn new(siege: &'a Siege, has_users: bool) -> Result<Self, Failure> {
+        let users = has_users.then_some((HONEST_USER, HOSTILE_USER));
+        let name = format!("xhs-{}-{}", std::process::id(), u8::from(has_users));
+        let directory = std::env::temp_dir().join(name);
+        let (mut program, mut command) = (std::env::current_exe()?, siege.command.clone());
+        if has_users {
+            let programs = directory.with_extension("programs");
+            fs::create_dir(&programs)?;
+            fs::set_permissions(&programs, fs::Permissions::from_mode(0o755))?;
+            for path in [&mut program, &mut command] {
+                let copy = programs.join(path.file_name().unwrap_or_default());
+                fs::copy(&path, &copy)?;
+                fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
+                *path = copy;
+            }
+        }
+        let honest = users.map(|(honest, _)| honest);
+        // This process asks the holder how it is.
+        let admitted = users.map(|(_, hostile)| [hostile, rustix::process::geteuid().as_raw()]);
+        let admitted = admitted.as_ref().map_or(&[][..], |users| &users[..]);
+        let pair = Pair::start(&command, directory, honest, admitted)?;
+        let mut maker = Honest::start(&program, &pair.directory, honest)?;
+        let mut reader = Honest::start(&program, &pair.directory, honest)?;
+        maker.ask(&format!("make {KEPT_NAMES}"))?;
+        reader.ask(&format!("keep {KEPT_NAMES}"))?;
+        Ok(Self {
+            siege,
+            program,
+            hostile_user: users.map(|(_, hostile)| hostile),
+            pair,
+            maker,
+            reader,
+        })
+    }
+
+    /// Starts an attacker. Returns when all its processes have begun, or why they cannot.
+    fn attack(&self, name: &str, is_idle: bool) -> Result<Result<Hostile, String>, Failure> {
+        let mut hostile = Hostile(Vec::new());
+        let (tell, told) = channel();
+        for _ in 0..PROCESSES {
+            let mut command = Command::new(&self.program);
+            if let Some(user) = self.hostile_user {
+                command.uid(user).gid(user);
+            }
+            let mut child = command
+                .args(["attack", name])
+                .arg(&self.pair.directory)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()?;
+            let output = child.stdout.take();
+            hostile.0.push(child);
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let lines = output.map(|output| BufReader::new(output).lines());
+                for line in lines.into_iter().flatten().map_while(Result::ok) {
+                    let _ = tell.send(line);
+                }
+            });
+        }
+        let end = Instant::now() + PREPARATION * crate::slowdown();
+        for _ in 0..PROCESSES {
+            let left = end.saturating_duration_since(Instant::now());
+            match told.recv_timeout(left).as_deref() {
+                Ok("begun") => {}
+                Ok(reason) => return Ok(Err(reason.to_owned())),
+                Err(_) => return Ok(Err("it does not begin".to_owned())),
+            }
+        }
+        if is_idle {
+            // Only now, since it may never begin on a machine that is busy with other programs.
+            hostile.set_policy(libc::SCHED_IDLE);
+        }
+        Ok(Ok(hostile))
+    }
+
+    /// Has both honest programs work for so long, and looks at the pair meanwhile.
+    fn measure(&mut self, length: Duration, before: &[Taken; 2]) -> Result<Row, Failure> {
+        let millis = length.as_millis();
+        self.maker.say(&format!("hand-over {millis}"))?;
+        self.reader.say(&format!("open {millis}"))?;
+        let end = Instant::now() + length;
+        let mut row = Row::default();
+        while Instant::now() < end {
+            for (most, now) in row.taken.iter_mut().zip(self.pair.check(before)?) {
+                *most = most.max(now);
+            }
+            sleep(LOOK);
+        }
+        let read = |answer: String| {
+            let took = answer.split(' ').map(str::parse::<u64>);
+            let mut took = took.collect::<Result<Vec<_>, _>>()?;
+            took.sort_unstable();
+            Ok::<_, Failure>(Times(took))
+        };
+        // Both, so that no answer is left for the next time.
+        let (hand_overs, opens) = (self.maker.hear(length), self.reader.hear(length));
+        row.hand_overs =
+            read(hand_overs.map_err(|failure| Failure::new(format!("a hand-over: {failure}")))?)?;
+        row.opens = read(opens.map_err(|failure| Failure::new(format!("an open: {failure}")))?)?;
+        Ok(row)
+    }
+
+    /// Attacks once. Returns what honest programs did meanwhile; `None` if the attack is not possible.
+    fn round(
+        &mut self,
+        name: &str,
+        is_idle: bool,
+        before: &[Taken; 2],
+    ) -> Result<Option<Row>, Failure> {
+        let hostile = match self.attack(name, is_idle)? {
+            Ok(hostile) => hostile,
+            Err(reason) => {
+                return Err(Failure::new(format!(
+                    "the attack is not possible: {reason}"
+                )));
+            }
+        };
+        let row = self.measure(self.siege.length, before);
+        let same = self.pair.check_same();
+        drop(hostile);
+        let (row, ()) = (row?, same?);
+        self.pair.settle(HOSTILE, before, false)?;
+        Ok(Some(row))
+    }
+
+    /// Kills the holder, and then both processes, beside an attacker. Returns after how many milliseconds
+    /// all names were back.
+    fn deaths(&mut self, is_idle: bool) -> Result<(Row, String), Failure> {
+        let hostile = self.attack(BESIDE_DEATHS, is_idle)?.map_err(Failure::new)?;
+        self.pair.kill_holder()?;
+        let before = self.pair.taken()?;
+        let mut row = self.measure(self.siege.length, &before)?;
+        self.pair.kill_both()?;
+        let back = self.reader.ask("back")?;
+        let before = self.pair.taken()?;
+        row.add(&self.measure(self.siege.length, &before)?);
+        drop(hostile);
+        Ok((row, back))
+    }
+}
+
+/// Besieges a pair. Returns whether nothing was broken.
+///
+/// # Errors
+/// Fails if the siege cannot begin.
+pub fn siege(siege: &Siege) -> Result<bool, Failure> {
+    let is_root = rustix::process::geteuid().is_root();
+    let mut is_good = true;
+    if !siege.only_two_users {
+        is_good &= besiege(siege, false)?;
+    }
+    if is_root {
+        is_good &= besiege(siege, true)?;
+    } else {
+        match in_namespace(siege)? {
+            Some(passed) => is_good &= passed,
+            None => println!(
+                "skipped: attackers of another user, since this process is not root and `{}` does not work here",
+                UNSHARE.join(" ")
+            ),
+        }
+    }
+    Ok(is_good)
+}
+
+/// Runs the part with two users as root of a user namespace; `None` if there can be none.
+fn in_namespace(siege: &Siege) -> Result<Option<bool>, Failure> {
+    let [program, options @ ..] = UNSHARE;
+    let unshare = |words: &mut dyn Iterator<Item = &str>| {
+        let mut command = Command::new(program);
+        command
+            .args(options)
+            .arg("--")
+            .args(words)
+            .stdin(Stdio::null());
+        command
+    };
+    let mut tried = unshare(&mut ["true"].into_iter());
+    let tried = tried.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        return Ok(None);
+    }
+    let own = std::env::current_exe()?;
+    let millis = siege.length.as_millis().to_string();
+    let mut words = vec!["holders", "--two-users", "--millis", &millis];
+    if siege.is_sample {
+        words.push("--short");
+    }
+    if siege.terms == [true] {
+        words.push("--idle");
+    }
+    if !siege.attacker.is_empty() {
+        words.extend(["--attacker", &siege.attacker]);
+    }
+    let mut all = own.to_str().into_iter().chain(words);
+    Ok(Some(unshare(&mut all).status()?.success()))
+}
+
+fn besiege(siege: &Siege, has_users: bool) -> Result<bool, Failure> {
+    let programs;
+    let mut violations = Vec::new();
+    {
+        let mut scene = Scene::new(siege, has_users)?;
+        programs = scene.pair.directory.with_extension("programs");
+        play(&mut scene, has_users, &mut violations)?;
+    }
+    let _ = fs::remove_dir_all(programs);
+    Ok(violations.is_empty())
+}
+
+fn play(
+    scene: &mut Scene<'_>,
+    has_users: bool,
+    violations: &mut Vec<String>,
+) -> Result<(), Failure> {
+    let siege = scene.siege;
+    let users = if has_users {
+        "another user"
+    } else {
+        "the same user"
+    };
+    let nothing = [Taken::default(); 2].map(|taken| Taken {
+        resident: 1 << 30,
+        ..taken
+    });
+    // What the first calls take stays.
+    scene.measure(siege.length, &nothing)?;
+    let alone = scene.measure(4 * siege.length, &nothing)?;
+    let before = scene.pair.taken()?;
+    println!(
+        "attackers of {users}; \u{b5}s: hand-overs | opens, each with number, p50, p99, and p99 as a multiple of that \
+         without attackers"
+    );
+    alone.show("nobody", &alone);
+    let (mut all, mut most, mut count) = (Row::default(), [Taken::default(); 2], 0);
+    let is_chosen = |name: &str| name.contains(&siege.attacker);
+    for attacker in attackers().iter().filter(|of| is_chosen(of.name())) {
+        for &is_idle in siege.terms {
+            let name = attacker.name();
+            let shown = format!("{name}{}", if is_idle { ", idle" } else { "" });
+            match scene.round(name, is_idle, &before) {
+                Ok(None) => {}
+                Ok(Some(row)) => {
+                    row.show(&shown, &alone);
+                    for (most, now) in most.iter_mut().zip(row.taken) {
+                        *most = most.max(now);
+                    }
+                    all.add(&row);
+                    count += 1;
+                }
+                Err(failure) => {
+                    println!("VIOLATION {shown}, of {users}: {failure}");
+                    violations.push(shown);
+                    scene.pair.settle(HOSTILE, &before, false)?;
+                }
+            }
+        }
+    }
+    // Idle background threads stay for seconds, for which a sample has no time.
+    let with_threads = !siege.is_sample;
+    scene.pair.settle(HOSTILE, &before, with_threads)?;
+    let mut back = String::new();
+    for &is_idle in siege.terms {
+        if !is_chosen(BESIDE_DEATHS) {
+            continue;
+        }
+        let shown = format!("deaths of the pair{}", if is_idle { ", idle" } else { "" });
+        match scene.deaths(is_idle) {
+            Ok((row, millis)) => {
+                row.show(&format!("{shown}, back {millis} ms"), &alone);
+                back = format!("; all {KEPT_NAMES} names were back after {millis} ms");
+            }
+            Err(failure) => {
+                println!("VIOLATION {shown}, of {users}: {failure}");
+                violations.push(shown);
+            }
+        }
+    }
+    let [holder, successor] = most;
+    println!(
+        "the most that the holder and its successor had: {holder:?}, {successor:?}; before: {before:?}"
+    );
+    println!(
+        "holders: {count} attacks of {users}, {} violations; {}{back}",
+        violations.len(),
+        all.summary(&alone)
+    );
+    Ok(())
+}
