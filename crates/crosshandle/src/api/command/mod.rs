@@ -15,20 +15,20 @@ use std::sync::Arc;
 
 /// A command for a queue: its work, the events that it waits for, and the event that it signals.
 ///
-/// A command keeps the memory, kernels and events that it uses until it is done. It can be made on any
-/// thread.
+/// A command keeps the memory, kernels and events that it uses until it is complete. Any thread may
+/// create one.
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
     /// The form for a backend, once its waits have [their numbers](LATEST).
     pub(crate) submission: Submission,
 }
 
-/// The number that stands for the signal that is the latest when the command is submitted. No signal has
-/// this number.
+/// Stands for the latest signal at the time of submission, or the first one if there is none. No
+/// signal has this number.
 pub(crate) const LATEST: u64 = 0;
 
-/// The number that stands for the same signal, or for no wait if there is none. No signal has this
-/// number.
+/// Stands for the latest signal at the time of submission, or for no wait if there is none. No
+/// signal has this number.
 pub(crate) const SUBMITTED: u64 = u64::MAX;
 
 impl Command {
@@ -47,12 +47,12 @@ impl Command {
         command
     }
 
-    /// Makes a command that copies the bytes of `source` to `destination`, a range of the same
+    /// Creates a command that copies the bytes of `source` to `destination`, a range of the same
     /// length. The two may overlap.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`] for a destination
-    /// opened read-only.
+    /// - [`Error::InvalidArgument`] for different lengths.
+    /// - [`Error::ReadOnly`] for a destination that was opened read-only.
     #[inline(always)] // Built in the place where it is used: moving it costs more.
     pub fn copy(source: MemoryRange, destination: MemoryRange) -> Result<Self> {
         let (from, to) = (source, destination);
@@ -306,16 +306,16 @@ impl Command {
         self
     }
 
-    /// Makes the command start after the signal of `event` that is the latest when the command is
-    /// submitted. If there is none, the command starts after the first one, unless the command itself
-    /// signals the event.
+    /// Makes the command start after the latest signal of `event` at the time of submission. If
+    /// there is none, the command starts after the first signal, unless the command itself signals
+    /// the event.
     #[inline]
     pub fn after(self, event: &Event) -> Self {
         self.wait(event, LATEST)
     }
 
-    /// Makes the command start after the signal of `event` that is the latest when the command is
-    /// submitted, as Unified Runtime does: if there is none, the command does not wait.
+    /// Makes the command start after the latest signal of `event` at the time of submission. If
+    /// there is none, the command does not wait. Unified Runtime has the same semantics.
     #[inline]
     pub fn after_submitted(self, event: &Event) -> Self {
         self.wait(event, SUBMITTED)
@@ -340,8 +340,8 @@ impl Command {
         self
     }
 
-    /// Makes the command signal `event` when the command is done. The signal counts as submitted
-    /// with the command.
+    /// Makes the command signal `event` when it is complete. The signal is submitted together with
+    /// the command.
     #[inline(always)] // As `copy`.
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));
@@ -356,7 +356,7 @@ fn unequal(to: usize, from: usize) -> Error {
     ))
 }
 
-/// Refuses a pattern that doesn't fill `len` bytes.
+/// Checks that a whole number of patterns fills `len` bytes.
 #[inline]
 fn check_pattern(len: usize, pattern: &[u8]) -> Result<()> {
     match pattern.is_empty() || !len.is_multiple_of(pattern.len()) {
