@@ -18,7 +18,7 @@ use crate::types::{
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The host's memory and threads.
+/// The backend of the host's memory and threads.
 pub(crate) struct HostBackend;
 
 impl Backend for HostBackend {
@@ -38,7 +38,8 @@ impl Backend for HostBackend {
     }
 }
 
-/// The host, or a part of it: the same memory, and some of the compute units for kernels.
+/// The host, or a part of it. A part has the same memory, and some of the compute units for
+/// kernels.
 struct HostDevice {
     info: Cow<'static, DeviceInfo>,
     units: Units,

@@ -1,4 +1,4 @@
-//! Executable graphs: what queues run.
+//! Executable graphs, which queues run.
 
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
@@ -10,24 +10,27 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-/// A graph that queues run. Any thread may use it; it outlives the [`Graph`](crate::Graph) that it was made
-/// of.
+/// A graph that queues run. Any thread may use it, and it outlives the [`Graph`](crate::Graph) that
+/// it was made from.
 ///
 /// # Order of runs
-/// A run is a command: its queue and its events order it. A driver's own graph
-/// ([`native_graphs`](crate::Capabilities::native_graphs)) also begins no run before the one before has
-/// ended, in whatever queue that is; so let no run wait for a signal that comes only after a later run. Do not
-/// rely on that order where runs must not overlap: after an [update](Self::update) for which a new graph of the
-/// driver is made, runs of the old one and of the new one in different queues are ordered by events alone.
+/// A run is a command, so its queue and its events order it. A driver's own graph
+/// ([`native_graphs`](crate::Capabilities::native_graphs)) also starts no run before the previous
+/// one has ended, even in another queue. Therefore no run may wait for a signal that comes only
+/// after a later run.
+///
+/// Do not rely on that order if runs must not overlap. An [update](Self::update) may make a new
+/// graph of the driver. Only events order its runs with runs of the old graph in other queues.
 ///
 /// # Updates
-/// [`update`](Self::update) changes the runs that are submitted after it. Those that were submitted before,
-/// done or not, do what was recorded then. A driver's own graph keeps the commands that it did last until its
-/// next run does others.
+/// [`update`](Self::update) changes only runs that are submitted after it. Earlier runs execute
+/// what was recorded when they were submitted. A driver's own graph keeps the commands of its
+/// latest run until a later run executes others.
 pub struct ExecutableGraph {
     core: Arc<ContextCore>,
     graph: u64,
-    /// Held during an update, so that none is lost. The driver may wait for a device meanwhile.
+    /// Locked during an update, so that no update is lost. The driver may wait for a device in the
+    /// meantime.
     updating: Mutex<()>,
     /// Never locked while a driver is called.
     state: Mutex<State>,
@@ -53,7 +56,7 @@ impl State {
     }
 }
 
-/// Returns the bytes that a command copies.
+/// Returns the number of bytes that a command copies.
 fn copied_by(work: &Work) -> u64 {
     match work {
         Work::Copy { len, .. } => *len as u64,
@@ -63,7 +66,7 @@ fn copied_by(work: &Work) -> u64 {
     }
 }
 
-/// Makes the driver's graph, if it has graphs.
+/// Creates the driver's graph, if the driver has graphs.
 fn instantiate(core: &ContextCore, nodes: &GraphNodes) -> Result<Option<Arc<dyn DriverGraph>>> {
     let graphs = core.backend().graphs();
     graphs.map(|graphs| graphs.instantiate(nodes)).transpose()
@@ -132,7 +135,7 @@ impl ExecutableGraph {
                 return Err(unknown_node());
             }
             let index = node.index as usize;
-            // A node that was recorded after this was made.
+            // The node was recorded after this graph was instantiated.
             let old = recorded.get(index);
             let old = old.ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
@@ -151,7 +154,8 @@ impl ExecutableGraph {
         })
     }
 
-    /// Replaces nodes, one update at a time. Returns the state of before, to be dropped without a lock.
+    /// Replaces nodes, one update at a time. Returns the previous state, which the caller drops
+    /// without a lock.
     fn replace(&self, changed: &[(usize, Arc<GraphNode>)]) -> Result<State> {
         let _updating = self.updating.lock();
         let (present, driver_graph) = {

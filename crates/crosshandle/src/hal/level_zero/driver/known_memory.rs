@@ -3,23 +3,24 @@
 use crate::sync::Mutex;
 use std::collections::BTreeSet;
 
-/// The starts of all memory that was allocated and opened in this process.
+/// The start addresses of all memory that was allocated or opened in this process.
 ///
-/// An exporter's handle is partly bytes that only the driver understands, and Intel's driver adds a
-/// number in it to the address that it opens. So a hostile exporter could have this process take other
-/// memory of its own for the opened one, and free it on closing.
+/// A part of an exporter's handle is bytes that only the driver understands. Intel's driver adds a
+/// number from these bytes to the address that it opens. A hostile exporter could therefore make
+/// this process mistake other memory of its own for the opened memory, and free it on closing.
 #[derive(Default)]
 pub(crate) struct KnownMemory(Mutex<BTreeSet<usize>>);
 
 impl KnownMemory {
-    /// Notes memory; returns `false` if memory is known to start there. Opened memory never does: the
-    /// driver opens nothing twice at one address.
+    /// Adds memory. Returns `false` if known memory already starts at this address. This never
+    /// happens for memory that was opened correctly, because the driver opens nothing twice at one
+    /// address.
     pub(crate) fn add(&self, start: usize) -> bool {
         self.0.lock().insert(start)
     }
 
-    /// Forgets memory. To be called before it is freed, since the driver may then give its address to
-    /// the next allocation.
+    /// Removes memory. Must be called before the memory is freed, because the driver may then give
+    /// its address to the next allocation.
     pub(crate) fn remove(&self, start: usize) {
         self.0.lock().remove(&start);
     }

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 use crate::ipc::Import;
 use rustix::fs::fstat;
 
-/// Refuses memory whose file is shorter than its exporter says, before the driver hears of it. Not every
-/// driver's files have a size.
+/// Returns an error if memory's file is shorter than its exporter claims, before the driver sees
+/// the file. The files of some drivers have no size.
 fn check_extent(import: &Import) -> Result<()> {
     let file = fstat(&import.file).map_err(Error::os("looking at memory"))?;
     let (end, actual) = (import.len as u64, file.st_size.unsigned_abs());

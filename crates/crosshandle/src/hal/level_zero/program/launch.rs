@@ -1,4 +1,4 @@
-//! Launches, as a list gets them.
+//! Launches, in the form that a list receives.
 
 use super::kernel::LevelZeroKernel;
 use crate::error::{Error, Result};
@@ -8,11 +8,12 @@ use crate::hal::level_zero::gpu::Gpu;
 use std::any::Any;
 use std::sync::Arc;
 
-/// Appends a launch to a list of a GPU, and says in `has_begun` that the list may have it. The list signals an
-/// event then.
+/// Appends a launch to a list of a GPU, and sets `has_begun` when the list may have received the
+/// launch. The list then signals an event.
 ///
 /// # Safety
-/// The launch stays until the list is past this, as the event does, and what it does is sound.
+/// The launch and the event stay alive until the list has run the launch, and what the launch does
+/// is sound.
 pub(crate) unsafe fn launch(
     gpu: &Gpu,
     list: &List,
@@ -48,6 +49,6 @@ pub(crate) unsafe fn launch(
     inner.kernel.set_arguments(&mut launch.arguments.kinds())?;
     *has_begun = true;
     let handle = inner.kernel.handle();
-    // SAFETY: promised by the caller; the launch keeps the kernel.
+    // SAFETY: promised by the caller. The launch keeps the kernel.
     unsafe { list.launch(handle, groups, shape.is_cooperative, signal) }
 }

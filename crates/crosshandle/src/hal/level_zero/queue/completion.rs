@@ -1,4 +1,4 @@
-//! Completion counts and flags, by which lists tell other threads that commands have ended.
+//! Completion counts and flags, by which lists notify other threads that commands have ended.
 
 use crate::sync::Deadline;
 use crate::sync::{Condvar, Mutex};
@@ -10,7 +10,7 @@ pub(super) struct CompletionCount {
     count: AtomicU64,
     waiters: AtomicUsize,
     lock: Mutex<()>,
-    /// Notified when the count has grown and there are waiters.
+    /// Notified when the count has increased and there are waiters.
     grown: Condvar,
 }
 
@@ -20,8 +20,8 @@ impl CompletionCount {
     }
 
     pub(super) fn add(&self, count: u64) {
-        // A waiter raises `waiters` before it looks at the count, so that one of the two threads
-        // sees what the other has written.
+        // A waiter raises `waiters` before it reads the count, so that one of the two threads sees
+        // what the other has written.
         self.count.fetch_add(count, Ordering::SeqCst);
         if self.waiters.load(Ordering::SeqCst) > 0 {
             drop(self.lock.lock());
@@ -29,7 +29,7 @@ impl CompletionCount {
         }
     }
 
-    /// Waits until the count has reached `count`; returns `false` at the deadline.
+    /// Waits until the count has reached `count`. Returns `false` at the deadline.
     pub(super) fn wait(&self, count: u64, deadline: Deadline) -> bool {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let guard = self.lock.lock();
@@ -40,7 +40,7 @@ impl CompletionCount {
     }
 }
 
-/// A flag that a command raises when it has ended, for commands of other lists that come after it.
+/// A flag that a command sets when it has ended, for later commands in other lists.
 #[derive(Default)]
 pub(super) struct CompletionFlag(CompletionCount);
 

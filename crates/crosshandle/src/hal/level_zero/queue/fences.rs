@@ -1,19 +1,21 @@
-//! Fences: events that a list signals between its commands, so that the host learns how far it is.
+//! Fences: events that a list signals between its commands, so that the host learns how far the
+//! list has run.
 
 use crate::hal::level_zero::driver::EventHandle;
 use std::collections::VecDeque;
 
-/// The place of a fence among a list's commands. Positions are ordered as the list comes to them.
+/// The position of a fence among a list's commands. Positions have the order in which the list
+/// reaches them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Position(u64);
 
 impl Position {
-    /// Makes the place before a command's work, after the driver's events that it waits for.
+    /// Returns the position before a command's work, after the driver events that it waits for.
     pub(super) fn start_of(command: u64) -> Self {
         Self(command << 1)
     }
 
-    /// Makes the place after a command, and so after all before it.
+    /// Returns the position after a command, and so after all earlier commands.
     pub(super) fn end_of(command: u64) -> Self {
         Self(command << 1 | 1)
     }
@@ -28,24 +30,24 @@ impl Position {
     }
 }
 
-/// The fences of a list that have not been seen signalled, in the list's order. Only handles, since
-/// a list that is given up keeps its fences.
+/// The fences of a list that have not been seen signalled, in the list's order. Only handles are
+/// stored, because an abandoned list keeps its fences.
 #[derive(Default)]
 pub(super) struct Fences(VecDeque<(EventHandle, Position)>);
 
 impl Fences {
-    /// Adds a fence behind all others.
+    /// Adds a fence after all others.
     pub(super) fn push(&mut self, fence: EventHandle, position: Position) {
         debug_assert!(self.0.back().is_none_or(|(_, last)| *last < position));
         self.0.push_back((fence, position));
     }
 
-    /// Returns the fence that the list comes to first.
+    /// Returns the fence that the list reaches first.
     pub(super) fn first(&self) -> Option<(EventHandle, Position)> {
         self.0.front().copied()
     }
 
-    /// Returns the fence that the list comes to last, if it is at the end of a command.
+    /// Returns the fence that the list reaches last, if it is at the end of a command.
     pub(super) fn last_end(&self) -> Option<(EventHandle, Position)> {
         let last = self.0.back().copied();
         last.filter(|(_, position)| !position.is_start())
