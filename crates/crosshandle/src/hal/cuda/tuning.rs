@@ -140,17 +140,19 @@ pub(super) const WORDS_RESERVED: usize = 16;
 
 // The clocks of host and device.
 
-/// Time, in nanoseconds, for which a moment that both clocks know is used. The driver reports times
-/// since that moment as 32-bit floats, which after 4 s are accurate to a quarter of a microsecond.
+/// Time, in nanoseconds, for which a base is used, which is a moment whose time is known on both
+/// clocks. The driver reports times since the base as 32-bit floats, which after 4 s are accurate
+/// to a quarter of a microsecond.
 pub(super) const CLOCK_LIFETIME_NS: u64 = 4_000_000_000;
-/// Number of attempts to find such a moment. The fastest attempt is the most accurate.
+/// Number of attempts to find a new base. The fastest attempt is the most accurate.
 pub(super) const CLOCK_TRIES: usize = 3;
-/// Maximum time of an attempt, in nanoseconds, before a command is submitted and while its times
-/// are read. A slower attempt is queued behind other streams, which may wait indefinitely.
+/// Maximum time of an attempt to find a base, in nanoseconds, before a command is submitted and
+/// while its times are read. A slower attempt is queued behind other streams, which may wait
+/// indefinitely.
 pub(super) const CLOCK_TRY_SUBMIT_NS: u64 = 5_000_000;
 pub(super) const CLOCK_TRY_READ_NS: u64 = 100_000_000;
-/// Time after a failed attempt, in nanoseconds, in which no command makes another attempt. Commands
-/// submitted in this time get their times late.
+/// Time after a failed attempt to find a base, in nanoseconds, in which no command makes another
+/// attempt. Commands submitted in this time get their times late.
 pub(super) const CLOCK_PAUSE_NS: u64 = 100_000_000;
 
 // The driver's own calls.

@@ -110,7 +110,7 @@ macro_rules! library_of_some {
             /// Finds the functions in the loaded library. Returns `None` if a function that CUDA 12
             /// has is missing.
             fn find() -> Option<Self> {
-                // SAFETY: the types are those in cuda.h.
+                // SAFETY: the types of the functions are those in `cuda.h`.
                 unsafe {
                     Some(Self {
                         $($safe: find(stringify!($safe_symbol))?,)*

@@ -92,7 +92,8 @@ impl Driver {
     /// Returns a descriptor by which another process can import the memory.
     pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
-        // SAFETY: for this kind of handle the result is a descriptor number.
+        // SAFETY: the driver writes a descriptor number for this kind of handle, and the result has
+        // room for it.
         let code = unsafe {
             let place = (&raw mut descriptor).cast();
             (self.library.mem_export)(place, memory.handle, DESCRIPTOR, 0)
@@ -201,7 +202,7 @@ impl Driver {
                 Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             },
         };
-        // SAFETY: the one description is live. The caller promises the rest.
+        // SAFETY: there is one description, which outlives the call. The caller promises the rest.
         self.check_memory("cuMemSetAccess", len, unsafe {
             (self.library.mem_set_access)(start, len, &description, 1)
         })

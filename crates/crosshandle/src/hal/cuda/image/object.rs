@@ -48,7 +48,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
     let driver = gpu.driver();
     match driver.beside_captures(|| make(driver)) {
         Err(Error::OutOfMemory { .. }) => {
-            // Finished commands may still keep images.
+            // Finished commands may still keep images, which this releases.
             scheduler::tend_every_queue();
             gpu.scheduler().make_room();
             driver.beside_captures(|| make(driver))
@@ -161,8 +161,8 @@ impl Drop for CudaImage {
         // it.
         let destroy = self.gpu.later("destroying an image", move |driver| {
             let driver = driver?;
-            // SAFETY: created for this image. The views and the commands that use either object
-            // kept the image.
+            // SAFETY: this image created both objects and destroys them once. The views and the
+            // commands that used them kept the image.
             unsafe {
                 let destroyed = match surface {
                     0 => Ok(()),
@@ -224,8 +224,8 @@ impl Drop for CudaLevels {
         }
         let levels = self.levels;
         let destroy = self.gpu.later("destroying an image", move |driver| {
-            // SAFETY: created for this object. Its levels, its views and the commands that use them
-            // kept it.
+            // SAFETY: this object created the levels and destroys them once. Its images and views,
+            // and the commands that used them, kept this object.
             unsafe { driver?.destroy_levels(levels) }
         });
         let scheduler = self.gpu.scheduler();

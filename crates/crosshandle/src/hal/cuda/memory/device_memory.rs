@@ -327,7 +327,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.gpu.release("reserved addresses", |driver| {
-            // SAFETY: reserved by this object and freed once, with nothing mapped.
+            // SAFETY: this object reserved the addresses and frees them once. Nothing is mapped
+            // there.
             unsafe { driver.free_addresses(self.address(0), self.len) }
         });
     }
@@ -358,7 +359,7 @@ impl CudaSegment {
         let len = memory.len;
         let align = memory.gpu.info().granularity.max(HUGE_PAGE);
         let reservation = Reservation::new(&memory.gpu, 0, len, align)?;
-        // SAFETY: the addresses were reserved for this above.
+        // SAFETY: the addresses were reserved above for this mapping.
         unsafe { reservation.map(0, &memory, 0, len, access)? };
         Ok(Self {
             reservation,
@@ -371,8 +372,8 @@ impl Drop for CudaSegment {
     fn drop(&mut self) {
         let reservation = &self.reservation;
         reservation.gpu.release("device memory", |driver| {
-            // SAFETY: mapped like this when the segment was created. Commands keep the segments
-            // they use.
+            // SAFETY: the whole reservation was mapped when the segment was created. Commands keep
+            // the segments that they use.
             unsafe { driver.unmap(reservation.address(0), reservation.len) }
         });
     }
