@@ -36,7 +36,8 @@ macro_rules! library {
         }
 
         impl Library {
-            /// Loads the library and finds all functions, or returns what is missing.
+            /// Loads the library and finds all functions. Returns a description of what is missing
+            /// otherwise.
             pub(super) fn load() -> Result<Self, String> {
                 // SAFETY: this loads the driver's own library, whose constructors are sound.
                 if !unsafe { sys::is_culib_present() } {

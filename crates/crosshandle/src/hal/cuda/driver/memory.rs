@@ -30,8 +30,8 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Returns whether both are handles of the same allocation in this process. While one of them
-    /// lives, no other allocation has its number.
+    /// Returns whether both are handles of the same allocation in this process. No other allocation
+    /// gets the handle's number while one of the two handles lives.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
@@ -245,7 +245,7 @@ impl Driver {
     /// Ends the registration by [`register_host`](Self::register_host).
     ///
     /// # Safety
-    /// Memory is registered at this start, and no use of it is outstanding.
+    /// Memory that starts at `start` is registered, and nothing uses it any more.
     pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };

@@ -138,9 +138,10 @@ impl Driver {
         let mut values = [0_u64; N];
         let places = values.each_mut().map(|value| ptr::from_mut(value).cast());
         let numbers = attributes.map(|attribute| attribute as c_uint);
-        // A single call for all attributes takes the driver's locks once. SAFETY: `places` has one
-        // live place for each attribute, and each place is long enough. The driver only looks up
-        // the address.
+        // A single call for all attributes takes the driver's locks once.
+        //
+        // SAFETY: `places` has one live place for each attribute, and each place is long enough.
+        // The driver only looks up the address.
         let code = unsafe {
             (self.library.pointer_get_attributes)(
                 N as c_uint,

@@ -21,9 +21,9 @@ pub(super) struct CudaImage {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The levels that own the array, if the array is one of them. As a field, they are dropped
-    /// after the destruction of the surface was deferred. Deferred calls are made in order, and
-    /// must keep nothing alive, especially not a context of the program.
+    /// The image of several levels that owns the array, if the array is a level. Fields are dropped
+    /// after `drop` has deferred the destruction of the surface. The order matters because deferred
+    /// calls run in order, and keep nothing alive, not even a context of the program.
     levels: Option<Arc<CudaLevels>>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct CudaLevels {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The memory of another interface that contains the levels. It is dropped after the
-    /// destruction of the levels was deferred, as above.
+    /// The imported memory that contains the levels, if any. Fields are dropped after `drop` has
+    /// deferred the destruction of the levels.
     _external: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A sampler, which is a word for kernels.
+/// A sampler, which kernels receive as a 32-bit word.
 struct CudaSampler(u32);
 
 /// Creates a driver object that uses device memory. If there is not enough memory, tries again

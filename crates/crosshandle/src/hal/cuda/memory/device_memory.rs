@@ -61,7 +61,7 @@ impl Drop for KeptSlot {
 fn allocate(gpu: &Arc<Gpu>, allocate: impl Fn() -> Result<Allocation>) -> Result<Allocation> {
     match allocate() {
         Err(Error::OutOfMemory { .. }) => {
-            // Finished commands may still keep memory.
+            // Finished commands may still keep memory, which this releases.
             scheduler::tend_every_queue();
             gpu.primary().scheduler().make_room();
             allocate()
@@ -160,7 +160,7 @@ impl CudaPhysical {
         })
     }
 
-    /// Wraps memory of the program, of which `len` bytes are mapped.
+    /// Wraps memory of the program. Its first `len` bytes can be shared and mapped.
     pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
         Self {
             gpu: Arc::clone(gpu),
@@ -207,8 +207,8 @@ impl Shared for CudaPhysical {
     }
 
     fn prepare_to_lend(&self) -> Result<()> {
-        // The descriptor is created ahead as long as few are kept, because the driver takes some
-        // time for each and importers wait.
+        // Importers wait for the descriptor, and the driver takes some time to create one. It is
+        // therefore created ahead, unless too many descriptors are kept already.
         if self.lends_by_driver()
             && let Some(slot) = KeptSlot::take()
         {
@@ -354,7 +354,7 @@ impl CudaSegment {
         Ok(segment)
     }
 
-    /// Maps all of some memory, which may belong to another device.
+    /// Maps the whole of `memory`, which may belong to another device.
     pub(crate) fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
         let len = memory.len;
         let align = memory.gpu.info().granularity.max(HUGE_PAGE);
