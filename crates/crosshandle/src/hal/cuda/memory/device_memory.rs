@@ -160,7 +160,7 @@ impl CudaPhysical {
         })
     }
 
-    /// Wraps memory of the program. Its first `len` bytes can be shared and mapped.
+    /// Wraps an allocation of the program. `len` bytes of it are mapped.
     pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
         Self {
             gpu: Arc::clone(gpu),
