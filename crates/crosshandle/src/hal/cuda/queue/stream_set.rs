@@ -288,8 +288,8 @@ impl StreamSet {
     }
 
     /// Feeds pending commands. In an in-order queue, stops at the first command that no stream can
-    /// take. In an out-of-order queue, only commands behind a pending barrier stay, and those that
-    /// must follow a pending command.
+    /// take. In an out-of-order queue, tries all commands except those behind a pending barrier,
+    /// and barriers that follow a pending command.
     fn feed_pending(&mut self) -> bool {
         let mut kept = VecDeque::new();
         let mut before = mem::take(&mut self.pending);
