@@ -85,7 +85,7 @@ fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     }
 }
 
-/// Returns the end of the tables whose places a 64-bit ELF header contains.
+/// Returns the end of the last table that a 64-bit ELF header refers to.
 fn elf_end(bytes: &[u8]) -> Option<u64> {
     let table = |offset, size, count| {
         let len = number::<2>(bytes, size)?.checked_mul(number::<2>(bytes, count)?)?;

@@ -99,8 +99,8 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Permits launches with `bytes` bytes of dynamic shared memory if the device has so much. The
-    /// driver reports no block counts for an amount that is not permitted.
+    /// Permits launches with `bytes` bytes of dynamic shared memory, unless the kernel can never
+    /// use that much. The driver reports no block counts for an amount that is not permitted.
     fn allow_possible(&self, bytes: usize) -> Result<()> {
         match u32::try_from(bytes) {
             Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {

@@ -382,8 +382,8 @@ impl Drop for CudaGraph {
         let Some(graph) = self.state.lock().graph.take() else {
             return;
         };
-        // The function may never be called, and its drop must then not destroy the graph. The
-        // context may have ended by then, together with the graph.
+        // The deferred function may be dropped without a call. That must not destroy the graph,
+        // whose context may have ended by then, together with the graph.
         let graph = ManuallyDrop::new(graph);
         let bytes = self.places.len().saturating_mul(GRAPH_NODE_BYTES);
         let destroy = self.gpu.later("destroying a graph", move |driver| {

@@ -135,8 +135,9 @@ impl StreamWaits {
         let _over;
         let mut list = self.list();
         _over = take_over(&mut list, []);
-        // A thread that needs quiet publishes this before it checks the list. Either this thread
-        // sees the published value, or the other thread sees these waits.
+        // The list is locked before `is_halted` is read, and a thread that needs quiet writes
+        // `is_halted` before it checks the list. Either this thread sees the written value, or the
+        // other thread sees these waits.
         if list.is_empty() || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return Err(list.is_empty());
         }
@@ -156,7 +157,7 @@ impl StreamWaits {
     pub(crate) fn admit_more(&self, wait: &WaitPoint) -> bool {
         let mut list = self.list();
         let is_blocked = list.front().is_some_and(|first| !first.is_over());
-        // The order matters, as in `extend`.
+        // As in `extend`, the list must be locked before `is_halted` is read.
         if !is_blocked || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return false;
         }

@@ -83,7 +83,7 @@ pub(super) struct DeferredCalls {
     running: Option<Running>,
     /// The number of threads that wait until all quiet calls have returned.
     waiting: usize,
-    /// The time since which streams may not begin to wait before calls have been made.
+    /// The time since which quiet calls must be made before streams may begin to wait.
     pressed: Option<Instant>,
     /// The number of submitters that hold off quiet calls (see
     /// [`HoldOff`](super::admission::HoldOff)).
@@ -118,7 +118,7 @@ impl SchedulerState {
         self.calls.hold_offs == 0 && self.blocked() == 0
     }
 
-    /// Returns whether calls must be made before streams may begin to wait.
+    /// Returns whether quiet calls must be made before streams may begin to wait.
     fn is_pressed(&self) -> bool {
         let calls = &self.calls;
         let is_much =
@@ -294,7 +294,7 @@ impl Scheduler {
         let bytes = state.calls.quiet.front()?.bytes;
         let running = state.calls.running.get_or_insert_with(Running::begin);
         running.begin_next(bytes);
-        // Published before the check, as above.
+        // Published before the check of the streams (see `StreamWaits::extend`).
         self.publish(state);
         if !state.is_quiet() {
             state.calls.running = None;

@@ -85,7 +85,7 @@ impl Expandable {
     fn unmap(&mut self, place: usize) {
         let handle = self.mapped.remove(&place).expect("mapped");
         let at = self.start + (place * self.piece) as sys::CUdeviceptr;
-        // SAFETY: the piece was mapped like this.
+        // SAFETY: `map` mapped exactly this piece.
         unsafe {
             check(sys::cuMemUnmap(at, self.piece));
             check(sys::cuMemRelease(handle));
@@ -97,7 +97,7 @@ impl Drop for Expandable {
     fn drop(&mut self) {
         let places: Vec<_> = self.mapped.keys().copied().collect();
         places.into_iter().for_each(|place| self.unmap(place));
-        // SAFETY: the range was reserved like this, and nothing is mapped in it.
+        // SAFETY: `reserve` reserved exactly this range, and nothing is mapped in it.
         check(unsafe { sys::cuMemAddressFree(self.start, self.len) });
     }
 }
