@@ -199,7 +199,7 @@ impl DriverContext {
         Some((start, len, Handle(device)))
     }
 
-    /// Returns whether the driver reports the memory as accessible by the host.
+    /// Returns whether the driver reports the memory as host memory.
     pub(crate) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
         self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
     }
