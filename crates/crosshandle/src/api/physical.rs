@@ -213,7 +213,7 @@ impl PhysicalMemory {
     /// The errors of [`handle`](Self::handle).
     pub fn export(&self) -> Result<PhysicalMemoryExport> {
         self.inner.check_exportable()?;
-        // If the driver refuses, this call fails, and not a later one in the importer.
+        // If the driver refuses, this caller gets the error, and not a later importer.
         self.inner.memory.prepare()?;
         let cells = ExportCells::default();
         let exporter = self.inner.core.exporter();

@@ -69,7 +69,7 @@ impl ExternalMemory {
         ))
     }
 
-    /// Returns the image that the other interface has at the start of the memory. The image has
+    /// Returns the image that the other interface stores at the start of the memory. The image has
     /// `levels` levels.
     ///
     /// # Errors

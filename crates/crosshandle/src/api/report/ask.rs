@@ -203,7 +203,7 @@ impl Question {
     /// if it is known.
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
         let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
-        // Does not wait. The queue of a stopped process may stay full.
+        // Does not block, because the connection queue of a stopped process may stay full.
         let stream = socket::connect(socket, Deadline::now()).map_err(|errno| {
             let reason = match errno {
                 Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
@@ -221,7 +221,7 @@ impl Question {
             return Err((pid, SilentReason::OtherUser { uid }));
         }
         match socket::send(&stream, &Request::Describe.encode(1), &[]) {
-            // The exporter has hung up, but may have sent the reason before.
+            // The exporter has hung up, but may have sent a reply with the reason before.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err((pid, failed("talking to the exporter")(errno))),
         }

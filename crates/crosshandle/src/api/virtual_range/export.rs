@@ -76,7 +76,7 @@ impl VirtualRange {
             )));
         }
         let memory = PiecedMemory(PieceSet::new(pieces)?);
-        // If the driver refuses, this call fails, and not a later one in the importer.
+        // If the driver refuses, this caller gets the error, and not a later importer.
         memory.prepare()?;
         Ok(VirtualRangeExport {
             core: Arc::clone(&self.core),

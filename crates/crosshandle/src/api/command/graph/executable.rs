@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// only after a later run.
 ///
 /// Do not rely on that order if runs must not overlap. An [update](Self::update) may create a new
-/// graph in the driver. Only events order its runs with runs of the old graph in other queues.
+/// graph in the driver. Then only events order runs of the new graph in one queue with runs of the
+/// old graph in another.
 ///
 /// # Updates
 /// An [`update`](Self::update) changes only runs that are submitted after it. Earlier runs execute

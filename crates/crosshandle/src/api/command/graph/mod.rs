@@ -53,14 +53,14 @@ pub struct Node {
     index: u32,
 }
 
-/// A recorded command, from which executable graphs make their nodes.
+/// A recorded command. Executable graphs make their nodes from it.
 #[derive(Clone)]
 struct Recorded {
     work: Arc<RecordedWork>,
     after: Arc<[u32]>,
     is_on_host: bool,
-    /// Whether the node ends a nested graph. It runs after all nodes of that graph, and no update
-    /// can replace it.
+    /// Set for the node that ends a nested graph. It runs after all nodes of that graph, and no
+    /// update can replace it.
     ends_graph: bool,
 }
 
@@ -117,7 +117,7 @@ impl Graph {
     /// A command can only run after nodes that are already recorded, so a graph has no cycles.
     ///
     /// [The command that runs another graph](ExecutableGraph::command) records the nodes of that
-    /// graph as they are now. Later updates of the other graph change nothing here. The returned
+    /// graph as they are now. Later updates of the other graph do not affect this one. The returned
     /// node is complete when all of these nodes are complete, and it cannot be
     /// [updated](ExecutableGraph::update).
     ///
@@ -227,8 +227,8 @@ impl Graph {
         self.nodes.is_empty()
     }
 
-    /// Creates an executable graph from the commands recorded so far. Any number of executable
-    /// graphs can be created, and an update of one leaves the others unchanged.
+    /// Creates an executable graph from the commands recorded so far. Each call creates
+    /// another one, and updates of one do not affect the others.
     ///
     /// In some drivers this call waits until the device has completed all submitted work, as
     /// loading a program does.
