@@ -194,7 +194,7 @@ impl PhysicalMemory {
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for memory that was itself opened from a handle.
-    /// - Limits of the system.
+    /// - Errors of the operating system, if one of its limits is reached.
     pub fn handle(&self) -> Result<PhysicalMemoryHandle> {
         self.inner.handle(Access::ReadWrite)
     }

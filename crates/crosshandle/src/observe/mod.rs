@@ -48,7 +48,7 @@ pub(crate) fn fetching(context: u32, record: u32) -> EnteredSpan {
     debug_span!(target: TARGET, "fetch", context, record).entered()
 }
 
-/// A peer, as events describe it.
+/// A peer, with the fields that events report.
 pub(crate) struct Peer<'a> {
     /// The number that the exporter uses for the shared context.
     pub(crate) context: u32,

@@ -290,8 +290,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Makes a span the source of blocks of a size, unless another thread has already installed one
-    /// with room.
+    /// Installs the span from which blocks of a size are carved, unless another thread has already
+    /// installed one with room.
     fn install_span(&self, index: usize, class: SizeClass, span: Span) {
         let mut state = self.classes[index].lock();
         // A trim may have given up the segment, because none of its blocks was in use.

@@ -19,15 +19,16 @@ use std::sync::Arc;
 /// create one.
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
-    /// The form for a backend, once its waits have [their numbers](LATEST).
+    /// The command as a backend receives it. Until the submission, a wait may contain [`LATEST`] or
+    /// [`SUBMITTED`] instead of a signal number.
     pub(crate) submission: Submission,
 }
 
-/// Stands for the latest signal at the time of submission, or the first one if there is none. No
-/// signal has this number.
+/// Placeholder for the latest signal at the time of submission, or for the first signal if there is
+/// none. Signals are numbered from 1.
 pub(crate) const LATEST: u64 = 0;
 
-/// Stands for the latest signal at the time of submission, or for no wait if there is none. No
+/// Placeholder for the latest signal at the time of submission, or for no wait if there is none. No
 /// signal has this number.
 pub(crate) const SUBMITTED: u64 = u64::MAX;
 
@@ -332,7 +333,7 @@ impl Command {
     /// submitted yet.
     #[inline]
     pub fn after_value(self, event: &Event, value: u64) -> Self {
-        // Signal 0 is always complete, so there is nothing to wait for.
+        // Signals are numbered from 1, so there is nothing to wait for.
         if value == LATEST {
             return self;
         }

@@ -11,8 +11,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Memory that another interface of the same device, such as Vulkan, has allocated and exported. It
-/// crosses as a descriptor that only the driver of the device understands. Cloning is cheap, and
-/// any thread may use it.
+/// is imported through a descriptor that only the driver of the device understands. Cloning is
+/// cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct ExternalMemory {
     core: Arc<ContextCore>,

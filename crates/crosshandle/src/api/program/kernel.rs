@@ -41,7 +41,7 @@ impl Kernel {
     /// Each block gets `dynamic_shared_memory` bytes of shared memory from its launch.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver fails.
     pub fn suggested_block(&self, dynamic_shared_memory: usize) -> Result<u32> {
         check_fork()?;
         let limit = self.properties().block_threads;
@@ -53,7 +53,7 @@ impl Kernel {
     /// `dynamic_shared_memory` bytes of shared memory.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver fails.
     pub fn concurrent_blocks(&self, threads: u32, dynamic_shared_memory: usize) -> Result<u32> {
         check_fork()?;
         let units = self.core.device().info().compute_units;
@@ -67,7 +67,7 @@ impl Kernel {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 
-    /// Checks a launch against the limits of the kernel and its device. Returns `None` if it has no
+    /// Creates a launch, if the kernel and its device allow it. Returns `None` if the shape has no
     /// blocks.
     pub(crate) fn launch(
         &self,

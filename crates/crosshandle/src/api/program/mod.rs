@@ -74,7 +74,7 @@ impl Program {
     ///
     /// # Errors
     /// - [`Error::NoSymbol`] if the program has no kernel of that name.
-    /// - [`Error::Driver`] if the driver refuses.
+    /// - [`Error::Driver`] if the driver fails.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         check_fork()?;
         let inner = Arc::clone(&self.inner).kernel(&symbol(name)?)?;
@@ -85,7 +85,7 @@ impl Program {
     ///
     /// # Errors
     /// - [`Error::NoSymbol`] if the program has no variable of that name.
-    /// - [`Error::Driver`] if the driver refuses.
+    /// - [`Error::Driver`] if the driver fails.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         check_fork()?;
         let (address, len) = self.inner.variable(&symbol(name)?)?;
@@ -114,7 +114,7 @@ impl Program {
     /// again; `None` if the driver does not provide one.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn binary(&self) -> Result<Option<Vec<u8>>> {
         check_fork()?;
         self.inner.binary()

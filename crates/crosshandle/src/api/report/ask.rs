@@ -334,7 +334,7 @@ mod tests {
             self.0.join(format!("{exporter:016x}.sock"))
         }
 
-        /// Requests reports. Only silent exporters make the call reach the deadline.
+        /// Requests reports. The call takes the whole timeout only if an exporter is silent.
         fn ask(&self, timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
             exporters(std::slice::from_ref(&self.0), timeout)
         }

@@ -34,14 +34,14 @@ impl VirtualRange {
     /// Exports the memory that is mapped in a range of bytes as one object. An importer opens it as
     /// one [`Memory`](crate::Memory) with the same bytes in the same order, without gaps.
     ///
-    /// The importer maps every mapping that the range touches as a whole. The access of the
-    /// mappings in this process does not matter.
+    /// The importer always maps whole mappings, even if the range contains only a part of one. The
+    /// access of the mappings in this process does not matter.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] if a part of the range is not mapped, and for physical memory
     ///   that was itself opened from a handle.
     /// - [`Error::LimitReached`] for more than 131,072 mappings.
-    /// - Limits of the system.
+    /// - Errors of the operating system, if one of its limits is reached.
     pub fn export(&self, range: impl RangeBounds<usize>) -> Result<VirtualRangeExport> {
         let range = byte_range::resolve(range, self.len)?;
         if range.is_empty() {
@@ -103,7 +103,7 @@ impl VirtualRangeExport {
     /// Returns a handle to the memory.
     ///
     /// # Errors
-    /// Limits of the system.
+    /// Errors of the operating system, if one of its limits is reached.
     pub fn handle(&self) -> Result<MemoryHandle> {
         self.handle_for(Access::ReadWrite)
     }

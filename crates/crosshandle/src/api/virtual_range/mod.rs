@@ -65,7 +65,7 @@ impl VirtualRange {
         })
     }
 
-    /// Returns the start.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.range.start().pointer().as_ptr()
     }

@@ -143,7 +143,8 @@ impl BackendContext for LevelZeroContext {
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => DEVICE_SEGMENT_BYTES,
-            // Host segments are pinned as a whole, which takes time and memory immediately.
+            // A host segment is pinned as a whole when it is allocated, which takes time and
+            // memory.
             MemoryKind::Host | MemoryKind::Shared => HOST_SEGMENT_BYTES,
         }
     }

@@ -38,16 +38,16 @@ impl DriverEvents for LevelZeroEvents {
         // permissions.
         CreatedEvent::check_live(&self.context, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.context, bytes).ok_or_else(missing)?;
-        // When a driver that fetches descriptors opens an event, it ignores a descriptor number
-        // that this library inserts into the handle.
+        // For events, a driver that fetches descriptors does not notice an inserted number, so it
+        // gets the handle unchanged.
         let event = if let Some(pid) = handle.fetched_from {
             check_fetch(pid, &handle, &import.file)?;
             open(handle.bytes)?
         } else {
             handle.open_with(&import.file, driver, open)?
         };
-        // A driver that fetches descriptors would fetch one from this process for each waiter. If
-        // such a fetch is not permitted, it ends the waiter's process.
+        // If this process signalled the event, the drivers of waiters would fetch a descriptor from
+        // this process. A driver that is not permitted to do so ends the waiter's process.
         let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
         let handle = event.handle();
         Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))

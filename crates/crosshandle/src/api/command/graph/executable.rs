@@ -1,4 +1,4 @@
-//! Executable graphs, which queues run.
+//! Executable graphs, the form in which queues run graphs.
 
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;

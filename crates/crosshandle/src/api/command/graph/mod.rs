@@ -234,7 +234,7 @@ impl Graph {
     /// loading a program does.
     ///
     /// # Errors
-    /// - [`Error::Driver`] and limits of the driver.
+    /// - [`Error::Driver`] if the driver fails or reaches a limit.
     /// - [`Error::InvalidArgument`] for a kernel of another device.
     pub fn instantiate(&self) -> Result<ExecutableGraph> {
         ExecutableGraph::new(&self.core, self.id, &self.nodes)

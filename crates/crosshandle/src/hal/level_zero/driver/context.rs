@@ -63,8 +63,8 @@ impl DriverContext {
 
     /// Allocates memory at a multiple of `align`. Memory that will be shared must be allocated with
     /// `export`. Otherwise Intel's driver places small allocations next to other memory of the
-    /// process and would share all of it. On some GPUs it also compresses other memory, and handles
-    /// tell this only since version 26.14.
+    /// process and would share all of it. On some GPUs, it also compresses memory without `export`,
+    /// and handles report compression only since version 26.14.
     pub(crate) fn allocate(
         &self,
         device: DeviceHandle,

@@ -87,8 +87,8 @@ fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
 /// handles of their own instead.
 fn has_own_handles(driver: &Driver) -> bool {
     let Some(translate) = driver.loader.zelLoaderTranslateHandle else {
-        // This loader is too old to report it. Such a loader returns its own handles if the
-        // environment variable requests it, or if there are several drivers.
+        // The loader is too old to translate handles. Such a loader returns handles of its own if
+        // the environment variable requests it, or if there are several drivers.
         let asked =
             std::env::var_os("ZE_ENABLE_LOADER_INTERCEPT").is_some_and(|value| value == "1");
         return !asked && driver_handles(&driver.loader).is_ok_and(|all| all.len() == 1);

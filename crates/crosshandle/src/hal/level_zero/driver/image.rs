@@ -36,7 +36,7 @@ pub(crate) struct ImageShape {
     pub(crate) layers: u32,
 }
 
-/// A part of an image, in pixels.
+/// A region of an image, in pixels.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageRegion {
     pub(crate) origin: [u32; 3],

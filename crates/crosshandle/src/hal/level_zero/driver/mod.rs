@@ -1,4 +1,4 @@
-//! Safe access to Level Zero: the driver's calls as methods that return `Result`.
+//! Access to Level Zero: the driver's calls as methods that return `Result`.
 //!
 //! The library looks for the Level Zero loader at run time, and the loader finds the drivers. All
 //! devices of a driver share one context of that driver. It is created on first use and destroyed

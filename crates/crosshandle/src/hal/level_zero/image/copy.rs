@@ -15,8 +15,8 @@ fn inner(image: &Arc<dyn DeviceImage>) -> Result<&LevelZeroImage> {
     image.ok_or_else(|| Error::invalid("this image is not one of Level Zero's"))
 }
 
-/// Converts a region of an image to the driver's form. As in this library, the layers follow the
-/// image's own dimensions.
+/// Converts a region of an image to the driver's form. In both forms, the layer follows the pixel
+/// coordinates.
 fn region(origin: [usize; 3], extent: [usize; 3]) -> Result<ImageRegion> {
     let numbers = |numbers: [usize; 3]| -> Result<[u32; 3]> {
         let [x, y, z] = numbers.map(small);

@@ -35,7 +35,8 @@ pub(crate) struct LevelZeroPhysical {
     places: Places,
 }
 
-/// The addresses at which physical memory is mapped. It stays mapped while the lock is held.
+/// The addresses at which physical memory is mapped. The memory stays mapped while the lock is
+/// held.
 pub(crate) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {

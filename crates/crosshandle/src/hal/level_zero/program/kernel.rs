@@ -23,8 +23,8 @@ pub(super) struct LevelZeroKernel {
     raw: usize,
     name: String,
     properties: KernelProperties,
-    /// The kinds and lengths of the arguments that the driver accepted last. They need no second
-    /// check.
+    /// The kinds and lengths of the arguments that the driver accepted last. Arguments with the
+    /// same kinds and lengths are not checked again.
     accepted: Mutex<Vec<(ArgumentKind, usize)>>,
 }
 

@@ -319,8 +319,9 @@ impl Inner {
         }
     }
 
-    /// Returns whether the thread is about to wait for a fence. A later submitter appends another
-    /// fence. If there is none, the thread appends it when it reaches the last command.
+    /// Returns whether the thread is about to wait for a fence. After that wait, the next submitter
+    /// appends another fence. If no submitter does, the thread appends one when it reaches the last
+    /// command.
     fn is_ahead(&self, fence: Option<Position>) -> bool {
         fence.is_some_and(|position| self.completed.get() <= position.command())
     }

@@ -19,13 +19,13 @@ pub(crate) struct Drain(Mutex<DrainState>);
 #[derive(Default)]
 struct DrainState {
     lists: Vec<DrainingList>,
-    /// The program has dropped the context.
+    /// Whether the program has dropped the context.
     is_closed: bool,
 }
 
 struct DrainingList {
-    /// Returns whether all commands have ended. May wait for them until the deadline, unless they
-    /// wait for the host or another process.
+    /// Returns whether all commands have ended. May wait for this until the deadline, unless a
+    /// command waits for the host or another process.
     is_idle: Box<dyn Fn(Deadline) -> bool + Send>,
     thread: JoinHandle<()>,
 }

@@ -377,7 +377,8 @@ impl Inner {
             };
             return self.end_pending(result, ended);
         }
-        // All signals that the command waits for have completed, and its waits were taken out.
+        // All signals that the command waits for have completed, and its list of waits is now
+        // empty.
         if let Some(first) = self.append_next(&mut state.end, first) {
             state.pending.push_front(first);
         }
