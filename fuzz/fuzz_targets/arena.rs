@@ -67,6 +67,12 @@ fuzz_target!(|data: &[u8]| {
     world.end();
     // Checked only for some inputs, because it takes as long as the rest.
     if data.len().is_multiple_of(16) {
-        BESIDE.with(|before| assert_eq!(snapshot(beside), *before, "the neighbouring slot was written"));
+        BESIDE.with(|before| {
+            assert_eq!(
+                snapshot(beside),
+                *before,
+                "the neighbouring slot was written"
+            )
+        });
     }
 });
