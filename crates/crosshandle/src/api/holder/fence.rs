@@ -8,8 +8,9 @@
 //! - No child that the writer forked is alive. Such a child would have the same memory, and would
 //!   keep the driver's descriptors open.
 //! - No other process can write. For host memory the kernel reports which processes have it mapped
-//!   or open for writing. For a driver's memory the exporter must also have ended. No MPS daemon
-//!   may run, since it does the work of many processes in one.
+//!   or open for writing. For a driver's memory the exporter must also have ended, or must be the
+//!   claiming process. For CUDA memory no MPS daemon may run, since it does the work of many
+//!   processes in one.
 //!
 //! A process that the holder cannot inspect makes the proof fail. The ancestors of the holder are
 //! the exception and are trusted. The proof does not see descriptors in the queues of sockets. Nor

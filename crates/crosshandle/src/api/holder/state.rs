@@ -35,7 +35,7 @@ pub(super) struct Record {
     pub(super) names: BTreeSet<String>,
 }
 
-/// The records that are held of a context of another process.
+/// A context of another process, with those of its records that are held.
 struct HeldContext {
     exporter: Arc<Exporter>,
     /// The process that owns the context.
@@ -163,7 +163,7 @@ impl Name {
         is_new
     }
 
-    /// Adds the processes that may write the memory by another name of it. Returns whether some
+    /// Adds the earlier writers of another name of the same memory. Returns whether some
     /// were not known before.
     fn add_earlier_of(&mut self, other: &Self) -> bool {
         let known = self.earlier.len();

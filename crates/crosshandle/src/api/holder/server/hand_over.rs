@@ -83,8 +83,8 @@ impl Server {
             policy: self.terms.policy.clone(),
             timeout: FETCH_TIMEOUT,
         };
-        // A program that repeats a hand-over may be unable to export the memory again, so records
-        // that are held already are not fetched.
+        // After a lost reply, a program may repeat a hand-over of memory that its exporter no
+        // longer serves. Known records are therefore not fetched again.
         let records = self.holdings.records().values();
         let known: Vec<MemoryHandle> = records.map(|record| record.handle).collect();
         let token = token.map(str::to_owned);
