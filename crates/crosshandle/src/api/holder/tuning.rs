@@ -148,8 +148,8 @@ pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);
 /// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
 pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum time that a reply waits until the successor has the change. After that time the reply
-/// says that only the holder has the memory.
+/// Maximum time that a reply waits until the successor has the change. After that time the reply to a
+/// hand-over says that only the holder has the memory.
 pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
 
 /// Time that a new holder waits for the lock of a killed holder, until the system has ended all
