@@ -25,7 +25,7 @@ struct Fetched {
 }
 
 impl Server {
-    /// Returns the refusal if memory may not be held under a name.
+    /// Checks whether memory may be held under a name. Returns the refusal if it may not.
     fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Answer> {
         if let Err(error) = hold.check() {
             return Err(refused(HolderFault::Refused, error.to_string()));
