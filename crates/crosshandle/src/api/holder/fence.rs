@@ -8,8 +8,9 @@
 //! - No child that the writer forked is alive. Such a child would have the same memory, and would
 //!   keep the driver's descriptors open.
 //! - No other process can write. For host memory the kernel reports which processes have it mapped
-//!   or open for writing. For a driver's memory the exporter must also have ended. No MPS daemon
-//!   may run, since it does the work of many processes in one.
+//!   or open for writing. For a driver's memory the exporter must also have ended, or must be the
+//!   claiming process. For CUDA memory no MPS daemon may run, since it does the work of many
+//!   processes in one.
 //!
 //! A process that the holder cannot inspect makes the proof fail. The ancestors of the holder are
 //! the exception and are trusted. The proof does not see descriptors in the queues of sockets. Nor
@@ -27,7 +28,8 @@ use std::path::Path;
 /// A process that may write the memory of a name.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Writer {
-    /// The number of the request that claimed the name. No other process knows it.
+    /// The number of the request that claimed the name. Only this process and its forked children
+    /// know it.
     pub(super) request: u64,
     pub(super) uid: u32,
     /// `None` if the holder could not see the process. Only a forced claim admits such a writer.

@@ -115,9 +115,9 @@ impl ServeOptions {
         self
     }
 
-    /// Sets the command that starts a successor. The command must call [`serve_as_successor`] and
-    /// leave its standard input as it receives it. Without a successor, the held memory is released
-    /// when the holder ends.
+    /// Sets the command that starts a successor. Its program must call [`serve_as_successor`] with
+    /// the standard input that it receives. Without a successor, the held memory is released when
+    /// the holder ends.
     pub fn successor(
         mut self,
         program: impl Into<PathBuf>,
@@ -181,8 +181,8 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
 /// dies.
 ///
 /// `ready` is called when this process takes over. The function returns without taking over if the
-/// holder died before it had sent anything. After a takeover it returns when this process is told
-/// to end.
+/// holder died before it had sent enough for a takeover. After a takeover it returns when this
+/// process is told to end.
 ///
 /// This process starts a session of its own, unless it already leads its process group. A terminal
 /// that closes or sends an interrupt therefore signals only the holder. A holder that ends this way

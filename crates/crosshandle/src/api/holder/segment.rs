@@ -158,8 +158,8 @@ fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool
     !is_of_driver && memfd::is_memory(file)
 }
 
-/// Refuses descriptors that are no memory, do not keep the memory alive, or could not be given to
-/// importers. Closing a descriptor that is no memory may block for as long as its sender likes.
+/// Refuses descriptors that do not refer to memory, do not keep it alive, or could not be given to
+/// importers. Closing other descriptors may block for as long as their sender likes.
 fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind) -> Result<()> {
     if is_of_host {
         let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;

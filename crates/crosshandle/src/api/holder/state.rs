@@ -35,7 +35,7 @@ pub(super) struct Record {
     pub(super) names: BTreeSet<String>,
 }
 
-/// The records that are held of a context of another process.
+/// A context of another process, with those of its records that are held.
 struct HeldContext {
     exporter: Arc<Exporter>,
     /// The process that owns the context.
@@ -76,7 +76,8 @@ pub(super) struct Name {
     /// reference.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
-    /// Values that are derived from the parts and the label. Neither ever changes, except for keys.
+    /// Values that are derived from the parts and the label. They never change, except that handles
+    /// get new keys.
     #[serde(skip)]
     pub(super) index: OnceLock<NameIndex>,
 }
@@ -163,7 +164,7 @@ impl Name {
         is_new
     }
 
-    /// Adds the processes that may write the memory by another name of it. Returns whether some
+    /// Adds the earlier writers of another name of the same memory. Returns whether some
     /// were not known before.
     fn add_earlier_of(&mut self, other: &Self) -> bool {
         let known = self.earlier.len();
@@ -401,7 +402,7 @@ impl Holdings {
         (!self.is_answered_for(fields.exporter)).then_some(fields.exporter)
     }
 
-    /// Returns whether a record of an exporter is held.
+    /// Returns whether any record of an exporter is held.
     pub(super) fn is_answered_for(&self, exporter: u64) -> bool {
         let mut contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
         contexts.next().is_some()

@@ -24,16 +24,16 @@ pub(super) const MAX_PROGRAMS: usize = 256;
 /// so that connections for other requests remain.
 pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
 
-/// Maximum number of connections of one process that wait for a version. It keeps a few processes
-/// from taking all of [`MAX_WAITING`].
+/// Maximum number of connections of one process that wait for a version. This limit keeps a few
+/// processes from taking all of [`MAX_WAITING`].
 pub(super) const WAITING_OF_PROCESS: usize = MAX_WAITING / 4;
 
 /// Maximum number of programs with a job that runs or is queued. It is a part of [`MAX_PROGRAMS`],
 /// so that connections for other requests remain.
 pub(super) const MAX_WORKING: usize = MAX_PROGRAMS / 2;
 
-/// Maximum number of connections of one process with a job that runs or is queued. It keeps a few
-/// processes from taking all of [`MAX_WORKING`].
+/// Maximum number of connections of one process with a job that runs or is queued. This limit keeps
+/// a few processes from taking all of [`MAX_WORKING`].
 pub(super) const WORKING_OF_PROCESS: usize = MAX_WORKING / 8;
 
 /// Maximum number of jobs that run at a time: hand-overs that fetch memory, and claims that are
@@ -91,8 +91,8 @@ pub(super) const CONTEXT_DESCRIPTORS: usize = 8;
 /// memory.
 pub(super) const MAX_NAMES: usize = 4096;
 
-/// Maximum number of names that one process may hand over. It keeps one process from taking all of
-/// [`MAX_NAMES`].
+/// Maximum number of names that one process may hand over. This limit keeps one process from taking
+/// all of [`MAX_NAMES`].
 pub(super) const NAMES_OF_PROCESS: usize = MAX_NAMES / 2;
 
 /// Maximum size of a journal that is read, in bytes. It has room for [`MAX_NAMES`] names with long
@@ -117,20 +117,20 @@ pub(super) const MAX_OLD_LISTENERS: usize = 4;
 /// tables.
 pub(super) const MAX_HELD_CONTEXTS: usize = 1024;
 
-/// Maximum number of contexts whose memory one process may hand over. It keeps a few processes from
-/// taking all of [`MAX_HELD_CONTEXTS`].
+/// Maximum number of contexts whose memory one process may hand over. This limit keeps a few
+/// processes from taking all of [`MAX_HELD_CONTEXTS`].
 pub(super) const CONTEXTS_OF_PROCESS: usize = 64;
 
 /// Maximum size of the holder's own memory for labels, handles and the tables of exporters'
-/// records, in bytes. It bounds what hostile programs can take.
+/// records, in bytes. This limit bounds what hostile programs can take.
 pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// Maximum size of the holder's own memory for the names of one process, in bytes. It keeps a few
-/// processes from taking all of [`MAX_BYTES`].
+/// Maximum size of the holder's own memory for the names of one process, in bytes. This limit keeps
+/// a few processes from taking all of [`MAX_BYTES`].
 pub(super) const BYTES_OF_PROCESS: usize = MAX_BYTES / 4;
 
-/// Size of an entry in the table of an exporter's records, in bytes. It includes what else is kept
-/// for a record.
+/// Size of an entry in the table of an exporter's records, in bytes. It includes everything else
+/// that is kept for the record.
 pub(super) const TABLE_PLACE_BYTES: usize = 96;
 /// Size of everything that is kept for a part of a name, in bytes: its handles, its record and its
 /// line in the journal.
@@ -148,8 +148,8 @@ pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);
 /// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
 pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum time that a reply waits until the successor has the change. After that time the reply to a
-/// hand-over says that only the holder has the memory.
+/// Maximum time that a reply waits until the successor has the change. After that time the reply to
+/// a hand-over says that only the holder has the memory.
 pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
 
 /// Time that a new holder waits for the lock of a killed holder, until the system has ended all

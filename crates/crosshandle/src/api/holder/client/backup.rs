@@ -211,8 +211,8 @@ impl Kept {
         });
     }
 
-    /// Offers the memory to a holder that has just started. Returns whether to retry. If a holder
-    /// answers, only a refusal that retrying cannot change ends the attempts.
+    /// Offers the memory to a holder that has just started. Returns whether to retry. Once a holder
+    /// answers, the attempts continue until it accepts the memory or refuses it permanently.
     fn offer_once(&self, silent: &mut u32) -> After {
         let turn = OFFERING.lock();
         let offered = self.offer();

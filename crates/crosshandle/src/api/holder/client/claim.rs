@@ -62,10 +62,9 @@ impl Lease {
         &self.held
     }
 
-    /// Ends the claim. The caller promises that this process no longer writes the memory. It has
-    /// dropped everything that it opened, its queues have finished, and the same is true of its
-    /// child processes. For host memory, the holder checks this when the next process claims the
-    /// name.
+    /// Ends the claim. The caller promises that this process no longer writes the memory. It and
+    /// its child processes have dropped everything that they opened, and their queues have
+    /// finished. For host memory, the holder checks this when the next process claims the name.
     ///
     /// # Errors
     /// Returns [`Error::Holder`] if no holder runs, or if the name has another writer by now.
@@ -84,10 +83,11 @@ impl Holder {
     ///
     /// The proof requires all of the following:
     ///
-    /// - The process of the previous writer has ended, or it has [ended its claim](Lease::end).
-    /// - No process that was forked from it is alive.
+    /// - The previous writer has [ended its claim](Lease::end), or its process and all processes
+    ///   that were forked from it have ended.
     /// - For host memory, no other process has it mapped or open for writing.
-    /// - For a driver's memory, the exporter has also ended or is this process. No MPS daemon runs.
+    /// - For a driver's memory, the exporter has also ended or is this process.
+    /// - For CUDA memory, no MPS daemon runs.
     ///
     /// From then on the memory can be opened for writing only by the handles of the result, and
     /// [`open_to_write`](Self::open_to_write) fails. Readers are notified by
