@@ -33,7 +33,8 @@ pub(crate) unsafe fn each(
 /// Returns the first structure of a type in a chain.
 ///
 /// # Safety
-/// As for [`each`], during `'a`. `T` must be the structure with this type.
+/// The caller must uphold the contract of [`each`], during `'a`. `T` must be the structure with
+/// this type.
 pub(crate) unsafe fn find<'a, T>(
     first: *const c_void,
     stype: ur_structure_type_t,

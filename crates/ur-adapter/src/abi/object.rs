@@ -87,7 +87,7 @@ impl<T: Object> Shared<T> {
     /// Returns the object behind a handle.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`.
+    /// Returns `INVALID_NULL_HANDLE`.
     ///
     /// # Safety
     /// The handle must be null or refer to an object of this type that stays alive during `'a`.
@@ -130,10 +130,10 @@ pub(crate) trait Referent {
     /// Returns the target of a handle.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
+    /// Returns `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
     ///
     /// # Safety
-    /// As [`Shared::from_handle`].
+    /// The caller must uphold the contract of [`Shared::from_handle`].
     unsafe fn behind<'a>(handle: *mut Self::Handle) -> Result<Self::Reference<'a>>;
 }
 
@@ -248,10 +248,10 @@ pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_
 /// Adds one to UR's references of an object.
 ///
 /// # Errors
-/// `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
-/// As [`Shared::from_handle`].
+/// The caller must uphold the contract of [`Shared::from_handle`].
 pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
     // SAFETY: as promised to this function.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
@@ -274,7 +274,7 @@ pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur
 /// Removes one of UR's references, and UR's `Ref` with the last one.
 ///
 /// # Errors
-/// `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
 /// The handle must be null or refer to an object of this type that UR refers to.

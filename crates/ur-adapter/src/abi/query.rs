@@ -81,7 +81,7 @@ impl<'a> LateQuery<'a> {
     /// Returns the query.
     ///
     /// # Errors
-    /// As for an [`Answer`], but `no_size` for a size of 0.
+    /// Returns the errors of [`Answer`], but `no_size` for a size of 0.
     pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
         let Query {
             size,
@@ -107,7 +107,8 @@ pub(crate) struct Query<'a> {
 
 impl Query<'_> {
     /// # Errors
-    /// `INVALID_NULL_POINTER` if no result could be written, `INVALID_SIZE` for a size of 0.
+    /// Returns `INVALID_NULL_POINTER` if no result could be written, or `INVALID_SIZE` for a size
+    /// of 0.
     fn new(size: usize, value: *mut c_void, size_ret: *mut usize) -> Result<Self> {
         match (value.is_null(), size) {
             (true, 1..) => Err(Failure::NULL_POINTER),
@@ -175,7 +176,7 @@ impl Query<'_> {
 /// Values that are copied byte by byte.
 ///
 /// # Safety
-/// The type has no padding.
+/// The caller must ensure that the type has no padding.
 pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {

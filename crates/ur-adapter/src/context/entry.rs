@@ -128,10 +128,11 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
 /// properties say. Other objects may use it, and it must outlive all submitted work.
 ///
 /// # Errors
-/// `INVALID_DEVICE` for devices that the native context does not have.
+/// Returns `INVALID_DEVICE` for devices that the native context does not have.
 ///
 /// # Safety
-/// `native` is a context of the driver, and outlives all objects that are made from it.
+/// The caller must ensure that `native` is a context of the driver, and outlives all objects that
+/// are made from it.
 unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<Context> {
     let candidates = match devices {
         [] => platform().devices(),

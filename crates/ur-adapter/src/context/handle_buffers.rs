@@ -81,8 +81,8 @@ impl HandleBuffers {
     /// Accepts returned bytes.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the handle was
-    /// already returned.
+    /// Returns `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the
+    /// handle was already returned.
     #[inline]
     pub(crate) fn take_back(&self, data: *const c_void) -> Result<()> {
         let mut buffers = self.buffers.lock();

@@ -162,7 +162,7 @@ impl Context {
     /// Creates another context with the state that a native handle stands for.
     ///
     /// # Errors
-    /// As [`NativeHandles::find`].
+    /// Returns the errors of [`NativeHandles::find`].
     fn of_native(native: ur_native_handle_t) -> Result<Self> {
         NATIVE.find(native).map(Self::with_state)
     }
@@ -189,7 +189,7 @@ impl Context {
     /// Returns the library's context on a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for a device that is not in this context.
+    /// Returns `INVALID_DEVICE` for a device that is not in this context.
     #[inline]
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&crosshandle::Context> {
         self.state

@@ -149,10 +149,11 @@ impl Rows {
     /// Returns the memory.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+    /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
-    /// Memory that this context did not allocate stays valid until the command is done.
+    /// The caller must ensure that memory that this context did not allocate stays valid until the
+    /// command is done.
     unsafe fn memory(
         &self,
         submission: &Submission<'_>,
@@ -210,7 +211,8 @@ struct Side<'a> {
 /// Makes the command for a copy.
 ///
 /// # Safety
-/// Memory that the context did not allocate stays valid until the command is done.
+/// The caller must ensure that memory that the context did not allocate stays valid until the
+/// command is done.
 unsafe fn command(
     submission: &Submission<'_>,
     to: &Side<'_>,

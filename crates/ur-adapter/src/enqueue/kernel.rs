@@ -35,10 +35,10 @@ impl Properties {
     /// Reads a chain of properties.
     ///
     /// # Errors
-    /// `INVALID_ENUMERATION` for an unknown property.
+    /// Returns `INVALID_ENUMERATION` for an unknown property.
     ///
     /// # Safety
-    /// As for [`chain::each`].
+    /// The caller must uphold the contract of [`chain::each`].
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
         // SAFETY: as promised to this function.
@@ -84,10 +84,10 @@ impl Sizes {
     /// Reads the sizes. The offset and the local size may be null.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`, `INVALID_WORK_DIMENSION`.
+    /// Returns `INVALID_NULL_POINTER` or `INVALID_WORK_DIMENSION`.
     ///
     /// # Safety
-    /// Each pointer is null or points to `dimensions` numbers.
+    /// The caller must ensure that each pointer is null or points to `dimensions` numbers.
     pub(crate) unsafe fn read(
         dimensions: u32,
         offset: *const usize,
@@ -139,7 +139,7 @@ entry_points! {
 /// Converts an offset to the type that kernels take.
 ///
 /// # Errors
-/// `INVALID_VALUE` for an offset that does not fit into 32 bits.
+/// Returns `INVALID_VALUE` for an offset that does not fit into 32 bits.
 fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     let mut narrow = [0; 3];
     for (narrow, offset) in narrow.iter_mut().zip(offset) {
@@ -170,7 +170,8 @@ fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
 /// Returns the command that launches a kernel.
 ///
 /// # Safety
-/// Running the kernel with these arguments is sound until the command is done.
+/// The caller must ensure that running the kernel with these arguments is sound until the command
+/// is done.
 pub(crate) unsafe fn launch_command(
     destination: &dyn Destination,
     kernel: &Kernel,

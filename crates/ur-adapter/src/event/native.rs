@@ -70,8 +70,8 @@ fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
 /// Creates an event of the library for a native handle.
 ///
 /// # Safety
-/// The native handle is 0, a handle that was given out here, or an event of the driver that stays
-/// alive as its owner promises.
+/// The caller must ensure that the native handle is 0, a handle that was given out here, or an
+/// event of the driver that stays alive as its owner promises.
 unsafe fn adopt(
     context: &Context,
     native: ur_native_handle_t,

@@ -24,7 +24,8 @@ thread_local! {
 
 impl HostFunction {
     /// # Safety
-    /// The function may be called once with this argument, on any thread.
+    /// The caller must ensure that the function may be called once with this argument, on any
+    /// thread.
     pub(crate) unsafe fn new(
         function: unsafe extern "C" fn(*mut c_void),
         data: *mut c_void,

@@ -232,7 +232,7 @@ impl<'a> Message<'a> {
     /// Decodes a frame, without its length.
     ///
     /// # Errors
-    /// The reason why the bytes are invalid.
+    /// Returns the reason why the bytes are invalid.
     pub fn decode(frame: &'a [u8]) -> Result<Self, &'static str> {
         let mut fields = Fields(frame);
         let message = match fields.u8()? {

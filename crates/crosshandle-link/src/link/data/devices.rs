@@ -40,7 +40,8 @@ impl DataPath {
     /// UCX cannot register the memory.
     ///
     /// # Safety
-    /// As [`Worker::register`](crate::ucx::worker::Worker::register).
+    /// The caller must uphold the contract of
+    /// [`Worker::register`](crate::ucx::worker::Worker::register).
     pub(crate) unsafe fn register_cuda(
         &self,
         start: *mut u8,

@@ -25,7 +25,7 @@ impl<'a> Appended<'a> {
     /// Begins a recording call.
     ///
     /// # Errors
-    /// `GRAPH_INTERNAL_EVENT` for an event that was captured.
+    /// Returns `GRAPH_INTERNAL_EVENT` for an event that was captured.
     pub(super) fn new(
         after: &'a [ur_exp_command_buffer_sync_point_t],
         waits: &HandleList<'_, Event>,

@@ -34,7 +34,7 @@ impl RecordedLaunch {
     /// Returns the launch as a command.
     ///
     /// # Safety
-    /// As for [`launch_command`].
+    /// The caller must uphold the contract of [`launch_command`].
     unsafe fn command(&self, destination: &dyn Destination) -> Result<Command> {
         let properties = Properties::default();
         // SAFETY: as promised to this function.
@@ -194,11 +194,12 @@ entry_points! {
 /// Applies an update to a launch.
 ///
 /// # Errors
-/// `INVALID_VALUE` if the dimensions change and not all sizes are given,
+/// Returns `INVALID_VALUE` if the dimensions change and not all sizes are given,
 /// `INVALID_KERNEL_ARGUMENT_INDEX`, and `INVALID_KERNEL` for a kernel that is not an alternative.
 ///
 /// # Safety
-/// The update's lists have the given lengths, and its arguments match their types.
+/// The caller must ensure that the update's lists have the given lengths, and its arguments match
+/// their types.
 unsafe fn updated(
     buffer: &Shared<CommandBuffer>,
     present: RecordedLaunch,

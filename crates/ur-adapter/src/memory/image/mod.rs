@@ -66,7 +66,7 @@ impl Image {
     /// Returns the image for a command.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for an image of another context or device.
+    /// Returns `INVALID_MEM_OBJECT` for an image of another context or device.
     pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
@@ -130,7 +130,8 @@ impl Image {
     /// Creates an image. Copies the pixels at a pointer, if there is one.
     ///
     /// # Safety
-    /// A pointer is valid for reads of all pixels, with the pitches in the description.
+    /// The caller must ensure that a pointer is valid for reads of all pixels, with the pitches in
+    /// the description.
     unsafe fn new(
         context: &Ref<Context>,
         description: &ImageDescription,

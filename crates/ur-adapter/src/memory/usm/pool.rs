@@ -19,7 +19,7 @@ use unified_runtime_sys::{
 /// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
 ///
 /// # Safety
-/// The structures that follow the description satisfy [`chain::each`].
+/// The caller must ensure that the structures that follow the description satisfy [`chain::each`].
 pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> {
     if desc.flags & UR_USM_POOL_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
