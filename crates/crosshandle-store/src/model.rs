@@ -345,8 +345,8 @@ impl Model {
     ///
     /// # Errors
     /// Returns [`Error::Changed`]. Returns [`Error::NoHash`]. Returns [`Error::Overwritten`] if the
-    /// model was updated in the meantime. The errors of [`stable`](Self::stable) with a timeout of
-    /// 30 s. Returns errors of the device.
+    /// model was updated in the meantime. Returns the errors of [`stable`](Self::stable) with a
+    /// timeout of 30 s. Returns errors of the device.
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
         let memory = self.memory()?;
         let bytes = memory.len() as u64;
@@ -364,7 +364,8 @@ impl Model {
     /// with every update, for [`is_still`](Self::is_still) and [`next_update`](Self::next_update).
     ///
     /// # Errors
-    /// Returns [`Error::Torn`] if an update was started and will not be finished. A timeout.
+    /// Returns [`Error::Torn`] if an update was started and will not be finished. Fails if the
+    /// timeout expires.
     pub fn stable(&self, timeout: Duration) -> Result<u64> {
         self.state.settle(Deadline::after(timeout))
     }

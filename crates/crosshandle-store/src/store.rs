@@ -79,7 +79,8 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Io`] and [`Error::Format`] for files that cannot be read,
-    /// [`Error::OtherModel`] if the hash is not the expected one. Limits of the system.
+    /// [`Error::OtherModel`] if the hash is not the expected one. Fails if a limit of the system is
+    /// reached.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
         Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
@@ -109,7 +110,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Invalid`] if the length of a tensor does not match its type and shape.
-    /// Limits of the system.
+    /// Fails if a limit of the system is reached.
     pub fn load_tensors<'a>(
         &self,
         device: &str,
@@ -150,7 +151,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Crosshandle`] if the name does not exist or the memory cannot be mapped
-    /// here. Returns [`Error::NotAModel`]. Returns [`Error::Torn`]. A timeout.
+    /// here. Returns [`Error::NotAModel`]. Returns [`Error::Torn`]. Fails if the timeout expires.
     pub fn open(&self, name: &str) -> Result<Model> {
         self.open_with(name, &OpenOptions::new())
     }
@@ -186,7 +187,7 @@ impl Store {
     /// `timeout` instead of 30 s.
     ///
     /// # Errors
-    /// Returns the errors of [`updater`](Self::updater). A timeout.
+    /// Returns the errors of [`updater`](Self::updater). Fails if the timeout expires.
     pub fn updater_timeout(&self, name: &str, timeout: Duration) -> Result<Updater> {
         let deadline = Deadline::after(timeout);
         self.look_again(|| Updater::open(self, name, deadline))
@@ -206,7 +207,8 @@ impl Store {
     /// that version. The earlier model stays usable until it is dropped.
     ///
     /// # Errors
-    /// Returns the errors of [`open`](Self::open), also if the name is removed. A timeout.
+    /// Returns the errors of [`open`](Self::open), also if the name is removed. Fails if the
+    /// timeout expires.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
         let (name, deadline) = (before.name(), Deadline::after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;

@@ -153,7 +153,7 @@ impl Updater {
     /// is dropped after it has written something, or if this process dies, the model is torn.
     ///
     /// # Errors
-    /// A timeout. Limits of the system.
+    /// Fails if the timeout expires. Fails if a limit of the system is reached.
     pub fn begin(&mut self, timeout: Duration) -> Result<Update<'_>> {
         let moment = self.state.claim(&self.event, Deadline::after(timeout))?;
         let update = Update {

@@ -97,7 +97,7 @@ impl Worker {
     /// Makes a worker.
     ///
     /// # Errors
-    /// UCX cannot be loaded, or UCX's own error. This holds for all calls.
+    /// Returns an error if UCX cannot be loaded, or UCX's own error. This holds for all calls.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {

@@ -347,7 +347,7 @@ impl<T: 'static> Argument for InMut<T> {
 
     #[inline]
     unsafe fn read(c: *mut T, call: &Call) -> Result<&T> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { In::read(c.cast_const(), call) }
     }
 }
@@ -375,7 +375,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
 
     #[inline]
     unsafe fn read(c: *mut T, call: &Call) -> Result<Option<&T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { MaybeIn::read(c.cast_const(), call) }
     }
 }
@@ -454,7 +454,7 @@ impl Argument for Text {
     type Value<'a> = &'a CStr;
 
     unsafe fn read(c: *const c_char, call: &Call) -> Result<&CStr> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { MaybeText::read(c, call) }?.ok_or(Failure::NULL_POINTER)
     }
 }
@@ -483,7 +483,7 @@ impl<T: 'static> Argument2 for List<T> {
 
     #[inline]
     unsafe fn read(count: u32, first: *const T, _call: &Call) -> Result<&[T]> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { list(first, count as usize) }
     }
 }

@@ -39,7 +39,7 @@ pub(crate) unsafe fn find<'a, T>(
     first: *const c_void,
     stype: ur_structure_type_t,
 ) -> Option<&'a T> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let mut chain = unsafe { each(first) };
     let (_, found) = chain.find(|(own, _)| *own == stype)?;
     // SAFETY: it has the type that belongs to `T`, and is valid during `'a`, by the caller's

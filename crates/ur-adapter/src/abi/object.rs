@@ -143,7 +143,7 @@ impl<T: Object> Referent for T {
 
     #[inline]
     unsafe fn behind<'a>(handle: *mut T::Opaque) -> Result<&'a Shared<T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Shared::from_handle(handle) }
     }
 }
@@ -157,7 +157,7 @@ impl<T: Referent> Argument for Handle<T> {
 
     #[inline]
     unsafe fn read<'a>(handle: Self::C, _call: &'a Call) -> Result<T::Reference<'a>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { T::behind(handle) }
     }
 }
@@ -171,7 +171,7 @@ impl<T: Object> Argument for MaybeHandle<T> {
 
     #[inline]
     unsafe fn read(handle: Self::C, _call: &Call) -> Result<Option<&Shared<T>>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         Ok(unsafe { Shared::from_handle(handle) }.ok())
     }
 }
@@ -186,7 +186,7 @@ impl<T: Object> Argument2 for Handles<T> {
 
     #[inline]
     unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<HandleList<'a, T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let handles = unsafe { super::boundary::list(first, count as usize) }?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err(Failure::of(T::NULL_IN_LIST));
@@ -204,7 +204,7 @@ impl<T: Object> Argument2 for HandlesMut<T> {
     type Value<'a> = HandleList<'a, T>;
 
     unsafe fn read<'a>(count: u32, first: Self::B, call: &'a Call) -> Result<HandleList<'a, T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Handles::read(count, first.cast_const(), call) }
     }
 }
@@ -253,7 +253,7 @@ pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_
 /// # Safety
 /// The caller must uphold the contract of [`Shared::from_handle`].
 pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
         // The count was 0, and another object kept this one, as an event keeps its queue. UR holds
@@ -279,8 +279,8 @@ pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur
 /// # Safety
 /// The handle must be null or refer to an object of this type that UR refers to.
 pub(crate) unsafe fn release_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: as promised to this function. The object is not used after its last reference has
-    // ended.
+    // SAFETY: the caller upholds this function's contract. The object is not used after its last
+    // reference has ended.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_sub(1, Ordering::Release) == 1 {
         fence(Ordering::Acquire);

@@ -153,7 +153,7 @@ impl Query<'_> {
     /// Returns only the size to the caller. The value has been written already.
     pub(crate) fn size(self, size: usize) -> Result<()> {
         if !self.size_ret.is_null() {
-            // SAFETY: valid for a write, as promised to `Answer::read`.
+            // SAFETY: the pointer is valid for a write, which the caller of `Answer::read` ensured.
             unsafe { self.size_ret.write(size) };
         }
         Ok(())

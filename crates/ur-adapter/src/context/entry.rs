@@ -102,7 +102,7 @@ impl Argument2 for NativeDevices {
         if first.is_null() {
             return Ok(HandleList::empty());
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Handles::<Device>::read(count, first, call) }
     }
 }
@@ -141,7 +141,7 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
     let (mut adopted, mut refused) = (Vec::new(), None);
     for device in candidates {
         let options = crosshandle::ContextOptions::new();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let context =
             unsafe { crosshandle::Context::adopt(device.inner(), of_driver(native), options) };
         match context {

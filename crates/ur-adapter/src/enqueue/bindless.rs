@@ -168,7 +168,7 @@ impl Rows {
         state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
         let is_recording = submission.is_recording();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { state.usm.range(start, self.span, access, is_recording) }
     }
 }
@@ -227,7 +227,7 @@ unsafe fn command(
         let part = part(image.description(), side.offset, extent)?;
         Ok::<_, Failure>((image, part))
     };
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let memory = |side: &Side<'_>, rows: &Rows, access| unsafe {
         rows.memory(submission, side.place, access)
     };

@@ -68,7 +68,7 @@ impl PartLayout {
     /// The caller must ensure that the rows and slices are valid until the command that uses the
     /// range is done.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.0.in_user_memory(pointer) }
     }
 }

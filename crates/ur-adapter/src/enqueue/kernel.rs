@@ -41,7 +41,7 @@ impl Properties {
     /// The caller must uphold the contract of [`chain::each`].
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         for (stype, place) in unsafe { chain::each(first.cast()) } {
             match stype {
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
@@ -51,7 +51,8 @@ impl Properties {
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
                         return Err(Failure::ENUMERATION);
                     }
-                    // The other flag permits something that this adapter never does.
+                    // The remaining flag permits the driver to do something that this adapter never
+                    // does.
                     this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
@@ -95,7 +96,7 @@ impl Sizes {
         local: *const usize,
     ) -> Result<Self> {
         not_null(global)?;
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe {
             Ok(Self {
                 dimensions,
@@ -270,13 +271,14 @@ pub(crate) unsafe fn launch_command(
     if let Some(cluster) = cluster {
         shape = shape.cluster(cluster);
     }
-    // SAFETY: promised by the caller. If the driver reports the parameters, the arguments match
-    // them.
+    // SAFETY: the caller upholds this function's contract. If the driver reports the parameters,
+    // the arguments match them.
     let command = unsafe { Command::launch(function, shape, packed) };
     if let Err(crosshandle::Error::InvalidArgument(_)) = &command
         && let Some(arguments) = kernel.cut_off(arguments)
     {
-        // SAFETY: promised by the caller. The kernel takes only this many arguments.
+        // SAFETY: the caller upholds this function's contract. The kernel takes only this many
+        // arguments.
         return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
     }
     command.map_err(|error| {

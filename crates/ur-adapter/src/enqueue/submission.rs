@@ -29,7 +29,7 @@ impl Argument2 for WaitList {
         if first.is_null() != (count == 0) {
             return Err(Failure::of(invalid));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let events = unsafe { Handles::<Event>::read(count, first, call) };
         events.map_err(|failure| failure.with_result(invalid))
     }

@@ -29,7 +29,7 @@ pub(super) unsafe fn range(
     access: Access,
 ) -> Result<MemoryRange> {
     let state = destination.context().state();
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         state
             .usm
@@ -59,7 +59,7 @@ pub(crate) unsafe fn copy_command(
     from: *const c_void,
     size: usize,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let (to, from) = unsafe {
         (
             range(destination, to, size, Access::ReadWrite)?,
@@ -87,13 +87,13 @@ pub(crate) unsafe fn fill_command(
     pattern_size: usize,
     size: usize,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let to = unsafe { range(destination, start, size, Access::ReadWrite) }?;
     not_null(pattern)?;
     if pattern_size == 0 || size == 0 || !size.is_multiple_of(pattern_size) {
         return Err(Failure::SIZE);
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
     Ok(Command::fill(to, pattern)?)
 }

@@ -44,7 +44,7 @@ unsafe fn rows(
     let len = span(pitch, width, height)?;
     let usm = &submission.queue().context().state().usm;
     usm.check_pitch(start, pitch, height)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { range(submission, start, len, access) }
 }
 

@@ -90,7 +90,7 @@ unsafe fn adopt(
     if let Some(event) = known {
         return Ok((event.inner()?.clone(), event.origin().clone()));
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let event = unsafe { inner.adopt_event(of_driver(native), ownership(is_owned), options)? };
     Ok((event, Origin::Native))
 }

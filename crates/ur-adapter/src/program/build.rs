@@ -133,7 +133,7 @@ pub(super) unsafe fn image_of<'a>(
     bytes: &'a [u8],
     constants: &'a [(u32, Vec<u8>)],
 ) -> ProgramImage<'a> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),

@@ -146,7 +146,7 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
 /// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
 unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     match unsafe { chain::find::<ur_queue_index_properties_t>(properties.pNext, stype) } {
         Some(index) if index.computeIndex > 0 => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -188,8 +188,8 @@ unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {
     let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
-    // SAFETY: as promised to this function. The description contains the address for the number of
-    // the kind.
+    // SAFETY: the caller upholds this function's contract. The description contains the address for
+    // the number of the kind.
     let (kind, own) = unsafe {
         let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
         let kind = chain::find::<ur_queue_native_desc_t>(next, stype)

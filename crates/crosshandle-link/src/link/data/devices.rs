@@ -37,7 +37,7 @@ impl DataPath {
     /// Makes memory of a CUDA GPU reachable for the peer.
     ///
     /// # Errors
-    /// UCX cannot register the memory.
+    /// Returns an error if UCX cannot register the memory.
     ///
     /// # Safety
     /// The caller must uphold the contract of

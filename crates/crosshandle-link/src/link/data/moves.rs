@@ -87,8 +87,8 @@ impl DataPath {
     /// thread.
     ///
     /// # Errors
-    /// The link has ended, or UCX refuses the move. The move has kept failing for as long as the
-    /// keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
+    /// Returns an error if the link has ended, or UCX refuses the move. The move has kept failing
+    /// for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
     ///
     /// # Safety
     /// The caller must ensure that the pieces' local bytes can be read, and for `Get` written,

@@ -28,7 +28,7 @@ use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 /// The caller must uphold the contract of [`MemoryRange::from_raw_parts`], starting at the pointer.
 unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange> {
     let start = NonNull::new(pointer.cast_mut().cast()).ok_or(Failure::NULL_POINTER)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     Ok(unsafe { MemoryRange::from_raw_parts(start, len, Access::ReadWrite) })
 }
 
@@ -46,7 +46,7 @@ pub(crate) unsafe fn read_command(
     size: usize,
     to: *mut c_void,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let to = unsafe { user_memory(to, size) }?;
     Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
 }
@@ -65,7 +65,7 @@ pub(crate) unsafe fn write_command(
     size: usize,
     from: *const c_void,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let from = unsafe { user_memory(from, size) }?;
     Ok(Command::copy(
         from,
@@ -112,7 +112,7 @@ pub(crate) unsafe fn fill_command(
         return Err(Failure::SIZE);
     }
     let to = buffer.range(destination, offset, size)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
     Ok(Command::fill(to, pattern)?)
 }

@@ -67,7 +67,7 @@ impl Side {
     /// The caller must uphold the contract of [`user_memory`], but only for the rectangle.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) unsafe fn read_rect_command(
     region: ur_rect_region_t,
 ) -> Result<Command> {
     let (region, to, from) = sides(region, host, place)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let host = unsafe { to.in_user_memory(pointer) }?;
     let range = from.in_buffer(buffer, destination)?;
     Ok(Command::copy_rect(
@@ -142,7 +142,7 @@ pub(crate) unsafe fn write_rect_command(
     region: ur_rect_region_t,
 ) -> Result<Command> {
     let (region, to, from) = sides(region, place, host)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let host = unsafe { from.in_user_memory(pointer) }?;
     let range = to.in_buffer(buffer, destination)?;
     Ok(Command::copy_rect(

@@ -60,7 +60,7 @@ impl Argument2 for SyncPoints {
                 ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
             ));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { list(first, count as usize) }
     }
 }

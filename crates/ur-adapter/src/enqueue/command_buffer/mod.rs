@@ -271,7 +271,8 @@ impl CommandBuffer {
     ///
     /// # Errors
     /// Returns `INVALID_OPERATION` if the command buffer is finalized, or another thread is
-    /// finalizing it. Limits of the driver, after which commands can still be appended.
+    /// finalizing it. Fails if a limit of the driver is reached. After that, commands can still be
+    /// appended.
     fn finalize(&self) -> Result<()> {
         let recording = {
             let state = &mut *self.state.lock();

@@ -271,7 +271,7 @@ impl Capture {
         }
     }
 
-    /// Makes each run of the graph wait for signals of events from outside.
+    /// Makes each run of the graph wait for signals of events outside the graph.
     ///
     /// # Errors
     /// Returns `GRAPH_CAPTURE_INVALIDATED`.
@@ -281,8 +281,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Records commands of a queue, in order. The first one follows some nodes of this capture.
-    /// Returns the node of the last one.
+    /// Records commands of a queue, in order. The first command follows the nodes in `after`.
+    /// Returns the node of the last command.
     ///
     /// # Errors
     /// Returns `GRAPH_CAPTURE_INVALIDATED`. Returns `GRAPH_CAPTURE_UNSUPPORTED` for a command that

@@ -90,7 +90,7 @@ fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
 /// descriptor belongs to the caller.
 unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>> {
     let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
     match named {
         // SAFETY: the caller promises that it is open. If it is not, the system refuses to

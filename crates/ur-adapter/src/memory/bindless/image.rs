@@ -178,7 +178,7 @@ unsafe fn answer(
         ImageKind::OneDArray => (0, y),
         _ => (y, z),
     };
-    // SAFETY: as promised to this function, for the type that each property has.
+    // SAFETY: the caller ensures that the pointers are valid for the type that each property has.
     unsafe {
         match name {
             ur_image_info_t::UR_IMAGE_INFO_WIDTH => write(value, size, x),
@@ -199,7 +199,7 @@ unsafe fn answer(
 /// # Safety
 /// The caller must uphold the contract of [`answer`].
 unsafe fn write<T>(value: *mut c_void, size: *mut usize, answer: T) {
-    // SAFETY: as promised to this function. The value needs no alignment.
+    // SAFETY: the caller upholds this function's contract. The value needs no alignment.
     unsafe {
         if !size.is_null() {
             size.write(size_of::<T>());

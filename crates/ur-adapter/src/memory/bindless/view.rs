@@ -29,7 +29,7 @@ use unified_runtime_sys::{
 unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     let mut sampling = Sampling::from(sampler::description(desc)?);
     let next = desc.pNext;
-    // SAFETY: each structure matches its type, as promised to this function.
+    // SAFETY: the caller ensures that the structures are valid, and each matches its type.
     let (modes, levels, cubes) = unsafe {
         (
             chain::find::<ur_exp_sampler_addr_modes_t>(

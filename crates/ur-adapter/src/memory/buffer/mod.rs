@@ -205,7 +205,7 @@ pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()
 }
 
 impl Buffer {
-    /// Creates a part of the buffer.
+    /// Creates a buffer over a region of this buffer's memory.
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE`

@@ -59,7 +59,7 @@ pub(super) unsafe fn find(
         return Ok(found);
     }
     let Some(adopted) = adopt(context, native) else {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
     };
     if is_owned {
@@ -85,7 +85,8 @@ unsafe fn adopt_allocation(
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: as promised to this function. The driver recognises the address of no memory.
+        // SAFETY: the caller upholds this function's contract. The driver recognises the address of
+        // no memory.
         match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
             // Reports the driver's own reason.

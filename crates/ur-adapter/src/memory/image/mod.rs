@@ -152,8 +152,8 @@ impl Image {
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
             let wrong = "these pitches are smaller than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
-            // SAFETY: as promised to this function. A submitted command is done when `finish`
-            // returns, even if it has failed.
+            // SAFETY: the caller upholds this function's contract. A submitted command is done when
+            // `finish` returns, even if it has failed.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
             queue.submit(Command::write_image(

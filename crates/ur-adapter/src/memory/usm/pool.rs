@@ -29,7 +29,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
     if is_native {
         options = options.keep(0);
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     for (stype, next) in unsafe { chain::each(desc.pNext) } {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_LIMITS_DESC => {

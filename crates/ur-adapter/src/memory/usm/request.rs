@@ -47,7 +47,7 @@ impl Argument for Alignment {
 /// # Safety
 /// The caller must ensure that the description has the type `stype`.
 unsafe fn check_flags(stype: ur_structure_type_t, desc: *const c_void) -> Result<()> {
-    // SAFETY: the structure matches its type, as promised to this function.
+    // SAFETY: the caller ensures that the structure matches its type.
     let unknown = unsafe {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_DEVICE_DESC => {

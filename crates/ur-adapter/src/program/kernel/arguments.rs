@@ -73,7 +73,7 @@ pub(crate) unsafe fn read<'a>(
         if index >= arguments.len() {
             arguments.resize_with(index + 1, || None);
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         arguments[index] = Some(unsafe { read_one(destination, argument) }?);
     }
     Ok(arguments)
@@ -87,7 +87,7 @@ unsafe fn read_one<'a>(
     destination: &dyn Destination,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
-    // SAFETY: the members of the union match its type, as promised to this function.
+    // SAFETY: the caller ensures that the members of the union match its type.
     unsafe {
         Ok(match argument.type_ {
             argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
@@ -134,7 +134,7 @@ impl<'a> Argument<'a> {
         if handle.is_null() {
             return Ok(Self::Address(0));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         Ok(
             match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
                 MemoryObject::Buffer(buffer) => Self::Memory(buffer.for_kernel(destination)?),

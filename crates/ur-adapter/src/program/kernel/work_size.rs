@@ -80,8 +80,8 @@ impl GroupLimits {
 
     /// Returns a group size that divides the work-items evenly.
     ///
-    /// It is the size that the kernel requires, or a large size with at most about `wanted` items
-    /// and the most items in the first dimension.
+    /// It is the size that the kernel requires, or the largest divisor with at most `wanted` items.
+    /// As many of the items as possible are in the first dimension.
     pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
         if let Some(required) = self.metadata.required_size {
             return required;
