@@ -28,7 +28,8 @@ use std::path::Path;
 /// A process that may write the memory of a name.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Writer {
-    /// The number of the request that claimed the name. No other process knows it.
+    /// The number of the request that claimed the name. Only this process and its forked children
+    /// know it.
     pub(super) request: u64,
     pub(super) uid: u32,
     /// `None` if the holder could not see the process. Only a forced claim admits such a writer.

@@ -141,8 +141,8 @@ impl Lost {
 /// The journal of a holder. Lines are appended to the last of its files.
 ///
 /// With each change, some valid lines of the oldest file are moved to the last one, until the
-/// oldest file can be removed. No change therefore takes longer because many names are held, and
-/// the files are not much longer than their valid lines.
+/// oldest file can be removed. The cost of a change therefore does not depend on the number of held
+/// names, and the files are not much longer than their valid lines.
 ///
 /// The journal never waits for the disk. Its lines outlive the processes, and a reboot also removes
 /// the memory that they describe.

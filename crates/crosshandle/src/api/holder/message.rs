@@ -192,7 +192,7 @@ pub(super) struct Entry {
 #[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
-    /// The holder has the memory. `is_safe` says whether its successor has it too.
+    /// The holder has the memory. `is_safe` says whether its successor and the journal have it too.
     HandedOver {
         version: u64,
         is_safe: bool,

@@ -115,9 +115,9 @@ impl ServeOptions {
         self
     }
 
-    /// Sets the command that starts a successor. The command must call [`serve_as_successor`] and
-    /// leave its standard input as it receives it. Without a successor, the held memory is released
-    /// when the holder ends.
+    /// Sets the command that starts a successor. Its program must call [`serve_as_successor`] with
+    /// the standard input that it receives. Without a successor, the held memory is released when
+    /// the holder ends.
     pub fn successor(
         mut self,
         program: impl Into<PathBuf>,

@@ -159,7 +159,7 @@ fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool
 }
 
 /// Refuses descriptors that do not refer to memory, do not keep it alive, or could not be given to
-/// importers. Closing a descriptor of something else may block for as long as its sender likes.
+/// importers. Closing other descriptors may block for as long as their sender likes.
 fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind) -> Result<()> {
     if is_of_host {
         let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;

@@ -76,7 +76,8 @@ pub(super) struct Name {
     /// reference.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
-    /// Values that are derived from the parts and the label. Neither ever changes, except for keys.
+    /// Values that are derived from the parts and the label. They never change, except that handles
+    /// get new keys.
     #[serde(skip)]
     pub(super) index: OnceLock<NameIndex>,
 }
@@ -401,7 +402,7 @@ impl Holdings {
         (!self.is_answered_for(fields.exporter)).then_some(fields.exporter)
     }
 
-    /// Returns whether a record of an exporter is held.
+    /// Returns whether any record of an exporter is held.
     pub(super) fn is_answered_for(&self, exporter: u64) -> bool {
         let mut contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
         contexts.next().is_some()

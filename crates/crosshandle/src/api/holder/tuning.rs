@@ -129,8 +129,8 @@ pub(super) const MAX_BYTES: usize = 512 << 20;
 /// a few processes from taking all of [`MAX_BYTES`].
 pub(super) const BYTES_OF_PROCESS: usize = MAX_BYTES / 4;
 
-/// Size of an entry in the table of an exporter's records, in bytes. It includes what else is kept
-/// for a record.
+/// Size of an entry in the table of an exporter's records, in bytes. It includes everything else
+/// that is kept for the record.
 pub(super) const TABLE_PLACE_BYTES: usize = 96;
 /// Size of everything that is kept for a part of a name, in bytes: its handles, its record and its
 /// line in the journal.

@@ -83,8 +83,8 @@ impl Holder {
     ///
     /// The proof requires all of the following:
     ///
-    /// - The process of the previous writer has ended, or it has [ended its claim](Lease::end).
-    /// - No process that was forked from it is alive.
+    /// - The previous writer has [ended its claim](Lease::end), or its process and all processes
+    ///   that were forked from it have ended.
     /// - For host memory, no other process has it mapped or open for writing.
     /// - For a driver's memory, the exporter has also ended or is this process.
     /// - For CUDA memory, no MPS daemon runs.

@@ -196,7 +196,8 @@ impl TryFrom<Entry> for HeldName {
 pub struct HandedOver {
     /// The version of the name that this memory has become.
     pub version: u64,
-    /// Whether the holder's successor also has the memory, so that the memory outlives the holder.
+    /// Whether the successor also has the memory and the journal records it. The memory then
+    /// outlives the holder.
     pub is_safe: bool,
 }
 
@@ -240,7 +241,8 @@ impl Holder {
 
     /// Hands memory over under a name. Each piece has a role. From then on the holder serves the
     /// memory and handles that were made earlier stay valid. This process may continue to use the
-    /// memory, drop it, or end. Returns when the holder and its successor have it.
+    /// memory, drop it, or end. Returns when the holder and its successor have it. If the successor
+    /// is late, [`HandedOver::is_safe`] is false.
     ///
     /// Only memory with a segment of its own can be handed over, since a descriptor covers a whole
     /// segment. Allocate it in a context [without pooling](crate::ContextOptions::pooling).

@@ -29,7 +29,7 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Returns the refusal if the program may not become the writer.
+    /// Checks whether the program may become the writer. Returns the refusal if it may not.
     fn check(&self, found: &Name) -> Result<(), Answer> {
         let name = &self.name;
         // Only one of several concurrent claims succeeds.
@@ -157,8 +157,8 @@ impl Server {
             claimed.proof = claim.prove();
             Box::new(move |server| {
                 server.decide(number, claimed);
-                // Until this point no handles for writing are given out. Dropping `mark` also ends
-                // this if the job is abandoned or panics.
+                // The holder gives out handles for writing again once `mark` is dropped, even if
+                // the job is abandoned or panics.
                 drop(mark);
             })
         });

@@ -25,7 +25,7 @@ struct Fetched {
 }
 
 impl Server {
-    /// Returns the refusal if memory may not be held under a name.
+    /// Checks whether memory may be held under a name. Returns the refusal if it may not.
     fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Answer> {
         if let Err(error) = hold.check() {
             return Err(refused(HolderFault::Refused, error.to_string()));
@@ -101,8 +101,8 @@ impl Server {
         None
     }
 
-    /// Replies to a request that has already taken effect, for example because the reply was lost
-    /// with a holder. Returns whether it was one.
+    /// Replies to a request if it has already taken effect. Its first reply may have been lost with
+    /// a holder. Returns whether the request had taken effect.
     fn is_done(&mut self, number: u64, hold: &Hold, token: Option<&str>) -> bool {
         let found = self.holdings.names().get(&hold.name);
         let Some(found) = found.filter(|found| found.is_of(hold)) else {

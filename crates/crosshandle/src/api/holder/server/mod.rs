@@ -1,7 +1,7 @@
 //! The main loop of the holder. It serves programs that ask for names or hand memory over, the
 //! successor, and background jobs that fetch memory. The loop never blocks on a single peer: the
-//! exchange thread serves importers, and jobs run in the background. A reply is sent only once the
-//! successor has the changes that it reports.
+//! exchange thread serves importers, and jobs run in the background. A reply about a change waits
+//! until the successor has confirmed the change, for a limited time.
 
 mod claims;
 mod hand_over;

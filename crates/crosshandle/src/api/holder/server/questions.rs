@@ -221,7 +221,8 @@ impl Server {
         None
     }
 
-    /// Returns whether a handle is of host memory, for which the kernel reports who has it open.
+    /// Returns whether a handle is of host memory, for which the kernel reports the processes that
+    /// have it open.
     fn is_of_host(&self, handle: &MemoryHandle) -> bool {
         let record = self.holdings.records().get(&key_of(handle));
         record.is_some_and(|record| record.memory.file_id().is_some())

@@ -209,8 +209,8 @@ impl Tally {
     }
 }
 
-/// The limits of what a holder holds. The limit of descriptors is below that of the process, since a
-/// successor has a duplicate of each one.
+/// The limits of what a holder holds. The limit of descriptors is below that of the process, since
+/// a successor has a duplicate of each one.
 pub(super) struct Quota {
     descriptors: usize,
     /// Whether several users may hand memory over.

@@ -106,7 +106,7 @@ struct Follower {
     /// The holder's version.
     version: u32,
     lost: BTreeMap<String, Lost>,
-    /// Records that could not be taken, and the reasons.
+    /// Records that this process could not hold, and the reasons.
     refused: BTreeMap<RecordKey, String>,
     dropped: BTreeMap<String, String>,
     /// One of the dropped names that has not been reported to the holder yet.
