@@ -292,7 +292,7 @@ fn epoll_of_the_connection(
     Ok(nasty)
 }
 
-/// Returns the connection over which it is sent, and sockets that are in flight inside each other.
+/// Returns a copy of `connection`, and sockets that are in flight inside each other.
 /// Only the kernel's garbage collector can find these sockets.
 fn the_connection_itself(
     connection: &OwnedFd,

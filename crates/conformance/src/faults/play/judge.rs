@@ -2,14 +2,16 @@
 //!
 //! An error is accepted only if the fault explains it:
 //!
-//! | fault | errors that may follow |
-//! |---|---|
-//! | kill | `ExporterGone` when something of the victim is opened; `PeerDied` and `CommandFailed` where the victim had one of the objects |
-//! | stop | `TimedOut` of an exchange with the victim, and of what the victim was doing |
-//! | error | what the [table](FOLLOWS) says, of the command that was under way |
-//! | any | a missing object that was never made; `Stale` when something is opened that its exporter has closed, and `ExporterGone` when it has closed the context; `TimedOut` of a wait for a signal whose line did not succeed |
+//! - After a kill, `ExporterGone` when an object of the victim is opened. Also `PeerDied` and
+//!   `CommandFailed` if the victim had one of the objects.
+//! - After a stop, `TimedOut` from an exchange with the victim, and from the victim's own command.
+//! - After an error, the errors in the [table](FOLLOWS), from the command that was running.
+//! - After any fault, an error about an object that was never made.
+//! - After any fault, `Stale` when an object is opened that its exporter has closed, and
+//!   `ExporterGone` when the exporter has closed the context.
+//! - After any fault, `TimedOut` from a wait for a signal whose line did not succeed.
 //!
-//! It is also a violation if an expected error is missing. Expected are the error that a line gives
+//! It is also a violation if one of two expected errors is missing: the error that a line gives
 //! without a fault, and `ExporterGone` when an object of a dead process is opened.
 
 use super::{Player, RELEASE_LINE};

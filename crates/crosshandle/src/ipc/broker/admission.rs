@@ -63,7 +63,7 @@ struct Unattached<C> {
 /// A connection that is attached to a context.
 struct Attached {
     uid: u32,
-    /// Number of descriptors that the process keeps for it.
+    /// Number of descriptors that the process keeps for the connection.
     descriptors: usize,
 }
 

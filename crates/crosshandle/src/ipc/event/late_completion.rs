@@ -59,8 +59,8 @@ struct LateEvent {
     words: [BTreeMap<u64, Late>; RING as usize],
     /// Number of signals in `words`.
     unfinished: usize,
-    /// How often the record must be given back after the last signal, once for each open that ended
-    /// meanwhile.
+    /// Number of opens of the event that ended before its last signal. After that signal, the job
+    /// gives the record back once for each.
     given_back_later: u32,
     /// Whether a handle of the event was ever made.
     exported: bool,

@@ -323,7 +323,8 @@ impl EventArenas {
         }
     }
 
-    /// Returns the arena that an event has to itself, if this process has the arena.
+    /// Returns the arena of an event that shares its arena with no other event, if this process has
+    /// the arena.
     pub(super) fn isolated(&self, event: Record) -> Option<Arc<EventArena>> {
         self.isolated.lock().get(&event)?.upgrade()
     }

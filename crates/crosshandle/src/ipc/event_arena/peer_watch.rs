@@ -109,7 +109,8 @@ impl Source for WatchedPeer {
         let Some(arenas) = self.arenas.upgrade() else {
             return Next::Forget;
         };
-        // The owner is alive if the exporter named the wrong process.
+        // The process that ended may not be the owner, if the exporter sent a wrong process id. So
+        // the owner's lock is checked too.
         if !arenas.is_alive(self.owner) {
             arenas.for_each(|arena| arena.fail_orphans(&Ended(self.owner)));
         }

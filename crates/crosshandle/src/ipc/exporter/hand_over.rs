@@ -51,8 +51,8 @@ impl Exporter {
         Ok(exporter)
     }
 
-    /// Serves a record of another process's context from now on, under its own number, generation
-    /// and key.
+    /// Starts to serve a record of another process's context. The record keeps its number,
+    /// generation and key.
     pub(crate) fn hold(
         &self,
         credential: Credential,
