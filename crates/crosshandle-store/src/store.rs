@@ -205,7 +205,8 @@ impl Store {
     /// that version. The earlier model stays usable until it is dropped.
     ///
     /// # Errors
-    /// As [`open`](Self::open), also if the name is removed. A timeout.
+    /// Returns the errors of [`open`](Self::open), for example if the name is removed, and an error
+    /// if the timeout expires.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
         let (name, deadline) = (before.name(), Deadline::after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;
