@@ -15,10 +15,11 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-/// Memory without an address: it is accessed by mapping it into a [`VirtualRange`](crate::VirtualRange), any number of
-/// times. Cheap to clone; any thread may use it.
+/// Memory without an address. It is accessed by mapping it into a
+/// [`VirtualRange`](crate::VirtualRange), any number of times.
 ///
-/// The memory lives as long as it is held, mapped or open in any process.
+/// The memory lives as long as any process has it open or mapped. Cloning is cheap, and any thread
+/// may use it.
 #[derive(Clone)]
 pub struct PhysicalMemory {
     inner: Arc<Physical>,
@@ -34,11 +35,11 @@ struct Physical {
     opened: Option<Source>,
 }
 
-/// Where memory was opened from.
+/// The origin of memory that was opened from a handle.
 struct Source {
     attachment: Arc<Attachment>,
     record: Record,
-    /// What the handle was for.
+    /// The kind of the handle.
     kind: HandleKind,
     _counted: ImportedBytes,
 }
@@ -70,7 +71,8 @@ impl PhysicalMemory {
         Ok(memory)
     }
 
-    /// Opens all of the segment that a handle's memory lies in, without an address. Returns its length too.
+    /// Opens the whole segment that contains a handle's memory, without an address. Also returns
+    /// the length of the segment.
     pub(crate) fn open_segment(
         core: &Arc<ContextCore>,
         kind: HandleKind,
@@ -85,7 +87,7 @@ impl PhysicalMemory {
             attachment.fetch(fields, access, deadline)
         })?;
         let len = fetched.len;
-        // Before a driver hears of it.
+        // Checked before the driver sees the memory.
         let end = fields.offset + fields.length;
         if end > len {
             return Err(Error::Extent { end, actual: len });
@@ -129,7 +131,7 @@ impl PhysicalMemory {
         self.inner.memory.len()
     }
 
-    /// Gives the memory a name, as [`Memory::set_name`](crate::Memory::set_name) does.
+    /// Sets the name of the memory, as [`Memory::set_name`](crate::Memory::set_name) does.
     pub fn set_name(&self, name: &str) {
         let Physical {
             name: own,
@@ -147,7 +149,7 @@ impl PhysicalMemory {
         }
     }
 
-    /// Returns the name that the memory was given, if any.
+    /// Returns the name of the memory, if it has one.
     pub fn name(&self) -> Option<String> {
         match &self.inner.opened {
             Some(source) => source.attachment.name_of(source.record.index),
@@ -155,7 +157,7 @@ impl PhysicalMemory {
         }
     }
 
-    /// Returns whether the memory is empty, which physical memory never is.
+    /// Always returns `false`, because physical memory is never empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -164,7 +166,8 @@ impl PhysicalMemory {
         self.inner.access
     }
 
-    /// Returns the attachment by which the memory was opened, if it was.
+    /// Returns the attachment through which the memory was opened; `None` if this context created
+    /// it.
     pub(crate) fn attachment(&self) -> Option<&Arc<Attachment>> {
         self.inner.opened.as_ref().map(|source| &source.attachment)
     }
@@ -178,7 +181,7 @@ impl PhysicalMemory {
         &*self.inner.memory
     }
 
-    /// Returns the memory, to be exported.
+    /// Returns the memory for an export.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that was opened from a handle.
@@ -190,27 +193,27 @@ impl PhysicalMemory {
     /// Returns a handle to the memory.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for physical memory that was itself opened from a handle; limits
-    /// of the system.
+    /// - [`Error::InvalidArgument`] for memory that was itself opened from a handle.
+    /// - Errors of the operating system, if one of its limits is reached.
     pub fn handle(&self) -> Result<PhysicalMemoryHandle> {
         self.inner.handle(Access::ReadWrite)
     }
 
-    /// Returns a handle with which the memory can be opened for reading only.
+    /// Returns a handle that opens the memory for reading only.
     ///
     /// # Errors
-    /// As [`handle`](Self::handle).
+    /// The errors of [`handle`](Self::handle).
     pub fn handle_read_only(&self) -> Result<PhysicalMemoryHandle> {
         self.inner.handle(Access::ReadOnly)
     }
 
-    /// Exports the memory under a new handle, which dropping the result makes stale.
+    /// Exports the memory under a new handle. Dropping the result makes the handle stale.
     ///
     /// # Errors
-    /// As [`handle`](Self::handle).
+    /// The errors of [`handle`](Self::handle).
     pub fn export(&self) -> Result<PhysicalMemoryExport> {
         self.inner.check_exportable()?;
-        // So that this caller learns what the driver refuses, not the importer.
+        // If the driver refuses, this caller gets the error, and not a later importer.
         self.inner.memory.prepare()?;
         let cells = ExportCells::default();
         let exporter = self.inner.core.exporter();
@@ -237,8 +240,8 @@ impl fmt::Debug for PhysicalMemory {
     }
 }
 
-/// An export of physical memory under one handle. Dropping it makes the handle stale; processes that
-/// have opened the memory keep it.
+/// An export of physical memory under one handle. Dropping it makes the handle stale. Processes
+/// that have opened the memory keep it.
 pub struct PhysicalMemoryExport {
     memory: PhysicalMemory,
     credential: Credential,
@@ -256,7 +259,7 @@ impl PhysicalMemoryExport {
 impl Drop for PhysicalMemoryExport {
     fn drop(&mut self) {
         let exporter = self.memory.inner.core.exporter();
-        // An importer that has opened it keeps the memory by itself.
+        // Importers that have opened the memory keep it themselves.
         exporter.retire(self.credential.record, true, None);
         exporter.reclaim();
     }
@@ -305,7 +308,7 @@ impl Physical {
         Ok(self.handle_with(credential, access))
     }
 
-    /// Returns what reports tell of the memory.
+    /// Returns what reports show of the memory.
     fn particulars(&self) -> Particulars {
         Particulars {
             kind: ObjectKind::Physical,
@@ -333,14 +336,14 @@ impl Drop for Physical {
         }
         let exporter = self.core.exporter();
         for export in self.exports.all() {
-            // Its memory is never reused, so there is nothing to keep.
+            // The memory is never reused, so nothing is kept for importers.
             exporter.retire(export.record, true, None);
         }
         exporter.reclaim();
     }
 }
 
-/// Refuses lengths that are not a positive multiple of the smallest piece that the device maps.
+/// Checks that a length is a positive multiple of the smallest piece that the device maps.
 pub(crate) fn check_granularity(core: &ContextCore, what: &str, len: usize) -> Result<()> {
     let backend: &dyn BackendContext = &**core.backend();
     let granularity = backend.granularity();

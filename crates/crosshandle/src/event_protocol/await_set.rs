@@ -253,8 +253,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
         self.attend(address, false, sleeps);
     }
 
-    /// Looks at every word. The caller uses it when something happened that changes no word, such
-    /// as a death.
+    /// Checks every word of the set. The caller uses it after an occurrence that changes no word,
+    /// such as the death of a process.
     pub(crate) fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
@@ -264,7 +264,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Returns the maximum time to sleep before the next [`look`](Self::look).
+    /// Returns the maximum time to sleep before the next call of [`look`](Self::look).
     pub(crate) fn time_until_look(&self, now: Instant) -> Duration {
         let left = |interval: Duration, last: Option<Instant>| {
             let since = last.map(|last| now.saturating_duration_since(last));
@@ -277,9 +277,9 @@ impl<S: Subject, W> AwaitSet<S, W> {
         }
     }
 
-    /// Looks at the words that are due. Words that devices write are looked at because devices wake
-    /// no thread. All words are looked at in rotation, because peers may neither wake this thread
-    /// nor report deaths.
+    /// Checks the words that are due. Words that devices write are checked because devices wake no
+    /// thread. All words are checked in rotation, because a hostile peer may neither wake this
+    /// thread nor report its own end.
     pub(crate) fn look(&mut self, now: Instant, sleeps: &mut impl Sleeps) {
         let is_due = |interval: Duration, last: &mut Option<Instant>| {
             let last = last.get_or_insert(now);

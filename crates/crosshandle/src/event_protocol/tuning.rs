@@ -28,15 +28,14 @@ pub(super) const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
 /// A waiter then uses about 1 % of a core.
 pub(super) const ORPHAN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Divisor of the time waited so far that gives the length of the next step, if devices signal the
-/// event. A waiter wakes up late by at most 1/8 of its waiting time.
+/// Ratio of the time waited so far to the next sleep of a waiter whose event is signaled by
+/// devices. The waiter notices a signal late by at most 1/8 of its waiting time.
 pub(super) const STEPS: u32 = 8;
 
-/// Shortest step of a waiter, about the minimum duration of a sleep. A shorter step would gain
-/// nothing.
+/// Shortest such sleep of a waiter. The kernel cannot sleep for much less.
 pub(super) const SHORTEST_STEP: Duration = Duration::from_micros(20);
 
-/// Longest step of a waiter. A waiter then uses less than 1 % of a core.
+/// Longest such sleep of a waiter. A waiter then uses less than 1 % of a core.
 pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);
 
 /// Time between two sweeps over an await set. A sweep wakes the thread, which costs about 50 µs, or

@@ -465,12 +465,13 @@ pub(crate) trait AddressRange: Send + Sync {
     /// Returns the start of the range.
     fn start(&self) -> Address;
 
-    /// Returns the whole range as bytes, if the host may access mapped memory. The caller accesses
-    /// only parts that are mapped with `access`, and unmaps none of them in the meantime.
+    /// Returns the bytes of the whole range, if the host may access mapped memory. While the caller
+    /// accesses a part, that part stays mapped with at least `access`.
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>>;
 
-    /// Maps physical memory at an offset where nothing is mapped. Maps all of the memory, or a part
-    /// if the device has [`partial_mappings`](crate::Capabilities::partial_mappings).
+    /// Maps `len` bytes of physical memory at `offset`, where nothing is mapped. These are all
+    /// bytes of the memory, unless the device has
+    /// [`partial_mappings`](crate::Capabilities::partial_mappings).
     fn map(
         &self,
         offset: usize,
@@ -480,8 +481,8 @@ pub(crate) trait AddressRange: Send + Sync {
         access: Access,
     ) -> Result<()>;
 
-    /// Maps physical memory like [`map`](Self::map), as one of many pieces. The pieces may be
-    /// accessed only after [`open`](Self::open).
+    /// Maps one of many pieces that together fill the range. Otherwise like [`map`](Self::map), but
+    /// the pieces may be accessed only after [`open`](Self::open).
     fn place(
         &self,
         offset: usize,
@@ -493,8 +494,8 @@ pub(crate) trait AddressRange: Send + Sync {
         self.map(offset, memory, memory_offset, len, access)
     }
 
-    /// Grants `access` to the whole range, after pieces were placed everywhere with the same
-    /// access.
+    /// Grants `access` to the whole range. The caller has placed pieces everywhere in the range,
+    /// with the same access.
     fn open(&self, _access: Access) -> Result<()> {
         Ok(())
     }
@@ -505,10 +506,10 @@ pub(crate) trait AddressRange: Send + Sync {
         false
     }
 
-    /// Drops the objects that finished commands keep: see [`Segment::release_finished`].
+    /// Drops the objects that finished commands keep (see [`Segment::release_finished`]).
     fn release_finished(&self) {}
 
-    /// Makes the backend notice the end of commands soon: see [`Segment::release_soon`].
+    /// Makes the backend notice soon when commands have finished (see [`Segment::release_soon`]).
     fn release_soon(&self) {}
 
     /// Unmaps one mapping.

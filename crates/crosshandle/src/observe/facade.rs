@@ -1,8 +1,9 @@
-//! The counters and gauges in the facade `metrics`.
+//! Counters and gauges for the `metrics` facade.
 //!
-//! The program's recorder is asked for its handles once, at the first count after it was installed;
-//! from then on a count is what the recorder does for one, as a rule an atomic addition. Until then
-//! this module adds up itself, so that nothing is lost if the recorder comes late.
+//! This module asks the program's recorder for its handles once, at the first change after the
+//! recorder was installed. From then on each change goes directly to a handle of the recorder,
+//! which usually means one atomic addition. Before that this module adds up the changes, so nothing
+//! is lost if the recorder is installed late.
 
 use super::metrics::{Counter, Gauge};
 use super::reason::{Outcome, Reason, Side};
@@ -32,7 +33,7 @@ const OPENED_OBJECTS: &str = "crosshandle_opened_objects";
 
 static METADATA: Metadata<'_> = Metadata::new("crosshandle", Level::INFO, Some("crosshandle"));
 
-/// The recorder's handles, by index.
+/// The handles of the recorder, by index.
 struct Bound {
     counters: Vec<metrics::Counter>,
     gauges: Vec<metrics::Gauge>,
@@ -40,7 +41,7 @@ struct Bound {
 
 static BOUND: OnceLock<Bound> = OnceLock::new();
 
-/// What was counted before there was a recorder, by index.
+/// Changes from before a recorder was installed, by index.
 static EARLY_COUNTS: [AtomicU64; COUNTERS] = [const { AtomicU64::new(0) }; COUNTERS];
 static EARLY_CHANGES: [AtomicI64; GAUGES] = [const { AtomicI64::new(0) }; GAUGES];
 
@@ -55,7 +56,7 @@ pub(super) fn count(counter: Counter) {
 #[inline]
 pub(super) fn change(gauge: Gauge, by: i64) {
     match BOUND.get() {
-        // Exact up to 2^53.
+        // `f64` is exact up to 2^53.
         Some(bound) => bound.gauges[gauge.index()].increment(by as f64),
         None => change_early(gauge, by),
     }
@@ -73,13 +74,15 @@ fn change_early(gauge: Gauge, by: i64) {
     bind();
 }
 
-/// Hands what was counted early to the recorder, if there is one.
+/// Passes the early changes on to the recorder, if one is installed.
 ///
-/// A thread that adds to an early count after the last hand-over of it sees that the handles are there,
-/// since both are read-modify-write operations of one value. So it hands over itself.
+/// A thread that adds to an early value after this function has emptied it also sees the handles,
+/// because both are read-modify-write operations on the same value. That thread then passes its
+/// change on itself.
 fn bind() {
     if BOUND.get().is_none() {
-        // Without a lock: a recorder may do anything. One that is asked twice gives the same handles.
+        // No lock is held, because a recorder may run any code. If two threads ask the recorder,
+        // both get the same handles.
         let Some(bound) = with_recorder(Bound::of) else {
             return;
         };
@@ -103,10 +106,12 @@ fn bind() {
 }
 
 impl Bound {
-    /// Asks a recorder for handles; `None` if it is the one that stands for none.
+    /// Gets handles from a recorder. Returns `None` if it is the facade's own recorder, which does
+    /// nothing.
     fn of(recorder: &dyn Recorder) -> Option<Self> {
-        // The facade does not tell. Its own recorder, which does nothing, has no fields. A program's
-        // recorder without fields would lose the counts, so the documentation rules it out.
+        // The facade does not report whether a recorder is installed. Its own recorder has no
+        // fields. A program's recorder without fields would lose the counts, so the documentation
+        // excludes it.
         if size_of_val(recorder) == 0 {
             return None;
         }
@@ -180,7 +185,7 @@ fn index_of(kind: HandleKind) -> usize {
 }
 
 impl Counter {
-    /// Returns all counters, in the order of their indices.
+    /// Returns all counters in the order of their indices.
     fn all() -> impl Iterator<Item = Self> {
         let refusals =
             |side| (Reason::ALL.into_iter()).map(move |reason| Self::Refusals(side, reason));
@@ -222,7 +227,7 @@ impl Counter {
 }
 
 impl Gauge {
-    /// Returns all gauges, in the order of their indices.
+    /// Returns all gauges in the order of their indices.
     fn all() -> impl Iterator<Item = Self> {
         [Self::ExportedBytes, Self::ImportedBytes]
             .into_iter()

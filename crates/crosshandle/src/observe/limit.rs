@@ -1,13 +1,14 @@
-//! A limit on messages of one kind, so that a flood of what they tell does not flood a log.
+//! A rate limit for messages of one kind, so that many similar events do not flood a log.
 
 use super::tuning::MESSAGES_A_SECOND;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Lets some messages a second through. Takes no lock.
+/// Limits the messages of one kind per second. Takes no lock.
 pub(crate) struct Limit {
-    /// The latest second in the upper half, and the messages let through in it in the lower one.
+    /// The latest second in the upper 32 bits, and the number of messages admitted in it in the
+    /// lower 32 bits.
     window: AtomicU64,
     suppressed: AtomicU64,
 }
@@ -22,11 +23,11 @@ impl Limit {
         }
     }
 
-    /// Returns whether a message may be written now: the number of those that might not since the last
-    /// one that might.
+    /// Admits a message, if the limit allows it. Returns the number of messages suppressed since
+    /// the last admitted one; `None` if this message must be suppressed.
     pub(crate) fn admit(&self) -> Option<u64> {
         static START: OnceLock<Instant> = OnceLock::new();
-        // From 1, since an unused limit has the second 0.
+        // Seconds count from 1, because an unused limit contains 0.
         self.admit_in(START.get_or_init(Instant::now).elapsed().as_secs() + 1)
     }
 

@@ -1,4 +1,5 @@
-//! Counters and gauges. Without the Cargo feature `metrics` nothing is counted, at no cost.
+//! Counters and gauges. Without the Cargo feature `metrics`, these functions do nothing and cost
+//! nothing.
 
 use super::reason::{Outcome, Reason, Side};
 use crate::handle::HandleKind;
@@ -24,7 +25,7 @@ pub(super) enum Gauge {
     OpenedObjects(HandleKind),
 }
 
-/// Counts one more.
+/// Adds one to a counter.
 #[inline]
 pub(super) fn count(counter: Counter) {
     #[cfg(feature = "metrics")]
@@ -33,7 +34,7 @@ pub(super) fn count(counter: Counter) {
     let _ = counter;
 }
 
-/// Changes a gauge.
+/// Adds `by` to a gauge.
 #[inline]
 pub(super) fn change(gauge: Gauge, by: i64) {
     #[cfg(feature = "metrics")]

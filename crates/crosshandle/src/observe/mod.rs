@@ -1,13 +1,13 @@
-//! What happens between processes, for those who watch the program: events and spans of `tracing`, and
-//! counters and gauges.
+//! Observation of sharing between processes, by events and spans of `tracing` and by counters and
+//! gauges.
 //!
-//! Every event of sharing is made here, so that names, fields and levels agree: the target is
-//! [`TARGET`], the fields are `context`, `record`, `kind`, `bytes`, `owner`, `pid`, `program`, `name`,
-//! `side`, `reason` and `suppressed`. No field ever has a key. `docs/observing.md` lists all of it for
-//! users.
+//! All events about sharing are emitted here, so that names, fields and levels are consistent. The
+//! target is [`TARGET`]. The fields are `context`, `record`, `kind`, `bytes`, `owner`, `pid`,
+//! `program`, `name`, `side`, `reason` and `suppressed`. No field ever contains a key.
+//! `docs/observing.md` lists everything for users.
 //!
-//! A subscriber and a recorder are the program's code: none of these functions is called under a
-//! lock. What runs millions of times a second is counted, and makes no event.
+//! A subscriber and a recorder are the program's code, so none of these functions is called while a
+//! lock is held. Operations that run millions of times a second are counted and emit no event.
 
 #[cfg(feature = "metrics")]
 mod facade;
@@ -29,7 +29,7 @@ use tracing::{Level, debug, debug_span, info, level_enabled, warn};
 /// The target of all events and spans of this module.
 const TARGET: &str = "crosshandle";
 
-/// Returns the name of a kind, as fields and labels have it.
+/// Returns the name of a kind in fields and labels.
 fn kind_name(kind: HandleKind) -> &'static str {
     match kind {
         HandleKind::Memory => "memory",
@@ -38,29 +38,29 @@ fn kind_name(kind: HandleKind) -> &'static str {
     }
 }
 
-/// Begins the span in which this process attaches to a context of process `pid`.
+/// Enters the span in which this process attaches to a context of process `pid`.
 pub(crate) fn attaching(context: u32, pid: u32) -> EnteredSpan {
     debug_span!(target: TARGET, "attach", context, pid).entered()
 }
 
-/// Begins the span in which an exporter is asked for what a record stands for.
+/// Enters the span in which this process asks an exporter for the object of a record.
 pub(crate) fn fetching(context: u32, record: u32) -> EnteredSpan {
     debug_span!(target: TARGET, "fetch", context, record).entered()
 }
 
-/// A peer, as events name it.
+/// A peer, with the fields that events report.
 pub(crate) struct Peer<'a> {
-    /// The number of the context that the two share, in its exporter.
+    /// The number that the exporter uses for the shared context.
     pub(crate) context: u32,
-    /// The importer's number in the context, whichever of the two is the peer.
+    /// The importer's number in the context, even if the peer is the exporter.
     pub(crate) owner: u16,
     /// The peer's process id.
     pub(crate) pid: u32,
-    /// The name of the peer's program; empty if it is not known.
+    /// The name of the peer's program, or empty if it is unknown.
     pub(crate) program: &'a str,
 }
 
-/// Tells that a peer and this process, in the role `side`, are attached from now on.
+/// Reports that a peer and this process are now attached. `side` is the role of this process.
 pub(crate) fn attached(side: Side, peer: &Peer<'_>) {
     let side = side.name();
     let &Peer {
@@ -72,8 +72,7 @@ pub(crate) fn attached(side: Side, peer: &Peer<'_>) {
     debug!(name: "attach", target: TARGET, side, context, owner, pid, program, "attached");
 }
 
-/// Tells that a peer and this process, in the role `side`, are no longer attached, and that the one that
-/// left has closed all first.
+/// Reports that a peer has left after closing all its objects. `side` is the role of this process.
 pub(crate) fn detached(side: Side, peer: &Peer<'_>) {
     let side = side.name();
     let &Peer {
@@ -85,7 +84,7 @@ pub(crate) fn detached(side: Side, peer: &Peer<'_>) {
     debug!(name: "detach", target: TARGET, side, context, owner, pid, program, "detached");
 }
 
-/// Tells that a peer, of the other role than `side`, has ended without closing anything.
+/// Reports that a peer has ended without closing its objects. `side` is the role of this process.
 pub(crate) fn died(side: Side, peer: &Peer<'_>) {
     static LIMIT: Limit = Limit::new();
     count(Counter::Deaths(match side {
@@ -109,7 +108,7 @@ pub(crate) fn died(side: Side, peer: &Peer<'_>) {
     }
 }
 
-/// Tells that this process has refused a request of process `pid`, or its connection.
+/// Reports that this process has refused a request or a connection of process `pid`.
 #[cold]
 pub(crate) fn refused(reason: Reason, pid: u32) {
     static LIMITS: [Limit; Reason::ALL.len()] = [const { Limit::new() }; Reason::ALL.len()];
@@ -127,7 +126,7 @@ pub(crate) fn refused(reason: Reason, pid: u32) {
     }
 }
 
-/// Tells that a handle could not be opened. The caller of the program gets the error.
+/// Reports that a handle could not be opened. The program gets the error from its own call.
 #[cold]
 pub(crate) fn not_opened(kind: HandleKind, error: &Error) {
     let reason = Reason::of(error);
@@ -136,7 +135,7 @@ pub(crate) fn not_opened(kind: HandleKind, error: &Error) {
     debug!(name: "refuse", target: TARGET, side, kind, reason, %error, "cannot open a handle");
 }
 
-/// An object of this process that others can open, until this is dropped.
+/// Counts an object of this process that other processes can open, until this is dropped.
 #[must_use = "counts as long as it lives"]
 pub(crate) struct ExportedObject {
     #[cfg(feature = "metrics")]
@@ -144,7 +143,7 @@ pub(crate) struct ExportedObject {
 }
 
 impl ExportedObject {
-    /// Counts an object, with the bytes that its handles name.
+    /// Counts an object and the bytes that its handles refer to.
     pub(crate) fn new(kind: HandleKind, bytes: usize) -> Self {
         let bytes = bytes as i64;
         change(Gauge::ExportedObjects(kind), 1);
@@ -165,7 +164,7 @@ impl Drop for ExportedObject {
     }
 }
 
-/// Tells that others can open an object from now on.
+/// Reports that other processes can open an object from now on.
 #[inline]
 pub(crate) fn exported(context: u32, record: u32, kind: HandleKind, bytes: usize) {
     if level_enabled!(Level::DEBUG) {
@@ -180,8 +179,8 @@ fn tell_exported(context: u32, record: u32, kind: HandleKind, bytes: usize) {
     debug!(name: "export", target: TARGET, context, record, kind, bytes, "exported");
 }
 
-/// Tells that a freed object is not open in any process any more, so that its record and memory can be
-/// used again.
+/// Reports that a freed object is no longer open in any process. Its record and memory can be
+/// reused.
 #[inline]
 pub(crate) fn reclaimed(context: u32, record: u32) {
     if level_enabled!(Level::DEBUG) {
@@ -195,7 +194,7 @@ fn tell_reclaimed(context: u32, record: u32) {
     debug!(name: "reclaim", target: TARGET, context, record, "reclaimed");
 }
 
-/// Memory of an exporter that is mapped or open here, until this is dropped.
+/// Counts memory of an exporter that is mapped or open in this process, until this is dropped.
 #[must_use = "counts as long as it lives"]
 pub(crate) struct ImportedBytes {
     #[cfg(feature = "metrics")]
@@ -220,7 +219,8 @@ impl Drop for ImportedBytes {
     }
 }
 
-/// Tells that a handle was opened. `name` is called for the object's name, if that matters.
+/// Reports that a handle was opened. `name` returns the name of the object, and is only called if
+/// the event is enabled.
 #[inline]
 pub(crate) fn opened(
     kind: HandleKind,
@@ -250,7 +250,7 @@ fn tell_opened(
     debug!(name: "open", target: TARGET, context, record, kind, bytes, name, "opened");
 }
 
-/// Counts that an opened object was closed.
+/// Counts an opened object as closed.
 #[inline]
 pub(crate) fn closed(kind: HandleKind) {
     change(Gauge::OpenedObjects(kind), -1);
@@ -262,7 +262,7 @@ pub(crate) fn signalled() {
     count(Counter::Signals);
 }
 
-/// Counts a wait that has ended, and returns its result.
+/// Counts a wait that has ended by its result, and returns the result.
 #[inline]
 pub(crate) fn waited<T>(result: Result<T>) -> Result<T> {
     count(Counter::Waits(Outcome::of(&result)));

@@ -1,4 +1,4 @@
-//! The reasons, outcomes and roles by which refusals, waits and deaths are told apart.
+//! Reasons, outcomes and roles that distinguish refusals, waits and deaths.
 
 use crate::error::Error;
 
@@ -21,7 +21,7 @@ impl Side {
     }
 }
 
-/// The end of a wait.
+/// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Outcome {
     Complete,
@@ -55,7 +55,7 @@ impl Outcome {
     }
 }
 
-/// The reason why an importer was refused, or why a handle could not be opened.
+/// The reason why an importer was refused or a handle could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reason {
     BadHandle,
@@ -92,7 +92,7 @@ impl Reason {
         Self::WrongKey,
     ];
 
-    /// Returns the reason why something could not be opened.
+    /// Returns the reason that corresponds to an error in opening a handle.
     pub(super) fn of(error: &Error) -> Self {
         match error {
             error if error.is_bad_handle() => Self::BadHandle,
@@ -131,7 +131,7 @@ impl Reason {
         }
     }
 
-    /// Returns whether it takes a fault or an attack, and no mere misfortune, to be refused for this.
+    /// Returns whether this reason suggests a fault or an attack, and not only bad timing.
     pub(super) fn is_suspicious(self) -> bool {
         !matches!(
             self,

@@ -1,5 +1,5 @@
-//! Constants of time and count of what is logged.
+//! Limits of log messages.
 
-/// Messages of one kind in one second, after which others of this kind are only counted. Halved: of
-/// many peers that die at once fewer are named. Doubled: a flood of refusals writes twice as much.
+/// Maximum number of messages of one kind per second. Further messages are only counted. Larger
+/// values name more of many peers that die at once. Smaller values shorten a flood of refusals.
 pub(super) const MESSAGES_A_SECOND: u32 = 16;

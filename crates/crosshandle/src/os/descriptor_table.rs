@@ -30,8 +30,8 @@ pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
     }
     let own = io::fcntl_dupfd_cloexec(kept, libc::STDERR_FILENO + 1)?;
     close_range(number, number, 0)?;
-    // A message to the standard error stream must not reach a shared file, and an epoll instance
-    // cannot be written to.
+    // Occupies the numbers of the standard streams with epoll instances, which cannot be written
+    // to. Otherwise a message to standard error could reach a shared file.
     let mut fillers = Vec::new();
     loop {
         let filler = epoll::create(epoll::CreateFlags::CLOEXEC)?;

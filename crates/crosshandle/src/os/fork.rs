@@ -366,7 +366,8 @@ mod tests {
             TABLE.replace_all();
             is_limited && numbers.iter().all(|number| is_inert(*number))
         }));
-        // There is no room at all, so even the files' own numbers cannot be used again.
+        // The limit leaves no room at all, so even the descriptor numbers of the files cannot be
+        // reused.
         assert!(holds_in_child(|| {
             let is_limited = limit(0);
             TABLE.replace_all();

@@ -41,7 +41,8 @@ pub(crate) fn seal_for_readers(file: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Makes the error of an operation that creates `bytes` bytes of memory.
+/// Returns a function that converts the errno of a failed memfd operation on `bytes` bytes into an
+/// error.
 pub(crate) fn failed(operation: &'static str, bytes: usize) -> impl Fn(Errno) -> Error {
     move |errno| match errno {
         // Sandboxes and kernels without the call return these errors.

@@ -1,11 +1,13 @@
-//! Free memory that nothing has used for a while: the system gets it back.
+//! Returns free memory to the system when it has not been used for a while.
 //!
-//! Pools whose memory the system takes page by page are looked at every [`AGEING_INTERVAL`] while they have much that
-//! is free. A block that was free all the time between two looks is old. A segment that has only old blocks
-//! goes back as a whole; of other old blocks the pages go back, and the blocks stay on their lists.
+//! This applies to pools whose memory the system provides page by page. While such a pool has much
+//! free memory, it is checked every [`AGEING_INTERVAL`]. A block that was free for the whole time
+//! between two checks is old. A segment with only old blocks returns to the system as a whole.
+//! Other old blocks lose their pages but stay on their lists.
 //!
-//! The memory of other devices is not looked at: a thread of this library would call the driver while the process
-//! ends. There, an empty segment is used for the next size that needs one, and [`Pool::trim`] gives it back.
+//! The memory of other devices is not checked, because a thread of this library would call the
+//! driver while the process ends. There, an empty segment is reused for the next size that needs
+//! one, and [`Pool::trim`] returns it to the system.
 
 use super::tuning::{AGEING_INTERVAL, SMALLEST_RELEASED_BYTES};
 use super::{Class, Pool, PoolSegment, Pooled};
@@ -17,22 +19,23 @@ use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A pool that is looked after.
+/// A pool that is checked at intervals.
 trait Ages: Send + Sync {
-    /// Gives back what is old. Returns whether to look again.
+    /// Returns old memory to the system. Returns whether the pool must be checked again.
     fn age(&self) -> bool;
 }
 
-/// The pools that have much that is free.
+/// The pools with much free memory.
 static POOLS: PerProcess<Mutex<Vec<Weak<dyn Ages>>>> = PerProcess::new(Mutex::default);
-/// The process whose thread looks at them; 0 for none. Changed under the lock.
+/// The process id of the process whose thread checks the pools, or 0. Changed only under the lock
+/// of [`POOLS`].
 static LOOKER: AtomicU32 = AtomicU32::new(0);
 
-/// Looks after a pool until it has little that is free.
+/// Has a pool checked at intervals until it has little free memory.
 fn add(pool: Weak<dyn Ages>) {
     let mut pools = POOLS.lock();
     pools.push(pool);
-    // A forked child has no thread of its parent's.
+    // A forked child does not have the thread of its parent.
     let own = process::pid();
     let has_looker = LOOKER.swap(own, Ordering::Relaxed) == own;
     drop(pools);
@@ -41,11 +44,11 @@ fn add(pool: Weak<dyn Ages>) {
     }
 }
 
-/// Looks at all pools. Returns whether to look again.
+/// Checks all pools. Returns whether to check again.
 fn look() -> bool {
     let pools = mem::take(&mut *POOLS.lock());
     let ages = |pool: &Weak<dyn Ages>| {
-        // The last reference to a context may be dropped here.
+        // The last reference to a context may be dropped here, which may call the driver.
         let _announced = driver_jobs::announce();
         pool.upgrade().is_some_and(|pool| pool.age())
     };
@@ -60,7 +63,7 @@ fn look() -> bool {
 }
 
 impl<T: Pooled + Send + 'static> Pool<T> {
-    /// Has the pool looked at, since it has much that is free.
+    /// Starts checking the pool, because it has much free memory.
     #[cold]
     pub(super) fn look_after(&self) {
         if !self.is_looked_after.swap(true, Ordering::SeqCst) {
@@ -68,7 +71,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Gives back the pages of blocks: of old ones, or of `all` that are free.
+    /// Returns the pages of free blocks to the system. Takes only old blocks unless `all` is set.
     pub(super) fn release_pages(&self, all: bool) {
         if !self.backend.takes_memory_late() {
             return;
@@ -84,7 +87,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             if freed.is_empty() && blocks.is_empty() {
                 continue;
             }
-            // Without the lock, since it takes a while. Until then nobody finds the blocks.
+            // This takes a while, so it happens without the lock. Until the blocks are back on
+            // their lists, no thread finds them.
             let all = freed.iter().map(Pooled::block).chain(&blocks);
             let mut parts: Vec<_> = all
                 .map(|block| (Arc::as_ptr(&block.segment), block.offset, block))
@@ -105,7 +109,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             let mut lists = class.lock();
             if self.is_closed.load(Ordering::Relaxed) {
                 drop(lists);
-                // They are dropped here.
+                // The blocks are dropped here.
                 continue;
             }
             lists.freed.put_released(freed);
@@ -116,12 +120,12 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
 impl<T: Pooled + Send + 'static> Ages for Pool<T> {
     fn age(&self) -> bool {
-        // Before the lists set their alarms, so that none of those is missed.
+        // Cleared before the lists set their alarms, so that no alarm is missed.
         self.is_looked_after.store(false, Ordering::SeqCst);
         let (mut has_many, mut old_bytes) = (false, 0);
         for class in &self.classes {
             let mut lists = class.lock();
-            // Both, since each sets its alarm.
+            // Checks both lists, because each check sets an alarm.
             has_many |= lists.freed.look();
             has_many |= lists.blocks.look();
             old_bytes += lists.freed.old_bytes() + lists.blocks.old_bytes();

@@ -2,24 +2,27 @@
 
 use super::tuning::UNWATCHED_BYTES;
 
-/// Free blocks, of which the one that was freed last is used first. So those at the start are the oldest.
+/// A stack of free blocks. The block that was freed last is reused first, so the oldest blocks are
+/// at the start.
 pub(super) struct FreeList<T> {
     items: Vec<T>,
-    /// The fewest items since the last look at the list: those before this number were not used in between.
+    /// The minimum length since the last check. The blocks before this index were not used since
+    /// then.
     lowest: usize,
-    /// The items that were old at the last look, as far as they were not used since.
+    /// The number of blocks that were old at the last check and have not been used since.
     old: usize,
-    /// The items of which the system has the memory back.
+    /// The number of blocks whose pages have been returned to the system.
     released: usize,
-    /// The number of items at which somebody should look at the list.
+    /// The length at which the list must be checked.
     alarm: usize,
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     size: usize,
     ages: bool,
 }
 
 impl<T> FreeList<T> {
-    /// Makes an empty list of blocks of `size` bytes. `ages`: the list says when to look at it.
+    /// Creates an empty list of blocks of `size` bytes. If `ages` is set, the list reports when it
+    /// must be checked.
     pub(super) fn new(size: usize, ages: bool) -> Self {
         let mut list = Self {
             items: Vec::new(),
@@ -34,7 +37,7 @@ impl<T> FreeList<T> {
         list
     }
 
-    /// Returns the block that was freed last.
+    /// Removes and returns the block that was freed last.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         let item = self.items.pop()?;
@@ -51,27 +54,29 @@ impl<T> FreeList<T> {
         self.released = self.released.min(len);
     }
 
-    /// Adds a block. Returns whether somebody should look at the list.
+    /// Adds a block. Returns whether the list must be checked.
     #[inline]
     #[must_use]
     pub(super) fn push(&mut self, item: T) -> bool {
         self.items.push(item);
         let has_many = self.items.len() >= self.alarm;
         if has_many {
-            // Told once.
+            // Reported only once.
             self.alarm = usize::MAX;
         }
         has_many
     }
 
-    /// Asks to be looked at once there is more memory in the list that the system has not back.
+    /// Sets the length at which the blocks that still have their pages exceed [`UNWATCHED_BYTES`].
     fn set_alarm(&mut self) {
         if self.ages {
             self.alarm = self.released + 1 + UNWATCHED_BYTES / self.size;
         }
     }
 
-    /// Begins to wait for the next look. Returns whether there is enough for one; otherwise the list says when.
+    /// Checks the list. Blocks that were not used since the previous check become old. Returns
+    /// whether the list is long enough for another check. If it is not, [`push`](Self::push)
+    /// reports when it is.
     pub(super) fn look(&mut self) -> bool {
         self.old = self.lowest;
         self.lowest = self.items.len();
@@ -83,38 +88,38 @@ impl<T> FreeList<T> {
         has_many
     }
 
-    /// Returns the blocks.
+    /// Returns all blocks.
     pub(super) fn all(&self) -> &[T] {
         &self.items
     }
 
-    /// Returns the blocks that were not used between the last two looks.
+    /// Returns the blocks that were not used between the last two checks.
     pub(super) fn old(&self) -> &[T] {
         &self.items[..self.old]
     }
 
-    /// Returns the bytes of one block.
+    /// Returns the size of one block in bytes.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Returns the bytes of the blocks.
+    /// Returns the total size of the blocks in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.items.len() * self.size
     }
 
-    /// Returns the bytes of old blocks that the system has not back.
+    /// Returns the total size, in bytes, of the old blocks that still have their pages.
     pub(super) fn old_bytes(&self) -> usize {
         (self.old - self.released) * self.size
     }
 
-    /// Takes all blocks.
+    /// Removes and returns all blocks.
     pub(super) fn take_all(&mut self) -> Vec<T> {
         self.note_lowest(0);
         std::mem::take(&mut self.items)
     }
 
-    /// Takes the blocks for which `is_wanted`.
+    /// Removes and returns the blocks for which `is_wanted` returns `true`.
     pub(super) fn extract(&mut self, is_wanted: impl Fn(&T) -> bool) -> Vec<T> {
         let mut index = 0;
         let (mut lowest, mut old, mut released) = (self.lowest, self.old, self.released);
@@ -136,7 +141,8 @@ impl<T> FreeList<T> {
         taken
     }
 
-    /// Takes the blocks of which the system has not the memory back: the old ones, or `all`.
+    /// Removes and returns blocks that still have their pages. Takes only old blocks unless `all`
+    /// is set.
     pub(super) fn take_unreleased(&mut self, all: bool) -> Vec<T> {
         let end = if all { self.items.len() } else { self.old };
         let taken: Vec<T> = self.items.drain(self.released..end).collect();
@@ -145,7 +151,7 @@ impl<T> FreeList<T> {
         taken
     }
 
-    /// Puts blocks back, of which the system has the memory.
+    /// Puts blocks back after their pages were returned to the system.
     pub(super) fn put_released(&mut self, items: Vec<T>) {
         let count = items.len();
         self.items.splice(self.released..self.released, items);
@@ -178,7 +184,7 @@ mod tests {
         assert!(!list.push(20), "told before");
         assert!(list.look());
         assert_eq!(list.old(), [0, 1, 2, 3, 4, 5]);
-        // Used since.
+        // Blocks 4 and later are used again, so they are no longer old.
         while list.pop() != Some(4) {}
         assert_eq!(list.old(), [0, 1, 2, 3]);
         assert_eq!(list.take_unreleased(false), [0, 1, 2, 3]);
@@ -189,7 +195,7 @@ mod tests {
         assert!(!list.look(), "one is not enough");
         assert!(!list.push(31));
         assert!(list.push(32), "three are");
-        // Two of those that were released are used.
+        // Two of the blocks without pages are used again.
         for _ in 0..5 {
             list.pop();
         }

@@ -1,15 +1,17 @@
 //! Memory carved from segments, for every backend and every kind of memory.
 //!
-//! Small allocations share segments of up to 64 MiB, in blocks of a few dozen sizes; a large one has a
-//! segment of its own. A block that is freed and was never exported goes on a list and comes back without
-//! a system call; one that was exported comes back when no importer has it open, which `ipc` decides.
+//! Small allocations share segments of up to 64 MiB, in blocks of a few dozen sizes. A large
+//! allocation has a segment of its own. A freed block that was never exported is put on a list and
+//! reused without a system call. An exported block is reused when no importer has it open, which
+//! `ipc` decides.
 //!
-//! The lists hold what the owner of the blocks wants (`T`), so that the owner recycles its own objects
-//! together with the memory.
+//! The lists contain items of a type `T` that the owner of the blocks chooses. This way the owner
+//! recycles its own objects together with the memory.
 //!
 //! # Locks
-//! Each size of block has a lock, and so has the shared segment that is being carved; a thread that needs
-//! both takes the size's first. No lock is held while a segment is made, which may take long.
+//! Each block size has a lock, and the shared segment that is being carved has another. A thread
+//! that needs both acquires the lock of the size first. No lock is held while a segment is created,
+//! which may take long.
 
 mod ageing;
 mod free_list;
@@ -35,34 +37,35 @@ use segment::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Set in the number of a segment that only one allocation uses: importers unmap it with that allocation.
+/// Flag in the number of a segment that only one allocation uses. Importers unmap such a segment
+/// together with the allocation.
 pub(crate) const DEDICATED: u32 = 1 << 31;
 
-/// A span of a segment, from which the blocks of one size are carved.
+/// A part of a segment from which blocks of one size are carved.
 struct Span {
     segment: Arc<PoolSegment>,
     /// The offset of the next block.
     next: usize,
     end: usize,
-    /// The offset up to which huge pages were asked for.
+    /// The offset up to which huge pages have been requested.
     populated: usize,
 }
 
-/// The free blocks of one size.
+/// The free blocks of one size, and the span that new ones are carved from.
 struct Class<T> {
     freed: FreeList<T>,
-    /// Blocks that came back without their owner.
+    /// Blocks that were put back without an item of the owner.
     blocks: FreeList<Block>,
     span: Option<Span>,
 }
 
-/// Large segments that were freed and are kept, with their lengths.
+/// Freed large segments that the pool keeps, with their lengths.
 struct Large<T> {
     kept: Vec<(usize, T)>,
     bytes: usize,
 }
 
-/// The shared segment that spans are taken from, and how far it is used.
+/// The shared segment from which spans are taken, and the number of its bytes in use.
 struct CurrentSegment {
     segment: Arc<PoolSegment>,
     used: usize,
@@ -74,38 +77,38 @@ impl CurrentSegment {
     }
 }
 
-/// Memory of one kind of one context.
+/// A pool for memory of one kind in one context.
 pub(crate) struct Pool<T> {
     backend: Arc<dyn BackendContext>,
     kind: MemoryKind,
     options: PoolOptions,
-    /// The books of a `MemoryPool`; `None` for a context's own pools.
+    /// The accounts of a `MemoryPool`; `None` for a context's own pools.
     usage: Option<Arc<Usage>>,
     classes: Vec<Mutex<Class<T>>>,
     large: Mutex<Large<T>>,
     current: Mutex<Option<CurrentSegment>>,
-    /// The numbers of segments, shared by all pools of a context.
+    /// The next segment number, shared by all pools of a context.
     numbers: Arc<AtomicU32>,
     is_closed: AtomicBool,
-    /// The bytes of free blocks among which no empty segment was found, when that was last looked for.
+    /// The number of free bytes at the last search that found no empty segment.
     searched: AtomicUsize,
-    /// Whether the pool is one of those that are looked at: see `ageing`.
+    /// Whether the pool is checked at intervals (see `ageing`).
     is_looked_after: AtomicBool,
-    /// A reference to this pool, to hand out.
+    /// A weak reference to this pool, for the thread that checks it.
     this: Weak<Self>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PoolOptions {
-    /// Small allocations share segments.
+    /// Whether small allocations share segments.
     pub(crate) sharing: bool,
-    /// Huge pages are asked for.
+    /// Whether huge pages are requested.
     pub(crate) huge_pages: bool,
     /// The length of the first shared segment, in bytes.
     pub(crate) first_segment: usize,
-    /// The largest segment that is kept when it is freed, in bytes.
+    /// The largest freed segment that the pool keeps, in bytes.
     pub(crate) largest_kept: usize,
-    /// Memory is not compared with what the machine has left.
+    /// Whether to skip the comparison with the memory that the machine has left.
     pub(crate) overcommit: bool,
 }
 
@@ -129,7 +132,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         usage: Option<Arc<Usage>>,
         numbers: Arc<AtomicU32>,
     ) -> Arc<Self> {
-        // Blocks of a device, or of a pool with books, are not looked after.
+        // Memory of a device, and of a pool with accounts, is not checked at intervals.
         let ages = backend.takes_memory_late() && usage.is_none();
         let class = |index: usize| {
             let size = SizeClass::size_of(index);
@@ -158,7 +161,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         })
     }
 
-    /// Returns the size of block for an allocation, or a segment of its own.
+    /// Returns the block size for an allocation, or the size of a dedicated segment.
     pub(crate) fn class_of(&self, len: usize, align: usize) -> Result<SizeClass> {
         if len == 0 {
             return Err(Error::invalid("an allocation needs at least one byte"));
@@ -179,7 +182,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         } else {
             granularity
         };
-        // A backend aligns memory like its size.
+        // A backend aligns memory to the largest power of two that divides its size.
         let rounded = len.checked_next_multiple_of(unit.max(align));
         rounded
             .filter(|len| *len <= isize::MAX as usize)
@@ -187,7 +190,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             .ok_or_else(|| Error::out_of_memory(len))
     }
 
-    /// Returns an item of this class that was put back.
+    /// Returns an item of this class that was put back, if there is one.
     #[inline]
     pub(crate) fn take(&self, class: SizeClass) -> Option<T> {
         match class.index() {
@@ -204,7 +207,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Puts an item back for reuse, or returns it if the pool does not keep it.
+    /// Puts an item back for reuse. Returns the item if the pool does not keep it.
     #[inline]
     pub(crate) fn put(&self, class: SizeClass, freed: T) -> Option<T> {
         match class.index() {
@@ -238,12 +241,12 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Returns a block that was put back without its owner.
+    /// Returns a block that was put back without an item, if there is one.
     pub(crate) fn take_block(&self, class: SizeClass) -> Option<Block> {
         self.classes[class.index()?].lock().blocks.pop()
     }
 
-    /// Puts a block back for reuse. A segment of its own goes back to the system.
+    /// Puts a block back for reuse. A dedicated segment returns to the system.
     pub(crate) fn put_block(&self, block: Block) {
         if let Some(index) = block.class.index() {
             let mut class = self.classes[index].lock();
@@ -258,7 +261,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Carves a new block. `overcommit`: it may be larger than what the machine has left.
+    /// Carves a new block. If `overcommit` is set, the block may be larger than the memory that the
+    /// machine has left.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -286,10 +290,11 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Lets blocks of a size be carved from a span, unless another thread was faster.
+    /// Installs the span from which blocks of a size are carved, unless another thread has already
+    /// installed one with room.
     fn install_span(&self, index: usize, class: SizeClass, span: Span) {
         let mut state = self.classes[index].lock();
-        // A trim may have given its segment up, since nothing in it was in use.
+        // A trim may have given up the segment, because none of its blocks was in use.
         if span.segment.is_retired.load(Ordering::Relaxed) {
             return;
         }
@@ -301,7 +306,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             state.span = Some(span);
             return;
         }
-        // Given back, if nothing was taken after it.
+        // Returns the unused span to its segment, if it is still the last span taken from it.
         if let Some(current) = &mut *self.current.lock()
             && Arc::ptr_eq(&current.segment, &span.segment)
             && current.used == span.end
@@ -310,7 +315,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Asks for huge pages for a block that is large enough, and for what follows it in its span.
+    /// Requests huge pages for a block that is large enough, and for the bytes after it in its
+    /// span.
     fn populate(&self, block: &Block, index: usize) {
         let size = block.class.size();
         if !self.options.huge_pages || size < tuning::HUGE_PAGE_BLOCK_BYTES {
@@ -329,12 +335,13 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         span.populated = block_end.next_multiple_of(HUGE_PAGE).min(span.end);
         let len = span.populated - start;
         drop(state);
-        // Without the lock, since it takes long; until then the pages are ordinary ones.
+        // This takes long, so it happens without the lock. Until it is done, accesses get ordinary
+        // pages.
         block.segment.memory.populate(start, len);
     }
 
-    /// Takes `wanted` bytes of a shared segment, or fewer if that is all that may be had, but at least
-    /// `least`.
+    /// Takes `wanted` bytes of a shared segment. Takes fewer, but at least `least`, if no more are
+    /// available.
     fn new_span(&self, wanted: usize, least: usize) -> Result<Span> {
         let before = {
             let mut current = self.current.lock();
@@ -355,7 +362,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         let mut current = self.current.lock();
         match made {
             Ok(segment) => {
-                // Another thread may have made one meanwhile; then this one is not needed.
+                // If another thread has made a segment in the meantime, this one is not needed.
                 if let Some(span) = take_span(&mut current, wanted, wanted) {
                     drop(current);
                     return Ok(span);
@@ -363,12 +370,13 @@ impl<T: Pooled + Send + 'static> Pool<T> {
                 *current = Some(CurrentSegment { segment, used: 0 });
                 take_span(&mut current, wanted, least).ok_or_else(|| Error::out_of_memory(least))
             }
-            // The rest of the present one will do.
+            // Falls back to the remainder of the current segment.
             Err(error) => take_span(&mut current, wanted, least).ok_or(error),
         }
     }
 
-    /// Returns the length of the shared segment after one of `before` bytes: twice as long, within limits.
+    /// Returns the length of the shared segment that follows one of `before` bytes. It is twice as
+    /// long, within limits.
     fn next_segment(&self, before: usize, wanted: usize, least: usize) -> Result<usize> {
         let len = (2 * before)
             .max(self.options.first_segment)
@@ -377,7 +385,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         let Some(usage) = &self.usage else {
             return Ok(len);
         };
-        // Of little room only so much that the backend aligns the segment for all sizes of block in it.
+        // Uses only as much of the room as the backend aligns for all block sizes that fit in it.
         let room = usage.room();
         let room = aligned_below(room).unwrap_or(0);
         if room < least.max(self.backend.granularity()) {
@@ -386,8 +394,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         Ok(len.min(room))
     }
 
-    /// Makes a shared segment of `len` bytes, or a shorter one of at least `least` where there is no room
-    /// or a limit of the system forbids the usual length.
+    /// Creates a shared segment of `len` bytes. If memory or a limit of the system does not allow
+    /// that, the segment is shorter, but at least `least` bytes long.
     fn new_shared_segment(&self, mut len: usize, least: usize) -> Result<Arc<PoolSegment>> {
         let least = least.max(self.backend.granularity());
         let first = self.new_segment(len, false);
@@ -404,7 +412,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
         match self.try_new_segment(len, dedicated) {
-            // What is free may be what is missing.
+            // Free memory of this pool may be enough for the new segment.
             Err(Error::OutOfMemory { .. }) if self.has_given_back() => {
                 self.try_new_segment(len, dedicated)
             }
@@ -427,11 +435,12 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }))
     }
 
-    /// Closes the pool: it keeps nothing from now on. Returns what it kept.
+    /// Closes the pool, which then keeps nothing any more. Returns the items that it kept.
     pub(crate) fn close(&self) -> Vec<T> {
         self.is_closed.store(true, Ordering::Relaxed);
         let mut all = Vec::new();
-        // Dropped without a lock, like what is returned: the last use of a segment ends in the driver.
+        // Like the returned items, these are dropped without a lock, because dropping the last use
+        // of a segment calls the driver.
         let (mut blocks, mut spans) = (Vec::new(), Vec::new());
         for class in &self.classes {
             let mut class = class.lock();
@@ -446,7 +455,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         all
     }
 
-    /// Counts an allocation as used.
+    /// Adds an allocation to the used bytes.
     #[inline]
     pub(crate) fn note_used(&self, class: SizeClass) {
         if let Some(usage) = &self.usage {
@@ -454,7 +463,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         }
     }
 
-    /// Counts an allocation as freed.
+    /// Subtracts an allocation from the used bytes.
     #[inline]
     pub(crate) fn note_freed(&self, class: SizeClass) {
         if let Some(usage) = &self.usage {
@@ -463,11 +472,11 @@ impl<T: Pooled + Send + 'static> Pool<T> {
     }
 }
 
-/// Refuses memory that is taken when it is touched, if it is more than what the machine or a control group of this
-/// process has left.
+/// Checks that the machine and the process's control group have `len` bytes left. Applies only to
+/// memory whose pages are allocated when they are first accessed.
 ///
 /// # Errors
-/// [`Error::OutOfMemory`] with the limit.
+/// [`Error::OutOfMemory`] with the limit that was exceeded.
 pub(crate) fn check_room(backend: &dyn BackendContext, len: usize) -> Result<()> {
     if len < tuning::CHECKED_BYTES || !backend.takes_memory_late() {
         return Ok(());
@@ -481,8 +490,8 @@ pub(crate) fn check_room(backend: &dyn BackendContext, len: usize) -> Result<()>
     }
 }
 
-/// Returns the greatest length up to `len` of a segment that the backend aligns for all sizes of block
-/// that fit in it.
+/// Returns the largest segment length up to `len` that the backend aligns for all block sizes that
+/// fit in it.
 fn aligned_below(len: usize) -> Option<usize> {
     if len >= HUGE_PAGE {
         Some(len - len % HUGE_PAGE)
@@ -491,7 +500,7 @@ fn aligned_below(len: usize) -> Option<usize> {
     }
 }
 
-/// Returns the next number for a segment of a context.
+/// Returns the next segment number of a context.
 pub(crate) fn next_number(numbers: &AtomicU32, dedicated: bool) -> u32 {
     let number = numbers.fetch_add(1, Ordering::Relaxed) & !DEDICATED;
     if dedicated {
@@ -502,7 +511,7 @@ pub(crate) fn next_number(numbers: &AtomicU32, dedicated: bool) -> u32 {
 }
 
 impl<T: Pooled> Class<T> {
-    /// Carves a block from the span, if there is room.
+    /// Carves a block from the span, if the span has room.
     fn carve(&mut self, class: SizeClass) -> Option<Block> {
         let size = class.size();
         let span = self.span.as_mut().filter(|span| span.room() >= size)?;
@@ -523,7 +532,8 @@ impl Span {
     }
 }
 
-/// Takes `wanted` bytes of the current segment, or fewer, but at least `least`.
+/// Takes `wanted` bytes of the current segment. Takes fewer, but at least `least`, if there is less
+/// room.
 fn take_span(current: &mut Option<CurrentSegment>, wanted: usize, least: usize) -> Option<Span> {
     let current = current.as_mut().filter(|current| current.room() >= least)?;
     let start = current.used;

@@ -1,4 +1,4 @@
-//! Segments with the blocks carved from them.
+//! Segments and the blocks that are carved from them.
 
 use super::{SizeClass, Usage};
 use crate::error::Result;
@@ -6,7 +6,7 @@ use crate::hal::Segment;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
-/// A piece of a segment.
+/// A part of a segment, of one size class.
 #[derive(Clone)]
 pub(crate) struct Block {
     pub(crate) segment: Arc<PoolSegment>,
@@ -14,19 +14,21 @@ pub(crate) struct Block {
     pub(crate) class: SizeClass,
 }
 
-/// A segment with the number by which importers know it.
+/// A segment and the number by which importers identify it.
 pub(crate) struct PoolSegment {
     pub(crate) memory: Arc<dyn Segment>,
     pub(crate) number: u32,
-    /// The bytes of its blocks, used and free.
+    /// The bytes of all blocks carved from the segment, used and free.
     pub(super) carved: AtomicUsize,
-    /// The free blocks were given up: the memory goes back to the system when the last use ends, or was carved anew.
+    /// Whether the pool has given up the free blocks. The memory returns to the system after its
+    /// last use, or new blocks are carved from it.
     pub(super) is_retired: AtomicBool,
     pub(super) reservation: Option<Arc<Reservation>>,
 }
 
 impl PoolSegment {
-    /// Returns a segment of the same memory, of which nothing was carved yet. All blocks of this one were given up.
+    /// Returns a segment with the same memory and no carved blocks. All blocks of `self` must have
+    /// been given up.
     pub(super) fn anew(&self) -> Arc<Self> {
         Arc::new(Self {
             memory: Arc::clone(&self.memory),
@@ -38,17 +40,18 @@ impl PoolSegment {
     }
 }
 
-/// Bytes that are counted in the books of a `MemoryPool` until this is dropped.
+/// Bytes that are counted in the accounts of a `MemoryPool` until this is dropped.
 pub(super) struct Reservation {
     usage: Arc<Usage>,
     bytes: usize,
 }
 
 impl Reservation {
-    /// Counts bytes, if there are books.
+    /// Reserves bytes in the accounts, if there are any.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) beyond the pool's limit.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) if the bytes would exceed the limit of the
+    /// pool.
     pub(super) fn new(usage: Option<&Arc<Usage>>, bytes: usize) -> Result<Option<Arc<Self>>> {
         let Some(usage) = usage else {
             return Ok(None);

@@ -6,11 +6,11 @@ use super::tuning::{
 };
 use crate::os::mapping::HUGE_PAGE;
 
-/// The number of sizes below [`FINE`], each twice the one before.
+/// The number of sizes below [`FINE`]. Each size is twice the one before.
 const COARSE_COUNT: usize = (FINE.ilog2() - SMALLEST.ilog2()) as usize;
 const DEDICATED: u8 = u8::MAX;
 
-/// A size of blocks, or a segment of its own.
+/// A size of blocks, or the size of a dedicated segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SizeClass {
     index: u8,
@@ -18,18 +18,20 @@ pub(crate) struct SizeClass {
 }
 
 impl SizeClass {
-    /// The number of sizes of blocks.
+    /// The number of block sizes.
     pub(crate) const COUNT: usize =
         COARSE_COUNT + 4 * (LARGEST.ilog2() - FINE.ilog2()) as usize + 1;
 
-    /// Returns the smallest block for `len` bytes at an alignment, if there is one.
+    /// Returns the smallest block size for `len` bytes at an alignment, if a block can be that
+    /// large.
     pub(crate) fn for_block(len: usize, align: usize) -> Option<Self> {
         let wanted = len.max(align).max(SMALLEST);
         if wanted > LARGEST {
             return None;
         }
         let mut index = Self::index_for(wanted);
-        // A block is aligned like its size: the next power of two always fits.
+        // A block is aligned to the largest power of two that divides its size, so the next power
+        // of two always fits.
         while !Self::size_of(index).is_multiple_of(align) {
             index += 1;
         }
@@ -39,7 +41,7 @@ impl SizeClass {
         })
     }
 
-    /// Returns a segment of its own, of `size` bytes.
+    /// Returns the class of a dedicated segment of `size` bytes.
     pub(crate) fn dedicated(size: usize) -> Self {
         Self {
             index: DEDICATED,
@@ -65,19 +67,19 @@ impl SizeClass {
         (FINE << (fine / 4)) / 4 * (4 + fine % 4)
     }
 
-    /// Returns the class's index among the sizes; `None` for a segment of its own.
+    /// Returns the index of the block size; `None` for a dedicated segment.
     #[inline]
     pub(crate) fn index(self) -> Option<usize> {
         (self.index != DEDICATED).then_some(usize::from(self.index))
     }
 
-    /// Returns the bytes of a block.
+    /// Returns the size of a block in bytes.
     #[inline]
     pub(crate) fn size(self) -> usize {
         self.size
     }
 
-    /// Returns the bytes that are taken from a shared segment at once.
+    /// Returns the number of bytes that are taken from a shared segment at once.
     pub(crate) fn span(self) -> usize {
         (self.size * SPAN_BLOCKS)
             .next_multiple_of(HUGE_PAGE)

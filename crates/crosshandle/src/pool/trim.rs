@@ -1,4 +1,4 @@
-//! Giving free memory back to the system, or to blocks of other sizes.
+//! Returns free memory to the system, or reuses it for blocks of other sizes.
 
 use super::free_list::FreeList;
 use super::tuning::SEARCH_STEP_BYTES;
@@ -7,7 +7,7 @@ use crate::sync::{HashMap, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// An item of a pool's lists: it has a block.
+/// An item in the lists of a pool, which owns a block.
 pub(crate) trait Pooled {
     fn block(&self) -> &Block;
 }
@@ -18,8 +18,8 @@ impl Pooled for Block {
     }
 }
 
-/// Memory that was taken off the lists. It goes back to the system when this is dropped, which
-/// must not be done under a lock.
+/// Memory that was removed from the lists. Dropping it returns the memory to the system, and must
+/// not happen while a lock is held.
 pub(crate) struct Trimmed<T> {
     _large: Vec<T>,
     _freed: Vec<T>,
@@ -28,8 +28,9 @@ pub(crate) struct Trimmed<T> {
 }
 
 impl<T: Pooled + Send + 'static> Pool<T> {
-    /// Takes free memory off the lists until `excess` bytes are taken: large segments, then those
-    /// shared segments in which nothing is used. Returns the bytes that it took, too.
+    /// Removes free memory from the lists until at least `excess` bytes are removed. Takes large
+    /// segments first, then shared segments without used blocks. Also returns the number of bytes
+    /// removed.
     pub(crate) fn trim(&self, excess: usize) -> (usize, Trimmed<T>) {
         let mut large_bytes = 0;
         let large = self.take_large(excess, &mut large_bytes);
@@ -40,13 +41,14 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         (large_bytes + bytes, trimmed)
     }
 
-    /// Gives all free memory back to the system, and the pages of free blocks whose segments are in use.
+    /// Returns all free memory to the system, including the pages of free blocks in segments that
+    /// are in use.
     pub(crate) fn release(&self) {
         drop(self.trim(usize::MAX).1);
         self.release_pages(true);
     }
 
-    /// Gives free memory back, since the system has too little. Returns whether there was any.
+    /// Returns free memory to the system after an allocation failed. Returns whether there was any.
     #[cold]
     pub(super) fn has_given_back(&self) -> bool {
         let (bytes, trimmed) = self.trim(usize::MAX);
@@ -54,8 +56,9 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         bytes > 0
     }
 
-    /// Takes segments in which nothing is used off the lists, out of those that `find` finds, until `excess` bytes
-    /// are taken. Returns the bytes that it took, too.
+    /// Removes the segments that `find` returns from the lists, until at least `excess` bytes are
+    /// removed. `find` must return segments without used blocks. Also returns the number of bytes
+    /// removed.
     pub(super) fn take_segments(
         &self,
         excess: usize,
@@ -71,7 +74,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         if excess == 0 {
             return (taken, trimmed);
         }
-        // With all locks, in the order of the module, so that no block is taken meanwhile.
+        // All locks are held, in the order that the module defines, so that no block is taken in
+        // the meantime.
         let mut classes: Vec<_> = self.classes.iter().map(Mutex::lock).collect();
         let mut current = self.current.lock();
         for segment in find(&classes) {
@@ -97,14 +101,16 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         (taken, trimmed)
     }
 
-    /// Takes a segment of at least `least` bytes in which nothing is used, to be carved anew.
+    /// Removes a segment of at least `least` bytes without used blocks, so that new blocks can be
+    /// carved from it.
     pub(super) fn take_empty(&self, least: usize) -> Option<Arc<PoolSegment>> {
         let bytes = |class: &Mutex<Class<T>>| {
             let class = class.lock();
             class.freed.bytes() + class.blocks.bytes()
         };
         let free: usize = self.classes.iter().map(bytes).sum();
-        // A look at every free block takes long if there are many, so only if some have come.
+        // A search looks at every free block, so it only happens after enough new blocks were
+        // freed.
         let searched = self.searched.load(Ordering::Relaxed).min(free);
         self.searched.store(searched, Ordering::Relaxed);
         if free < least || free - searched < SEARCH_STEP_BYTES.min(least) {
@@ -118,7 +124,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         };
         let (_, trimmed) = self.take_segments(usize::MAX, find);
         let found = trimmed.segments.first().map(|segment| segment.anew());
-        // The former blocks end before new ones are at their addresses.
+        // The former blocks must be dropped before new blocks have their addresses.
         drop(trimmed);
         let searched = if found.is_some() { 0 } else { free };
         self.searched.store(searched, Ordering::Relaxed);
@@ -140,7 +146,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
     }
 }
 
-/// Returns the segments all of whose blocks are on the lists. `old`: and are old there.
+/// Returns the segments of which all blocks are on the lists. If `old` is set, all blocks must also
+/// be old.
 pub(super) fn empty_segments<T: Pooled>(
     classes: &[MutexGuard<'_, Class<T>>],
     old: bool,

@@ -2,52 +2,53 @@
 
 use std::time::Duration;
 
-/// Blocks of this size and more get huge pages when they are carved. At half of it, huge pages are
-/// asked for on behalf of blocks that fill an eighth of one; at twice, blocks that are mostly used as a
-/// whole fault in page by page, which is several times slower.
+/// Smallest block, in bytes, for which huge pages are requested when it is carved. Programs mostly
+/// use blocks of this size as a whole, and populating them page by page is several times slower.
 pub(super) const HUGE_PAGE_BLOCK_BYTES: usize = 256 << 10;
 
-/// Freed large segments that a context's own pool keeps for reuse, in bytes. At half of it, programs
-/// that free and allocate a few large buffers in turns go to the system each time; at twice, an idle
-/// program holds more memory that others may need.
+/// Maximum number of bytes of freed large segments that a context's own pool keeps for reuse.
+/// Larger values save system calls. Smaller values leave more memory to other programs.
 pub(super) const KEPT_TOTAL_BYTES: usize = 256 << 20;
 
-/// The largest segment that a context's own pool keeps when it is freed: a quarter of what it keeps in
-/// all, so that one does not displace all others. What applies to that holds here.
+/// Largest freed segment, in bytes, that a context's own pool keeps. It is a quarter of
+/// [`KEPT_TOTAL_BYTES`], so that one segment does not displace all others.
 pub(super) const KEPT_EACH_BYTES: usize = 64 << 20;
 
-/// The smallest block: a cache line, so that neighbours in different processes do not share one.
+/// Smallest block, in bytes. It is a cache line, so that neighbouring blocks in different processes
+/// do not share one.
 pub(super) const SMALLEST_BLOCK_BYTES: usize = 64;
 
-/// From this size on there are four sizes of blocks for each doubling, so that at most a fifth is wasted.
-/// At half of it there are four sizes more, of which hardly any memory is saved; at twice, blocks of a
-/// page and a bit waste up to half.
+/// Block size, in bytes, from which there are four sizes for each doubling. At most a fifth of such
+/// a block is wasted. Below it there is one size for each doubling, because more sizes would save
+/// hardly any memory.
 pub(super) const FINE_BLOCK_BYTES: usize = 4 << 10;
 
-/// The largest block: a huge page. Larger allocations get a segment of their own. At half of it, more
-/// allocations cost a system call; at twice, a shared segment of 64 MiB holds few of the largest.
+/// Largest block, in bytes. It is a huge page. Larger allocations get a segment of their own, which
+/// costs a system call.
 pub(super) const LARGEST_BLOCK_BYTES: usize = 2 << 20;
 
-/// Blocks of one size that are taken from a shared segment at once. At half of it, threads that allocate
-/// sizes in turns meet more often at the segment; at twice, rarely used sizes set more memory aside.
+/// Number of blocks of one size that are taken from a shared segment at once. Larger values reduce
+/// contention for the segment. Smaller values reserve less memory for rarely used sizes.
 pub(super) const SPAN_BLOCKS: usize = 8;
 
-/// Time between two looks at pools that have much that is free. At half of it, programs that free and allocate
-/// in turns more slowly than that touch fresh pages each time; at twice, free memory goes back that much later.
+/// Interval at which pools with much free memory are checked. Free blocks that were not used for a
+/// whole interval lose their pages. A program that reuses blocks more slowly than that touches
+/// fresh pages each time.
 pub(super) const AGEING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Free blocks of one size, in bytes, for which nothing looks at a pool. At half of it, more programs have a thread
-/// look; at twice, a program with many sizes keeps that much more.
+/// Free bytes of one block size up to which a pool is not checked. Larger values spare more
+/// programs the thread that checks. Smaller values keep less memory in programs that use many
+/// sizes.
 pub(super) const UNWATCHED_BYTES: usize = 512 << 10;
 
-/// The smallest blocks whose pages go back one by one. At half of it, the thread that looks has twice the blocks to
-/// sort, and hardly finds whole pages; at twice, pages of small blocks stay until their segment is empty.
+/// Smallest block, in bytes, whose pages are returned to the system while its segment is in use.
+/// Smaller blocks are too many to sort, and rarely cover whole pages.
 pub(super) const SMALLEST_RELEASED_BYTES: usize = 1 << 10;
 
-/// Bytes that are freed until an empty segment is looked for once more. At half of it, carving looks at all free
-/// blocks more often; at twice, a segment that is empty is found later.
+/// Number of bytes freed before the pool searches for an empty segment again. A search looks at all
+/// free blocks.
 pub(super) const SEARCH_STEP_BYTES: usize = 4 << 20;
 
-/// From this size on, an allocation of the host is compared with what the machine has left, which takes some
-/// 50 µs. At half of it, more allocations take that long; at twice, larger ones succeed that cannot be used.
+/// Smallest allocation of the host, in bytes, that is compared with the memory that the machine has
+/// left. The comparison takes about 50 µs.
 pub(super) const CHECKED_BYTES: usize = 32 << 20;

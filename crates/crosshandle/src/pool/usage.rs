@@ -1,9 +1,9 @@
-//! The books of a memory pool: what it has reserved, what is in use, and its limits.
+//! The accounts of a memory pool: its reserved bytes, its used bytes, and its limits.
 
 use crate::error::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A number of bytes, and the greatest that it has been.
+/// A number of bytes and its peak.
 #[derive(Default)]
 pub(crate) struct Gauge {
     now: AtomicUsize,
@@ -28,7 +28,7 @@ impl Gauge {
         self.note_peak(now);
     }
 
-    /// Adds, unless the sum would exceed `limit`.
+    /// Adds `bytes` unless the sum would exceed `limit`. Returns whether it did.
     fn try_add(&self, bytes: usize, limit: usize) -> bool {
         let sum = |now: usize| now.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = self
@@ -46,22 +46,22 @@ impl Gauge {
 
     #[inline]
     fn note_peak(&self, now: usize) {
-        // A new peak is rare.
+        // A new peak is rare, so the common path only loads.
         if now > self.peak() {
             self.peak.fetch_max(now, Ordering::Relaxed);
         }
     }
 }
 
-/// The books of a `MemoryPool`.
+/// The accounts of a `MemoryPool`.
 pub(crate) struct Usage {
     /// The bytes of the pool's segments.
     pub(crate) reserved: Gauge,
-    /// The bytes of blocks that were handed out and not freed since.
+    /// The bytes of blocks that are allocated and not freed.
     pub(crate) used: Gauge,
-    /// The bytes that the pool may reserve.
+    /// The maximum number of bytes that the pool may reserve.
     pub(crate) limit: usize,
-    /// While the pool has reserved more than these bytes, large memory that is freed goes back to
+    /// While the pool has reserved more than this number of bytes, freed large segments return to
     /// the system.
     pub(crate) kept: AtomicUsize,
 }
@@ -76,7 +76,7 @@ impl Usage {
         }
     }
 
-    /// Returns the bytes that the pool may still reserve.
+    /// Returns the number of bytes that the pool may still reserve.
     pub(super) fn room(&self) -> usize {
         self.limit.saturating_sub(self.reserved.get())
     }

@@ -3,15 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The latest moment at which a blocking call returns, or no such moment.
+/// The latest moment at which a blocking call returns. A deadline may also never expire.
 ///
-/// A call with a timeout makes one deadline from it and hands the deadline to every step that may
-/// block. So the steps together take no longer than the timeout. No operation overflows or panics:
-/// a timeout that is longer than the clock can count never expires.
+/// A call with a timeout creates one deadline and passes it to every step that may block, so all
+/// steps together take no longer than the timeout. No operation overflows or panics. A timeout that
+/// is longer than the clock can count never expires.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[must_use]
 pub struct Deadline {
-    /// `None`: never.
+    /// The moment. `None` means that the deadline never expires.
     end: Option<Instant>,
 }
 
@@ -19,7 +19,7 @@ impl Deadline {
     /// A deadline that never expires.
     pub const NEVER: Self = Self { end: None };
 
-    /// Returns the deadline that expires after `timeout`, counted from now.
+    /// Returns the deadline that expires after `timeout` from now.
     #[inline]
     pub fn after(timeout: Duration) -> Self {
         Self {
@@ -27,44 +27,45 @@ impl Deadline {
         }
     }
 
-    /// Returns the deadline of an optional timeout: `None` never expires.
+    /// Returns the deadline of an optional timeout. With `None` it never expires.
     #[inline]
     pub fn after_optional(timeout: Option<Duration>) -> Self {
         timeout.map_or(Self::NEVER, Self::after)
     }
 
-    /// Returns a deadline that has expired: the call does what it can without blocking.
+    /// Returns a deadline that has already expired. A call with it does only what it can do without
+    /// blocking.
     #[inline]
     pub fn now() -> Self {
         Self::at(Instant::now())
     }
 
-    /// Returns the deadline that expires at a moment.
+    /// Returns the deadline that expires at the moment `end`.
     #[inline]
     pub fn at(end: Instant) -> Self {
         Self { end: Some(end) }
     }
 
-    /// Returns the moment; `None` if the deadline never expires.
+    /// Returns the moment at which the deadline expires; `None` if it never expires.
     #[inline]
     pub fn instant(self) -> Option<Instant> {
         self.end
     }
 
-    /// Returns the remaining time, zero after the deadline; `None` if it never expires.
+    /// Returns the remaining time, which is zero after the deadline; `None` if it never expires.
     #[inline]
     pub fn remaining(self) -> Option<Duration> {
         let left = |end: Instant| end.saturating_duration_since(Instant::now());
         self.end.map(left)
     }
 
-    /// Returns the remaining time as a timeout: [`Duration::MAX`] if the deadline never expires.
+    /// Returns the remaining time, or [`Duration::MAX`] if the deadline never expires.
     #[inline]
     pub fn timeout(self) -> Duration {
         self.remaining().unwrap_or(Duration::MAX)
     }
 
-    /// Returns the remaining time, but no more than `most`: for a step that looks again after that.
+    /// Returns the remaining time, but at most `most`. This is for steps that wait in intervals.
     #[inline]
     pub fn remaining_within(self, most: Duration) -> Duration {
         self.remaining().map_or(most, |left| left.min(most))
@@ -76,7 +77,7 @@ impl Deadline {
         self.end.is_some_and(|end| end <= Instant::now())
     }
 
-    /// Returns the earlier one of two deadlines.
+    /// Returns the earlier of two deadlines.
     #[inline]
     pub fn min(self, other: Self) -> Self {
         match (self.end, other.end) {
@@ -87,7 +88,7 @@ impl Deadline {
         }
     }
 
-    /// Returns the deadline moved by `time` into the future.
+    /// Returns a deadline that expires `time` later than this one.
     #[inline]
     pub fn postponed(self, time: Duration) -> Self {
         Self {
@@ -95,7 +96,7 @@ impl Deadline {
         }
     }
 
-    /// Sleeps for `pause`, but not past the deadline. Returns whether time remains.
+    /// Sleeps for `pause`, but not beyond the deadline. Returns whether time remains.
     pub fn sleep(self, pause: Duration) -> bool {
         thread::sleep(self.remaining_within(pause));
         !self.is_over()

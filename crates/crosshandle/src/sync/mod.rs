@@ -1,8 +1,8 @@
 //! Locks that a panic does not poison, deadlines, and a map that needs no random bytes.
 //!
-//! No code of this library panics while it holds a lock whose value is inconsistent, and the
-//! program's code runs without locks. So poison would tell nothing, and each place that locks would
-//! have to say so.
+//! Code of this library never panics while it holds a lock on an inconsistent value, and code of
+//! the program never runs under these locks. So poison carries no information, and handling it at
+//! every lock would only add noise.
 
 mod deadline;
 
@@ -14,8 +14,8 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::{self, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// A map whose hasher takes no random bytes: the standard library's panics where the kernel has none to
-/// give, as under some seccomp filters.
+/// A map whose hasher needs no random bytes. The standard library's hasher panics if the kernel
+/// provides none, as under some seccomp filters.
 pub(crate) type HashMap<K, V> = collections::HashMap<K, V, BuildHasherDefault<DefaultHasher>>;
 
 /// A [`std::sync::Mutex`] without poison.
@@ -27,13 +27,13 @@ impl<T> Mutex<T> {
         Self(sync::Mutex::new(value))
     }
 
-    /// Waits for the lock, and locks it.
+    /// Acquires the lock, and blocks until it is free.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks it and returns the guard, unless another thread holds the lock.
+    /// Acquires the lock if it is free. Returns `None` if another thread holds it.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         match self.0.try_lock() {
@@ -66,7 +66,7 @@ impl Condvar {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits as long as `condition` holds.
+    /// Waits while `condition` holds.
     pub(crate) fn wait_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -76,7 +76,7 @@ impl Condvar {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a notification, at most `timeout`; `true` beside the guard if that has passed.
+    /// Waits for a notification for at most `timeout`. Also returns whether the wait timed out.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -87,8 +87,8 @@ impl Condvar {
         (guard, result.timed_out())
     }
 
-    /// Waits as long as `condition` holds, at most `timeout`; `true` beside the guard if that has
-    /// passed and `condition` still holds.
+    /// Waits while `condition` holds, for at most `timeout`. Also returns whether the time has
+    /// passed while `condition` still holds.
     pub(crate) fn wait_timeout_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -100,8 +100,8 @@ impl Condvar {
         (guard, result.timed_out())
     }
 
-    /// Waits as long as `condition` holds, until `deadline` at most; `true` beside the guard if that
-    /// has passed and `condition` still holds.
+    /// Waits while `condition` holds, until `deadline` at the latest. Also returns whether the
+    /// deadline has passed while `condition` still holds.
     pub(crate) fn wait_until_while<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,
@@ -115,23 +115,23 @@ impl Condvar {
     }
 }
 
-/// Limits a time to what the clock of a condition variable can count.
+/// Limits a duration to what a condition variable can wait.
 fn countable(time: Duration) -> Duration {
     time.min(Duration::from_secs(1 << 32))
 }
 
-/// A lock for which a thread waits no longer than it wants to.
+/// A lock that a thread can acquire with a deadline.
 #[derive(Default, Debug)]
 pub(crate) struct Turn {
     is_taken: Mutex<bool>,
     ended: Condvar,
 }
 
-/// A turn, until this is dropped.
+/// Holds a [`Turn`] until it is dropped.
 pub(crate) struct TurnGuard<'a>(&'a Turn);
 
 impl Turn {
-    /// Waits until no other thread has the turn, until `deadline` at most, and takes it.
+    /// Acquires the turn. Returns `None` if another thread still has it at `deadline`.
     pub(crate) fn take(&self, deadline: Deadline) -> Option<TurnGuard<'_>> {
         let is_taken = |is_taken: &mut bool| *is_taken;
         let (mut guard, is_late) =

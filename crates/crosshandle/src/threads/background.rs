@@ -1,9 +1,10 @@
-//! The background service: threads for jobs that may block or must be tried again.
+//! The background service: threads for jobs that may block or must be retried.
 //!
-//! A job runs on an idle background thread, or on a new one if none is idle. Jobs of [`run`] share
-//! [`MAX_BOUNDED_JOBS`] threads and queue beyond that; jobs of [`run_blocking`] and [`repeat`] come
-//! on top and never queue, so that the program's own functions, which may block for ever, hold up
-//! nothing. A thread without a job ends after [`BACKGROUND_IDLE`].
+//! A job runs on an idle background thread, or on a new thread if none is idle. Jobs of [`run`]
+//! share [`MAX_BOUNDED_JOBS`] threads, and wait in a queue if all of these are busy. Jobs of
+//! [`run_blocking`] and [`repeat`] have additional threads and never wait in a queue. So functions
+//! of the program, which may block forever, do not delay other jobs. A thread without a job ends
+//! after [`BACKGROUND_IDLE`].
 
 use super::ThreadKind;
 use super::tuning::{BACKGROUND_IDLE, MAX_BOUNDED_JOBS};
@@ -17,10 +18,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
 
-/// A job: a function to run in the background.
+/// A function to run in the background.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The class of a job, by whether the number of threads that run such jobs has a limit.
+/// The class of a job, which determines whether the number of threads for such jobs is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Class {
     Bounded,
@@ -28,13 +29,14 @@ enum Class {
 }
 
 struct Service {
-    /// Jobs of [`run`] that no thread has taken yet.
+    /// Jobs of [`run`] that have not started yet.
     bounded: VecDeque<Job>,
-    /// Jobs of [`run_blocking`] that no thread has taken yet.
+    /// Jobs of [`run_blocking`] that have not started yet.
     blocking: VecDeque<Job>,
     /// Jobs of [`run`] that a thread is running.
     running_bounded: usize,
-    /// Threads that look for a job before they sleep or end: idle ones, and those being started.
+    /// Number of threads that will look for a job before they sleep or end. These are idle threads
+    /// and threads that are being started.
     available: usize,
 }
 
@@ -46,29 +48,29 @@ static SERVICE: PerProcess<Mutex<Service>> = PerProcess::new(|| {
         available: 0,
     })
 });
-/// Notified of each job that is queued.
+/// Notified when a job is queued.
 static QUEUED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 thread_local! {
     static IS_BACKGROUND: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a job soon. A job that panics ends; nothing else does.
+/// Runs a job on a background thread. If the job panics, only the job ends.
 ///
-/// If the system starts no more threads, the job waits until a background thread has ended another
-/// job, or until the next call that can start one. A forked child has a service of its own.
+/// If the system refuses to start a thread, the job waits until a background thread finishes
+/// another job, or until a later call starts a thread. A forked child has its own service.
 pub fn run(job: impl FnOnce() + Send + 'static) {
     submit(Box::new(job), Class::Bounded);
 }
 
-/// Runs a job soon that may block for as long as the program likes: it takes no thread from the
-/// jobs of [`run`].
+/// Runs a job that may block indefinitely on a background thread. The job does not use one of the
+/// threads for jobs of [`run`].
 pub fn run_blocking(job: impl FnOnce() + Send + 'static) {
     submit(Box::new(job), Class::Blocking);
 }
 
-/// Calls `round` soon, and again `interval` after it returned as long as it returns `true`. A round
-/// that panics counts as `true`.
+/// Calls `round` on a background thread, and again `interval` after each return, until it returns
+/// `false`. If a call panics, the calls continue.
 pub(crate) fn repeat(interval: Duration, mut round: impl FnMut() -> bool + Send + 'static) {
     run_blocking(move || {
         while contain(&mut round).unwrap_or(true) {
@@ -77,11 +79,11 @@ pub(crate) fn repeat(interval: Duration, mut round: impl FnMut() -> bool + Send 
     });
 }
 
-/// Makes sure that a thread is available beside those that queued jobs will take, so that a job which
-/// follows does not wait for one.
+/// Makes sure that one more thread is available than the queued jobs need, so that a job that is
+/// submitted next does not wait for a thread.
 ///
 /// # Errors
-/// [`Error::LimitReached`](crate::Error::LimitReached) if the system starts no more threads.
+/// [`Error::LimitReached`](crate::Error::LimitReached) if the system refuses to start a thread.
 pub(crate) fn ensure_thread() -> Result<()> {
     let service = SERVICE.lock();
     match service.available > service.startable() {
@@ -95,8 +97,8 @@ pub(crate) fn is_own_thread() -> bool {
     IS_BACKGROUND.get()
 }
 
-/// Starts threads if there are jobs that none will take, because earlier starts have failed. Returns
-/// whether there are such jobs still: who can should call this again after
+/// Starts threads for queued jobs that have no thread because earlier starts failed. Returns
+/// whether such jobs remain. The caller should then call this function again after
 /// [`START_RETRY`](super::tuning::START_RETRY).
 pub(crate) fn start_missing_threads() -> bool {
     start_missing(SERVICE.lock()).is_err()
@@ -108,14 +110,14 @@ fn submit(job: Job, class: Class) {
         Class::Bounded => service.bounded.push_back(job),
         Class::Blocking => service.blocking.push_back(job),
     }
-    // Also if a thread is started: an idle one may be faster.
+    // Notified even if a new thread is started below, because an idle thread may be faster.
     QUEUED.notify_one();
-    // What waits for a thread has its turn later.
+    // If the start fails, the job stays queued and a later start is tried.
     let _ = start_missing(service);
 }
 
-/// Starts threads while those available are fewer than the jobs that may run now: one as a rule,
-/// more after starts that failed.
+/// Starts threads until there are as many available threads as jobs that may run now. Usually
+/// starts one, and more after failed starts.
 fn start_missing(mut service: MutexGuard<'_, Service>) -> Result<()> {
     while service.available < service.startable() {
         start_thread(service).inspect_err(|error| {
@@ -130,7 +132,7 @@ fn start_missing(mut service: MutexGuard<'_, Service>) -> Result<()> {
 }
 
 fn start_thread(mut service: MutexGuard<'_, Service>) -> Result<()> {
-    // Counted before, so that the lock is not held while the system starts the thread.
+    // Counted before the start, so that the lock is not held while the system starts the thread.
     service.available += 1;
     drop(service);
     let started = ThreadKind::Background.start(work).map(drop);
@@ -156,7 +158,7 @@ impl Service {
     }
 }
 
-/// Runs jobs until there was none for a while.
+/// Runs jobs until the thread has been idle for [`BACKGROUND_IDLE`].
 fn work() {
     IS_BACKGROUND.set(true);
     let mut service = SERVICE.lock();
@@ -180,12 +182,12 @@ fn work() {
     }
 }
 
-/// Calls `f`; `None` if it panicked.
+/// Calls `f` and returns its result, or `None` if it panicked.
 pub(crate) fn contain<T>(f: impl FnOnce() -> T) -> Option<T> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(value) => Some(value),
         Err(panic) => {
-            // Its drop may panic again.
+            // Dropping the panic's payload may panic again.
             std::mem::forget(panic);
             None
         }
@@ -236,7 +238,7 @@ mod tests {
                 done.send(()).unwrap();
             });
         }
-        // The last job lets the one before go on, and so on.
+        // The last job releases the one before it, and so on.
         drop(next);
         for _ in 0..2 * MAX_BOUNDED_JOBS {
             is_done.recv_timeout(DEADLINE).expect("every job ends");
@@ -251,8 +253,8 @@ mod tests {
         announce(bounded)
             .recv_timeout(DEADLINE)
             .expect("a bounded job runs beside blocking ones");
-        // As many as may run at a time, and one more in the queue before the blocking one. Other
-        // tests' jobs count too, so not all of these need to start.
+        // Submits as many jobs as may run at a time, and one more that stays in the queue before
+        // the blocking job. Jobs of other tests also run, so not all of these need to start.
         let (release, released) = channel::<()>();
         let released = std::sync::Arc::new(std::sync::Mutex::new(released));
         for _ in 0..=MAX_BOUNDED_JOBS {
@@ -291,7 +293,7 @@ mod tests {
         for round in [1, 3, 4] {
             assert_eq!(is_done.recv_timeout(DEADLINE), Ok(round));
         }
-        // The job is dropped, and its sender with it.
+        // The sender is dropped together with the job.
         assert!(is_done.recv_timeout(DEADLINE).is_err());
     }
 }

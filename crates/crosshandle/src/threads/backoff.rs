@@ -1,10 +1,10 @@
-//! Sleeps between looks at something that gives no notice when it changes.
+//! Sleep intervals for polling a state that sends no notification when it changes.
 
 use super::tuning::BACKOFF_STEPS;
 use std::time::{Duration, Instant};
 
-/// The length of the sleeps between looks: an eighth of the time since the last progress, within
-/// bounds, so that the lateness stays in proportion.
+/// Computes the interval between polls. It is 1/8 of the time since the last progress, within
+/// bounds, so that the delay stays proportional to the wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Backoff {
     progressed: Instant,
@@ -13,7 +13,7 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// Begins with the shortest sleep.
+    /// Creates a backoff that begins with the shortest sleep.
     pub(crate) fn new(shortest: Duration, longest: Duration) -> Self {
         Self {
             progressed: Instant::now(),
@@ -22,7 +22,7 @@ impl Backoff {
         }
     }
 
-    /// Takes note of progress: begins with the shortest sleep again.
+    /// Records progress, so that the next sleep is again the shortest one.
     pub(crate) fn progress(&mut self) {
         self.progressed = Instant::now();
     }

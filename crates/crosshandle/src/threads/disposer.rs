@@ -1,9 +1,11 @@
-//! The disposer: a thread that closes what a peer sent, or may have sent, where that may block.
+//! The disposer: a thread that closes descriptors that a peer sent or may have sent, if closing may
+//! block.
 //!
-//! The last close of a descriptor that a peer chose blocks for as long as the peer likes
-//! ([`socket`]). So this thread makes it, and nothing waits for this thread. It is one thread: if a
-//! close blocks for ever, later ones wait too. They cost descriptors, so what counts against a
-//! peer's quota must be dropped here as well, together with them.
+//! The last close of a descriptor that a peer chose can block as long as the peer likes
+//! ([`socket`]). So the disposer thread closes it, and no other thread waits for the disposer.
+//! There is only one such thread: if one close blocks forever, later ones wait too. The descriptors
+//! that wait stay open. So the value that counts them against the peer's quota must be dropped by
+//! the disposer too, together with the descriptors.
 
 use super::ThreadKind;
 use super::background::contain;
@@ -30,12 +32,13 @@ static DISPOSER: PerProcess<Mutex<Disposer>> = PerProcess::new(|| {
         is_running: false,
     })
 });
-/// Notified of what is added to the queue.
+/// Notified when a value is added to the queue.
 static ADDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
 /// Drops a value on the disposer thread. Never waits.
 ///
-/// If the system starts no more threads, the value stays until the next one is disposed of.
+/// If the system refuses to start the thread, the value stays in the queue until the next call of
+/// this function.
 pub(crate) fn dispose(value: impl Send + 'static) {
     let mut disposer = DISPOSER.lock();
     disposer.queue.push_back(Box::new(value));
@@ -44,7 +47,7 @@ pub(crate) fn dispose(value: impl Send + 'static) {
         return;
     }
     disposer.is_running = true;
-    // Without the lock, which the system may take long with.
+    // Releases the lock, because starting a thread may take long.
     drop(disposer);
     if let Err(error) = ThreadKind::Disposer.start(work) {
         DISPOSER.lock().is_running = false;
@@ -55,7 +58,7 @@ pub(crate) fn dispose(value: impl Send + 'static) {
     }
 }
 
-/// Drops what is in the queue, until there was nothing for a while.
+/// Drops the values in the queue, until the queue has been empty for [`DISPOSER_IDLE`].
 fn work() {
     let mut disposer = DISPOSER.lock();
     let mut is_idle_time_over = false;
@@ -75,10 +78,10 @@ fn work() {
     }
 }
 
-/// A descriptor that a peer sent. The disposer closes it, unless it turns out to be harmless.
+/// A descriptor that a peer sent. The disposer closes it, unless a check shows that it is harmless.
 #[derive(Debug)]
 pub(crate) struct PeerDescriptor {
-    /// `None` only while it is being dropped.
+    /// `None` only during the drop.
     file: Option<OwnedFd>,
 }
 
@@ -89,9 +92,9 @@ impl From<OwnedFd> for PeerDescriptor {
 }
 
 impl PeerDescriptor {
-    /// Returns the descriptor if it is of memory: any thread may close it, and no call on it depends on
-    /// another program. Asks nothing of other file systems, whose answer (that of fstat(2), say) may
-    /// take as long as their closing.
+    /// Returns the descriptor if it refers to memory. Any thread may close such a descriptor, and
+    /// no call on it depends on another program. The check makes no call that reaches other file
+    /// systems, such as fstat(2), because such a call may block as long as closing.
     pub(crate) fn into_memory(self) -> Result<OwnedFd, Self> {
         match memfd::is_memory(self.as_fd()) {
             true => Ok(self.into_owned()),
@@ -99,15 +102,15 @@ impl PeerDescriptor {
         }
     }
 
-    /// Returns the descriptor for a driver to look at, and what must be dropped after it: unless
-    /// somebody has kept the descriptor by then, it is disposed of.
+    /// Lends the descriptor to a driver. The caller must drop the returned [`Disposal`] last. If no
+    /// other reference to the descriptor exists by then, the disposer closes it.
     pub(crate) fn lend(self) -> (Arc<OwnedFd>, Disposal) {
         let file = Arc::new(self.into_owned());
         (Arc::clone(&file), Disposal(Some(file)))
     }
 
-    /// Returns the descriptor, which the caller has found to be harmless: from now on whichever thread
-    /// drops it closes it.
+    /// Returns the descriptor as an ordinary one, which is closed by the thread that drops it. The
+    /// caller must have checked that it is harmless.
     pub(crate) fn into_owned(mut self) -> OwnedFd {
         self.file.take().expect("present until drop")
     }
@@ -127,32 +130,33 @@ impl Drop for PeerDescriptor {
     }
 }
 
-/// The last but one reference to a peer's descriptor: see [`PeerDescriptor::lend`].
+/// A reference to a lent descriptor, which must be dropped after the driver's reference (see
+/// [`PeerDescriptor::lend`]).
 #[derive(Debug)]
 pub(crate) struct Disposal(Option<Arc<OwnedFd>>);
 
 impl Drop for Disposal {
     fn drop(&mut self) {
-        // Whoever has kept it has found it to be in order.
+        // If another reference exists, its owner has checked the descriptor.
         if let Some(file) = self.0.take().and_then(Arc::into_inner) {
             dispose(file);
         }
     }
 }
 
-/// A connection to a peer: no forked child has it, and dropping it ends it without waiting for what
-/// lies in its queue. `T`: what counts the connection, dropped after it has been closed.
+/// A connection to a peer. A forked child does not inherit it. Dropping it ends the connection
+/// without waiting for the messages in its queue. `T` counts the connection, and is dropped after
+/// the connection has been closed.
 #[derive(Debug)]
 pub(crate) struct PeerStream<T: Send + 'static = ()> {
-    /// `None` only while it is being dropped.
+    /// `None` only during the drop.
     stream: Option<(KeptFromChildren, T)>,
     guard: Guard,
     birth: Birth,
 }
 
 impl<T: Send + 'static> PeerStream<T> {
-    /// Takes charge of a connection. `guard`: who keeps descriptors away from it, or
-    /// [`Guard::Look`] if they may come.
+    /// Takes ownership of a connection. `guard` is its protection against unexpected descriptors.
     pub(crate) fn new(stream: OwnedFd, guard: Guard, counted: T) -> Self {
         Self {
             stream: Some((KeptFromChildren::new(stream), counted)),
@@ -161,18 +165,18 @@ impl<T: Send + 'static> PeerStream<T> {
         }
     }
 
-    /// Returns what counts the connection.
+    /// Returns the value that counts the connection.
     pub(crate) fn counted(&self) -> &T {
         let (_, counted) = self.stream.as_ref().expect("present until drop");
         counted
     }
 
-    /// Returns who keeps descriptors away from this connection.
+    /// Returns how descriptors are kept out of this connection's queue.
     pub(crate) fn guard(&self) -> Guard {
         self.guard
     }
 
-    /// Ends the connection: nothing can be sent or received any more, and the peer is told.
+    /// Ends the connection. Nothing can be sent or received any more, and the peer is notified.
     pub(crate) fn hang_up(&self) {
         socket::hang_up(self);
     }
@@ -188,12 +192,12 @@ impl<T: Send + 'static> AsFd for PeerStream<T> {
 impl<T: Send + 'static> Drop for PeerStream<T> {
     fn drop(&mut self) {
         if self.birth.is_inherited() {
-            // The parent counts it.
+            // The parent counts the connection.
             std::mem::forget(self.stream.take());
             return;
         }
         match self.guard {
-            // Nothing in its queue makes closing it block.
+            // The queue contains nothing that makes closing block.
             Guard::Kernel => socket::hang_up(&*self),
             Guard::Look if socket::end(&*self) => {}
             Guard::Look => dispose(self.stream.take()),
@@ -213,9 +217,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     const DEADLINE: Duration = Duration::from_secs(20);
-    /// How long the last close of a [`SlowToClose`] blocks: longer than any step here may take.
+    /// Time that the last close of a [`SlowToClose`] blocks. Longer than [`SOON`].
     const LINGER: Duration = Duration::from_secs(6);
-    /// What a call that doesn't block may take.
+    /// Maximum time of a call that doesn't block.
     const SOON: Duration = Duration::from_secs(3);
 
     /// A TCP socket whose last close blocks for [`LINGER`], and its other end, which reads nothing.
@@ -232,7 +236,7 @@ mod tests {
         let file = OwnedFd::from(stream);
         sockopt::set_socket_linger(&file, Some(LINGER)).expect("an option");
         rustix::io::ioctl_fionbio(&file, true).expect("a mode");
-        // More than the other end takes.
+        // More bytes than the other end receives.
         let bytes = vec![0; 1 << 20];
         while write(&file, &bytes).is_ok() {}
         rustix::io::ioctl_fionbio(&file, false).expect("a mode");
@@ -257,7 +261,7 @@ mod tests {
         result
     }
 
-    /// A value that tells when it has been dropped.
+    /// Returns a value whose drop sends the name of the dropping thread to the receiver.
     fn told() -> (impl Send + 'static, Receiver<String>) {
         struct Telling(std::sync::mpsc::Sender<String>);
         impl Drop for Telling {
@@ -272,7 +276,7 @@ mod tests {
 
     #[test]
     fn the_last_close_of_a_socket_with_unsent_data_blocks() {
-        // What the other tests rely on.
+        // The other tests rely on this.
         let slow = slow();
         let began = Instant::now();
         drop(slow.file);
@@ -286,7 +290,7 @@ mod tests {
             dispose(value);
             let name = told.recv_timeout(DEADLINE);
             assert_eq!(name.as_deref(), Ok(ThreadKind::Disposer.name()));
-            // The thread ends meanwhile.
+            // The thread ends during this sleep.
             std::thread::sleep(DISPOSER_IDLE + Duration::from_millis(200));
         }
     }
@@ -334,12 +338,12 @@ mod tests {
     fn a_connection_with_a_descriptor_in_its_queue_is_dropped_at_once() {
         let (ours, theirs) = pair();
         let slow = slow();
-        // Behind messages that look like the end of the connection.
+        // The descriptor follows messages that look like the end of the connection.
         (0..3).for_each(|_| socket::send(&theirs, b"", &[]).expect("sent"));
         send_to(&theirs, slow.file);
         let ours = PeerStream::new(ours, Guard::Look, ());
         is_soon(|| drop(ours));
-        // It's ended at once nevertheless.
+        // The connection has ended at once nevertheless.
         let late = socket::send(&theirs, b"late", &[]);
         assert!(matches!(late, Err(Errno::PIPE | Errno::CONNRESET)));
     }

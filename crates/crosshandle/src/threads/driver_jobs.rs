@@ -1,7 +1,7 @@
-//! Background jobs that call a driver, and a wait for them.
+//! Background jobs that call a driver, and a function that waits for them.
 //!
-//! Drivers don't survive calls, least of all those that free memory, while the process ends. So a
-//! thread that lets go of its last context waits for such jobs of other threads ([`wait`]).
+//! Drivers don't survive calls that run while the process ends, least of all calls that free
+//! memory. So a thread that drops its last context waits for such jobs of other threads ([`wait`]).
 
 use super::background;
 use super::tuning::DRIVER_JOB_WAIT;
@@ -13,8 +13,8 @@ struct Unfinished {
     /// The number of the next [`Announced`].
     next: u64,
     numbers: BTreeSet<u64>,
-    /// Threads in [`wait`]. Without any, an end is not notified: that is a system call for each message
-    /// of a peer.
+    /// Number of threads in [`wait`]. If it is 0, the end of a job is not notified. This saves a
+    /// system call for each message of a peer.
     waiting: usize,
 }
 
@@ -25,14 +25,14 @@ static UNFINISHED: PerProcess<Mutex<Unfinished>> = PerProcess::new(|| {
         waiting: 0,
     })
 });
-/// Notified of each one that ends.
+/// Notified when an [`Announced`] is dropped.
 static ENDED: PerProcess<Condvar> = PerProcess::new(Condvar::new);
 
-/// Work that [`wait`] waits for, until this is dropped.
+/// Announced work. [`wait`] waits until this value is dropped.
 #[must_use = "nobody waits for the work once this is dropped"]
 pub(crate) struct Announced(u64);
 
-/// Announces work that may call a driver, or hand on jobs that do.
+/// Announces work that may call a driver, or that may submit jobs that call a driver.
 pub(crate) fn announce() -> Announced {
     let mut unfinished = UNFINISHED.lock();
     let number = unfinished.next;
@@ -55,20 +55,21 @@ impl Drop for Announced {
 pub(crate) fn run(job: impl FnOnce() + Send + 'static) {
     let announced = announce();
     background::run(move || {
-        // Ends when the job has, also if it panics.
+        // Dropped when the job ends, even if it panics.
         let _announced = announced;
         job();
     });
 }
 
-/// Drops a value on a background thread: its drop may call a driver, or run the program's code.
+/// Drops a value on a background thread, because the drop may call a driver or run the program's
+/// code.
 pub(crate) fn drop_later(value: impl Send + 'static) {
     run(move || drop(value));
 }
 
-/// Waits until all work has ended that was announced before this call, and the jobs that such work
-/// handed on, at most for [`DRIVER_JOB_WAIT`]. A background thread does not wait, since it might wait
-/// for itself.
+/// Waits until all work that was announced before this call has ended, including jobs that this
+/// work submits. Waits for at most [`DRIVER_JOB_WAIT`]. Returns at once on a background thread,
+/// which might otherwise wait for itself.
 pub(crate) fn wait() {
     if background::is_own_thread() {
         return;
@@ -76,7 +77,8 @@ pub(crate) fn wait() {
     let deadline = Deadline::after(DRIVER_JOB_WAIT);
     let mut unfinished = UNFINISHED.lock();
     unfinished.waiting += 1;
-    // The second time for the jobs that were handed on: they were announced before the work ended.
+    // The second round waits for jobs that the announced work submitted. They were announced before
+    // that work ended.
     for _ in 0..2 {
         let end = unfinished.next;
         let has_earlier = |unfinished: &mut Unfinished| {
@@ -125,7 +127,7 @@ mod tests {
         let is_dropped = Arc::new(AtomicBool::new(false));
         let announced = announce();
         let waiter = thread::spawn(wait);
-        // As a rule the wait has begun by then; if not, this shows nothing.
+        // Usually the wait has begun by then. If it has not, this test shows nothing.
         thread::sleep(Duration::from_millis(50));
         drop_later(Slow(Arc::clone(&is_dropped)));
         drop(announced);

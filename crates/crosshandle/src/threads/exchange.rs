@@ -1,7 +1,7 @@
-//! The exchange thread: one for each process, at an epoll instance.
+//! The exchange thread, which waits on an epoll instance. A process has one.
 //!
-//! It calls [`Source::ready`] when a peer has sent something or hung up. It never blocks and never
-//! calls a driver: it hands work that might do either to the background service.
+//! It calls [`Source::ready`] when a peer has sent a message or hung up. It never blocks and never
+//! calls a driver. Work that might do either is handed to the background service.
 
 use super::ThreadKind;
 use super::background::contain;
@@ -22,12 +22,12 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Instant;
 
-/// A descriptor that the exchange thread attends to.
+/// A descriptor that the exchange thread watches.
 pub(crate) trait Source: Send + Sync {
-    /// Returns the descriptor to watch: one and the same for the source's whole life.
+    /// Returns the descriptor to watch. It must not change during the source's life.
     fn descriptor(&self) -> BorrowedFd<'_>;
 
-    /// Returns whether messages matter, or the hang-up alone.
+    /// Returns whether the thread watches for messages, or only for the hang-up.
     fn wants_messages(&self) -> bool;
 
     /// Returns whether the source is called before others that are ready at the same time.
@@ -35,30 +35,30 @@ pub(crate) trait Source: Send + Sync {
         false
     }
 
-    /// Handles one message or the hang-up. Called on the exchange thread; must not block or call a
-    /// driver.
+    /// Handles one message or the hang-up. Called on the exchange thread, so it must not block or
+    /// call a driver.
     fn ready(&self, registration: Registration) -> Next;
 
-    /// Returns the time at which [`late`](Self::late) is to be called, if any. Asked after each call
-    /// of the other two, so a time takes effect that one of them has set.
+    /// Returns the time at which to call [`late`](Self::late), if any. The exchange thread asks for
+    /// it after each call of the other two functions, so they can change the time.
     fn deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Does what is due at the source's [`deadline`](Self::deadline). Called on the exchange thread,
-    /// also while the source rests; must not block or call a driver.
+    /// Handles the expiry of the source's [`deadline`](Self::deadline). Called on the exchange
+    /// thread, even while the source rests, so it must not block or call a driver.
     fn late(&self) {}
 }
 
-/// The next step of the exchange thread for a source, after [`Source::ready`].
+/// What the exchange thread does with a source after a call of [`Source::ready`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
-    /// Calls the source again when there is more.
+    /// Calls the source again when there is another message.
     Continue,
-    /// Calls the source again for messages after [`SOURCE_REST`]: a trouble that lasts must not
-    /// keep the thread busy.
+    /// Calls the source again for messages after [`SOURCE_REST`], so that a persistent problem does
+    /// not keep the thread busy.
     Rest,
-    /// Forgets the source.
+    /// Stops watching the source.
     Forget,
 }
 
@@ -67,11 +67,12 @@ pub(crate) enum Next {
 pub(crate) struct Registration(u64);
 
 impl Registration {
-    /// That of no source.
+    /// A registration that belongs to no source.
     #[cfg(fuzzing)]
     pub(crate) const NONE: Self = Self(u64::MAX);
 
-    /// Takes no messages of the source until the result is dropped. A hang-up is still noticed.
+    /// Stops reading messages of the source until the result is dropped. A hang-up is still
+    /// noticed.
     pub(crate) fn pause(self) -> Paused {
         if let Some(exchange) = EXCHANGE.get() {
             exchange.set_interest(self.0, false);
@@ -80,7 +81,7 @@ impl Registration {
     }
 }
 
-/// A source whose messages wait until this is dropped.
+/// A source whose messages are not read until this value is dropped.
 pub(crate) struct Paused(u64, Birth);
 
 impl Drop for Paused {
@@ -93,12 +94,12 @@ impl Drop for Paused {
     }
 }
 
-/// A source that is watched until this is dropped.
+/// A source that is watched until this value is dropped.
 pub(crate) struct Watch(u64, Birth);
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // In a forked child the number may be another source's.
+        // In a forked child, the number may belong to another source.
         if !self.1.is_inherited()
             && let Some(exchange) = EXCHANGE.get()
         {
@@ -107,7 +108,7 @@ impl Drop for Watch {
     }
 }
 
-/// Watches a source, and starts the thread if it does not run yet.
+/// Watches a source, and starts the exchange thread if it does not run yet.
 ///
 /// # Errors
 /// [`Error::LimitReached`] if the system has no thread or descriptor left.
@@ -115,11 +116,11 @@ pub(crate) fn watch(source: Arc<dyn Source>) -> Result<Watch> {
     Exchange::get()?.add(source)
 }
 
-/// Watches a source that has something to read already. Called on the exchange thread by another source,
-/// after which the new one is called before all others.
+/// Watches a source that already has a message. Another source calls this function on the exchange
+/// thread. After that source's call, the exchange thread calls the new source before all others.
 ///
 /// # Errors
-/// As [`watch`].
+/// See [`watch`].
 pub(crate) fn watch_first(source: Arc<dyn Source>) -> Result<Watch> {
     let exchange = Exchange::get()?;
     let watch = exchange.add(source)?;
@@ -127,7 +128,8 @@ pub(crate) fn watch_first(source: Arc<dyn Source>) -> Result<Watch> {
     Ok(watch)
 }
 
-/// The numbers of sources that are ready at the same time.
+/// The numbers of sources that are ready at the same time. Stored inline up to [`EPOLL_EVENTS`] of
+/// them.
 type Numbers = SmallVec<[u64; EPOLL_EVENTS]>;
 
 struct Exchange {
@@ -139,7 +141,8 @@ struct Exchange {
 }
 
 static EXCHANGE: PerProcess<OnceLock<Exchange>> = PerProcess::new(OnceLock::new);
-/// Held while the thread is started, so that it is started once, and again if that failed.
+/// Held while the thread is started, so that only one thread starts, and a failed start can be
+/// retried.
 static STARTING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl Exchange {
@@ -159,7 +162,7 @@ impl Exchange {
             .map_err(Error::os("creating the exchange's epoll"))?;
         let epoll = KeptFromChildren::new(epoll);
         ThreadKind::Exchange.start(|| EXCHANGE.wait().run())?;
-        // The starter's lock keeps other threads from setting it.
+        // The `STARTING` lock prevents other threads from setting the value.
         Ok(EXCHANGE.get_or_init(|| Self {
             epoll,
             sources: Mutex::default(),
@@ -170,7 +173,8 @@ impl Exchange {
 
     fn add(&self, source: Arc<dyn Source>) -> Result<Watch> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        // Under the lock, so that the thread finds the source of an event that comes at once.
+        // Adds the descriptor under the lock, so that the thread finds the source even if an epoll
+        // event arrives at once.
         let mut sources = self.sources.lock();
         let (data, flags) = (EventData::new_u64(number), interest(&*source, true));
         epoll::add(&self.epoll, source.descriptor(), data, flags)
@@ -185,7 +189,7 @@ impl Exchange {
         if let Some(source) = &source {
             let _ = epoll::delete(&self.epoll, source.descriptor());
         }
-        // The source is dropped without the lock: its drop may forget others.
+        // Drops the source after releasing the lock, because its drop may forget other sources.
         drop(sources);
     }
 
@@ -193,7 +197,7 @@ impl Exchange {
         let sources = self.sources.lock();
         if let Some(source) = sources.get(&number) {
             let (data, flags) = (EventData::new_u64(number), interest(&**source, messages));
-            // It fails only for a descriptor that the program has closed.
+            // Fails only if the program has closed the descriptor.
             let _ = epoll::modify(&self.epoll, source.descriptor(), data, flags);
         }
     }
@@ -205,7 +209,7 @@ impl Exchange {
         loop {
             let now = Instant::now();
             while let Some(number) = timers.take_late(now) {
-                // As below.
+                // A source may drop the last reference to a driver's object, as below.
                 let _announced = driver_jobs::announce();
                 self.call_late(number, &mut timers);
             }
@@ -223,7 +227,8 @@ impl Exchange {
                 }
             }
             if !events.is_empty() {
-                // A source may drop the last reference to a driver's object: it hands that drop on.
+                // A source may drop the last reference to a driver's object, and hand this drop to
+                // a background thread.
                 let _announced = driver_jobs::announce();
                 let (first, others) = self.in_order(&events);
                 for number in first.into_iter().chain(others) {
@@ -236,7 +241,7 @@ impl Exchange {
         }
     }
 
-    /// Returns the sources of some events: those that go first, and the others.
+    /// Returns the sources of some epoll events, divided into those to call first and the others.
     fn in_order(&self, events: &[epoll::Event]) -> (Numbers, Numbers) {
         let numbers = events.iter().map(|event| event.data.u64());
         if events.len() == 1 {
@@ -257,7 +262,7 @@ impl Exchange {
         };
         let registration = Registration(number);
         let attended = Arc::clone(&source);
-        // A panic costs one source, and not the thread that serves all.
+        // A panic ends only the source that caused it, not the thread that serves all sources.
         match contain(move || source.ready(registration)) {
             Some(Next::Continue) => {}
             Some(Next::Rest) => timers.rest(registration.pause()),
@@ -283,7 +288,7 @@ impl Exchange {
     }
 }
 
-/// Returns the events to watch a source for, beside errors.
+/// Returns the epoll events to watch a source for, in addition to errors.
 fn interest(source: &dyn Source, messages: bool) -> EventFlags {
     match messages && source.wants_messages() {
         true => EventFlags::RDHUP | EventFlags::IN,
@@ -291,12 +296,12 @@ fn interest(source: &dyn Source, messages: bool) -> EventFlags {
     }
 }
 
-/// The duties of the exchange thread at certain times.
+/// The rests and the deadlines of sources.
 #[derive(Default)]
 struct Timers {
-    /// Sources that rest, and until when: the first one the shortest.
+    /// Resting sources with the end of their rest, in ascending order of time.
     resting: VecDeque<(Instant, Paused)>,
-    /// The deadlines of sources: of few at a time.
+    /// The deadlines of sources. There are only few at a time.
     deadlines: Vec<(u64, Instant)>,
 }
 
@@ -317,7 +322,7 @@ impl Timers {
         Some(self.deadlines.swap_remove(place).0)
     }
 
-    /// Does the duties that are due, and returns the time until the next one.
+    /// Ends the rests that are over, and returns the time until the next end of a rest or deadline.
     fn next(&mut self, now: Instant) -> Option<Timespec> {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();
@@ -408,7 +413,8 @@ mod tests {
         calls.recv_timeout(DEADLINE).expect("others are called");
     }
 
-    /// A source that tells its name when it is called, and does something more.
+    /// A source that sends its name when it is called, and then calls the function in `then`, if
+    /// any.
     struct Named {
         stream: OwnedFd,
         name: &'static str,
@@ -454,7 +460,7 @@ mod tests {
                 then: Mutex::new(then),
             })
         };
-        // It keeps the thread until all others have messages.
+        // This source blocks the thread until all others have messages.
         let blocks = source(
             "blocks",
             Some(Box::new(move || {
@@ -483,7 +489,7 @@ mod tests {
         assert_eq!(order, ["first", "brings", "newcomer", "last"]);
     }
 
-    /// A source with a deadline after each message, until it is late.
+    /// A source that sets a deadline at each message, and clears it when it is called late.
     struct Timed {
         stream: OwnedFd,
         deadline: Mutex<Option<Instant>>,
@@ -543,7 +549,7 @@ mod tests {
                 panics: AtomicBool::new(false),
             });
             let _watch = watch(Arc::<Timed>::clone(&source)).unwrap();
-            // Nothing is due before it has been called.
+            // No deadline is set before the first message.
             assert!(is_late.recv_timeout(2 * LATE_AFTER).is_err());
             rustix::io::write(&theirs, b"a message").unwrap();
             let first = calls.recv_timeout(DEADLINE).expect("it is called");
@@ -552,12 +558,12 @@ mod tests {
             if rests {
                 continue;
             }
-            // Once for each deadline.
+            // The source is called once for each deadline.
             assert!(is_late.recv_timeout(2 * LATE_AFTER).is_err());
             source.panics.store(true, Ordering::Relaxed);
             rustix::io::write(&theirs, b"a message").unwrap();
             is_late.recv_timeout(DEADLINE).expect("it is late again");
-            // After the panic it is forgotten.
+            // After the panic, the exchange thread drops the source.
             while Arc::strong_count(&source) > 1 {
                 thread::yield_now();
             }

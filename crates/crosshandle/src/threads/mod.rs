@@ -1,6 +1,6 @@
-//! The threads that this library starts: every one is started by [`ThreadKind::start`] or
-//! [`ThreadKind::run_beside`], under a name of its kind. `docs/threads.md` says for each kind which code starts it, what it runs, when
-//! it ends and what it may block on.
+//! The threads that this library starts. [`ThreadKind::start`] and [`ThreadKind::run_beside`] start
+//! all of them, and name each after its kind. For each kind, `docs/threads.md` describes which code
+//! starts it, what it runs, when it ends and what it may block on.
 
 pub(crate) mod background;
 pub(crate) mod backoff;
@@ -15,29 +15,30 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use std::thread::{self, Builder, JoinHandle};
 
-/// The kinds of threads. Linux shows the first 15 bytes of a name, so none is longer.
+/// The kinds of threads. Linux shows only the first 15 bytes of a thread's name, so no name is
+/// longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ThreadKind {
     /// Answers importers and notices hang-ups. Never blocks and never calls a driver.
     Exchange,
-    /// Holds the record locks that show other processes that this one lives. It has a table of
-    /// descriptors of its own.
+    /// Holds the record locks that show other processes that this process is alive. Has its own
+    /// descriptor table.
     Liveness,
-    /// Runs jobs that may block or must be tried again: drops, late completions, callbacks.
+    /// Runs jobs that may block or must be retried: drops, late completions, callbacks.
     Background,
-    /// Sleeps on all awaited signals, and tells who awaits them.
+    /// Sleeps on all awaited signals, and notifies their waiters.
     Await,
-    /// Closes what peers sent, where that may block.
+    /// Closes descriptors that peers sent, if closing may block.
     Disposer,
-    /// Looks after the streams of one CUDA context.
+    /// Runs the scheduler of one CUDA context's streams.
     #[cfg(feature = "cuda")]
     CudaScheduler,
-    /// Feeds one Level Zero command list.
+    /// Submits commands to one Level Zero command list.
     #[cfg(feature = "level-zero")]
     LevelZeroList,
     /// Runs the commands of one host queue.
     HostQueue,
-    /// Copies between a file and memory, beside the thread that asked for it.
+    /// Copies between a file and memory, in parallel with the calling thread.
     FileCopy,
 }
 
@@ -66,7 +67,8 @@ impl ThreadKind {
     pub(crate) fn start(self, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let thread = Builder::new().name(self.name().into());
         let spawned = match self {
-            // The program's signal handlers know nothing of this thread's descriptors.
+            // The program's signal handlers must not run on this thread, because it has its own
+            // descriptor table.
             Self::Liveness => process::without_signals(|| thread.spawn(body)),
             _ => thread.spawn(body),
         };
@@ -76,8 +78,8 @@ impl ThreadKind {
         })
     }
 
-    /// Runs `body` on this thread and on so many others, fewer if the system starts no more. Returns when
-    /// all are done.
+    /// Runs `body` on this thread and on `others` more threads. If the system refuses to start some
+    /// of them, fewer threads run it. Returns when all of them are done.
     pub(crate) fn run_beside(self, others: usize, body: impl Fn() + Sync) {
         thread::scope(|scope| {
             for _ in 0..others {

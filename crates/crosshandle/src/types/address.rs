@@ -4,8 +4,8 @@ use std::fmt;
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
 
-/// An address of device or host memory: a number that any thread may have. The code that accesses memory
-/// through it answers for that.
+/// An address of device or host memory. It is only a number, which any thread may keep. The code
+/// that accesses memory through it must make sure that the access is valid.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address(NonZeroUsize);
 
@@ -16,7 +16,7 @@ impl Address {
         Self(pointer.expose_provenance())
     }
 
-    /// Returns a pointer to the address, with the provenance that was exposed there.
+    /// Returns a pointer to the address, with the provenance that was exposed for it.
     #[inline]
     pub(crate) fn pointer(self) -> NonNull<u8> {
         NonNull::with_exposed_provenance(self.0)
@@ -27,7 +27,7 @@ impl Address {
         self.0.get()
     }
 
-    /// Returns the address `offset` bytes on, inside the same memory.
+    /// Returns the address `offset` bytes further, inside the same memory.
     #[inline]
     pub(crate) fn offset(self, offset: usize) -> Self {
         let address = self.0.checked_add(offset);

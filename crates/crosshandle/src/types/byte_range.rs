@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use std::ops::{Bound, Range, RangeBounds};
 
-/// Gives a range of bytes its start and end. Refuses one that is not inside `available` bytes.
+/// Converts a range of bytes to its start and end. Rejects a range that is not inside `available`
+/// bytes.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].
@@ -15,7 +16,7 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, available: usize) -> Resul
         Bound::Unbounded => 0,
     };
     let end = match range.end_bound() {
-        // The last index there is lies in no memory.
+        // No memory is large enough to contain the index `usize::MAX`.
         Bound::Included(&usize::MAX) => return Err(outside(start, usize::MAX, available)),
         Bound::Included(end) => *end + 1,
         Bound::Excluded(end) => *end,
@@ -27,7 +28,7 @@ pub(crate) fn resolve(range: impl RangeBounds<usize>, available: usize) -> Resul
     }
 }
 
-/// Refuses `len` bytes at `offset` that are not inside `available` bytes.
+/// Rejects `len` bytes at `offset` that are not inside `available` bytes.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].

@@ -6,51 +6,52 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ImageLimits {
-    /// The longest image of one dimension, in pixels.
+    /// Maximum length of an image of one dimension, in pixels.
     pub size_1d: usize,
-    /// The largest image of two dimensions, in pixels.
+    /// Maximum size of an image of two dimensions, in pixels.
     pub size_2d: [usize; 2],
-    /// The largest image of three dimensions, in pixels.
+    /// Maximum size of an image of three dimensions, in pixels.
     pub size_3d: [usize; 3],
-    /// The most images of an array.
+    /// Maximum number of images in an array.
     pub layers: usize,
-    /// The longest row of an array, in pixels.
+    /// Maximum length of a row in an array, in pixels.
     pub layer_1d: usize,
-    /// The largest rectangle of an array, in pixels.
+    /// Maximum size of a rectangle in an array, in pixels.
     pub layer_2d: [usize; 2],
-    /// The most images that a kernel reads.
+    /// Maximum number of images that a kernel reads.
     pub read_arguments: u32,
-    /// The most images that a kernel writes.
+    /// Maximum number of images that a kernel writes.
     pub write_arguments: u32,
-    /// The most images that a kernel both reads and writes.
+    /// Maximum number of images that a kernel both reads and writes.
     pub read_write_arguments: u32,
-    /// The most samplers of a kernel.
+    /// Maximum number of samplers of a kernel.
     pub samplers: u32,
-    /// What [views](crate::ImageView) of images there are, for devices whose kernels take images by numbers.
+    /// The limits of image [views](crate::ImageView), for devices whose kernels access images by
+    /// number.
     pub views: Option<ViewLimits>,
 }
 
-/// What views of images a device has, and their limits.
+/// The limits of image views on a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ViewLimits {
-    /// The longest row of memory that is viewed as an image of one dimension, in pixels.
+    /// Maximum length of memory that is viewed as an image of one dimension, in pixels.
     pub linear_1d: usize,
-    /// The largest rectangle of memory that is viewed as an image of two dimensions, in pixels.
+    /// Maximum size of memory that is viewed as an image of two dimensions, in pixels.
     pub linear_2d: [usize; 2],
-    /// The most bytes between two rows of such a rectangle.
+    /// Maximum distance between the starts of two rows of such memory, in bytes.
     pub linear_pitch: usize,
-    /// Rows of such a rectangle are a multiple of this many bytes apart.
+    /// Number of bytes of which the distance between two rows of such memory must be a multiple.
     pub pitch_alignment: usize,
-    /// Memory that is viewed starts at a multiple of this many bytes.
+    /// Alignment of the start of viewed memory, in bytes.
     pub start_alignment: usize,
-    /// The longest image of several levels and one dimension, in pixels.
+    /// Maximum length of an image with several levels and one dimension, in pixels.
     pub levels_1d: usize,
-    /// The largest image of several levels and two dimensions, in pixels.
+    /// Maximum size of an image with several levels and two dimensions, in pixels.
     pub levels_2d: [usize; 2],
-    /// The longest edge of a cube's side, in pixels; 0 without such images.
+    /// Maximum edge length of a cube, in pixels, or 0 if the device has no cubes.
     pub cube: usize,
-    /// The most anisotropy of a view.
+    /// Maximum anisotropy of a view.
     pub anisotropy: u32,
 }
 
@@ -71,8 +72,8 @@ pub enum ImageKind {
     Cube,
 }
 
-/// The channels of a pixel, in their order in memory: red, green, blue, alpha (opacity). An `x` is a channel
-/// that is there but not used.
+/// The channels of a pixel, in their order in memory: red, green, blue, alpha (opacity). An `x` is
+/// an unused channel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "each is the name of its channels")]
 pub enum ChannelOrder {
@@ -85,18 +86,19 @@ pub enum ChannelOrder {
     Bgra,
     Argb,
     Abgr,
-    /// One channel, which kernels read as all four.
+    /// One channel, which kernels read as the value of all four channels.
     Intensity,
     /// One channel, which kernels read as red, green and blue.
     Luminance,
     Rx,
     Rgx,
     Rgbx,
-    /// Colours with a gamma curve, which kernels read without.
+    /// Colours that are stored with a gamma curve. Kernels read them without the curve.
     Srgba,
 }
 
-/// The type of a channel. Kernels read normalised numbers (`Snorm`, `Unorm`) as fractions, from −1 or 0 to 1.
+/// The type of a channel. Kernels read normalised numbers (`Snorm`, `Unorm`) as fractions from −1
+/// or 0 to 1.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[allow(missing_docs, reason = "each is the name of its type")]
 pub enum ChannelType {
@@ -104,11 +106,11 @@ pub enum ChannelType {
     SnormInt16,
     UnormInt8,
     UnormInt16,
-    /// Three channels of 5, 6 and 5 bits in 16.
+    /// Three channels of 5, 6 and 5 bits, stored in 16 bits.
     UnormShort565,
-    /// Three channels of 5 bits each in 16.
+    /// Three channels of 5 bits each, stored in 16 bits.
     UnormShort555,
-    /// Three channels of 10 bits each in 32.
+    /// Three channels of 10 bits each, stored in 32 bits.
     UnormInt101010,
     SignedInt8,
     SignedInt16,
@@ -138,9 +140,9 @@ impl ChannelType {
 /// The format of a pixel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ImageFormat {
-    /// Its channels.
+    /// The channels of a pixel.
     pub order: ChannelOrder,
-    /// The type of each.
+    /// The type of each channel.
     pub channel: ChannelType,
 }
 
@@ -180,20 +182,21 @@ impl ImageFormat {
     }
 }
 
-/// A description of an image: its dimensions, its pixels, and how many there are.
+/// A description of an image: its dimensions, pixel format and size.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ImageDescription {
     /// The dimensions.
     pub kind: ImageKind,
     /// The format of a pixel.
     pub format: ImageFormat,
-    /// The size in pixels, at least 1 in each dimension and exactly 1 in those that the image does not have. An
-    /// array has its layers in the dimension after those of its images.
+    /// The size in pixels. It is at least 1 in each dimension, and exactly 1 in dimensions that the
+    /// image does not have. The number of layers of an array is in the dimension after those of its
+    /// images.
     pub extent: [usize; 3],
 }
 
 impl ImageDescription {
-    /// Describes an image.
+    /// Creates the description of an image.
     pub fn new(kind: ImageKind, format: ImageFormat, extent: [usize; 3]) -> Self {
         Self {
             kind,
@@ -202,7 +205,8 @@ impl ImageDescription {
         }
     }
 
-    /// Returns the bytes of all pixels, without any that a driver adds; `None` beyond all memory.
+    /// Returns the size of all pixels in bytes, without padding of the driver, or `None` if the
+    /// size overflows.
     pub fn bytes(&self) -> Option<usize> {
         let mut sizes = self.extent.iter();
         sizes.try_fold(self.format.pixel_bytes(), |bytes, size| {
@@ -210,8 +214,8 @@ impl ImageDescription {
         })
     }
 
-    /// Returns the most levels that an image of this size can have: each is half as large as the one before,
-    /// and the last is one pixel.
+    /// Returns the maximum number of levels for an image of this size. Each level is half as large
+    /// as the one before, and the last is one pixel.
     pub fn most_levels(&self) -> u32 {
         let dimensions = match self.kind {
             ImageKind::OneD | ImageKind::OneDArray => 1,
@@ -222,7 +226,7 @@ impl ImageDescription {
         longest.map_or(1, |longest| usize::BITS - longest.leading_zeros())
     }
 
-    /// Returns the description of a level of the image; the first has number 0.
+    /// Returns the description of a level of the image. The first level has number 0.
     pub(crate) fn level(&self, number: u32) -> Self {
         let dimensions = match self.kind {
             ImageKind::OneD | ImageKind::OneDArray => 1,
@@ -236,7 +240,7 @@ impl ImageDescription {
         Self { extent, ..*self }
     }
 
-    /// Refuses a size that there cannot be.
+    /// Rejects a size that the device does not support.
     pub(crate) fn check(&self, limits: &ImageLimits) -> Result<()> {
         let most = match self.kind {
             ImageKind::OneD => [limits.size_1d, 1, 1],
@@ -264,22 +268,23 @@ impl ImageDescription {
     }
 }
 
-/// A part of an image, in pixels. An array has its layers in the dimension after those of its images.
+/// A part of an image, in pixels. The layers of an array are in the dimension after those of its
+/// images.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ImagePart {
     /// The first pixel in each dimension.
     pub origin: [usize; 3],
-    /// The size in each dimension; the part is empty if one is 0.
+    /// The size in each dimension. The part is empty if one of them is 0.
     pub extent: [usize; 3],
 }
 
 impl ImagePart {
-    /// Returns whether there are no pixels.
+    /// Returns whether the part has no pixels.
     pub fn is_empty(&self) -> bool {
         self.extent.contains(&0)
     }
 
-    /// Refuses a part that is not inside an image of this size.
+    /// Rejects a part that is not inside an image of this size.
     pub(crate) fn check(&self, image: [usize; 3]) -> Result<()> {
         let is_inside = |index: usize| {
             let end = self.origin[index].checked_add(self.extent[index]);
@@ -295,58 +300,58 @@ impl ImagePart {
     }
 }
 
-/// What a sampler answers for pixels that are outside an image.
+/// The value that a sampler returns for coordinates outside an image.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Addressing {
-    /// They are not asked for.
+    /// Undefined. Kernels must not read outside the image.
     None,
     /// The nearest pixel of the image.
     ClampToEdge,
-    /// The border's colour, which is transparent or opaque black.
+    /// The border colour, which is transparent or opaque black.
     Clamp,
-    /// The image is repeated.
+    /// The pixel of an image that repeats in every direction.
     Repeat,
-    /// The image is repeated, every other time as in a mirror.
+    /// The pixel of an image that repeats in every direction, with every second copy mirrored.
     MirroredRepeat,
 }
 
-/// What a sampler answers for a place between pixels.
+/// The value that a sampler returns for coordinates between pixels.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Filter {
     /// The nearest pixel.
     Nearest,
-    /// The mean of those around, by their distances.
+    /// The mean of the surrounding pixels, weighted by distance.
     Linear,
 }
 
-/// A description of a sampler: how kernels read images.
+/// A description of a sampler, which determines how kernels read images.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SamplerDescription {
-    /// Coordinates are fractions of the image's size, not numbers of its pixels.
+    /// Whether coordinates are fractions of the image's size instead of pixel numbers.
     pub is_normalized: bool,
-    /// What it answers outside the image.
+    /// The value of coordinates outside the image.
     pub addressing: Addressing,
-    /// What it answers between pixels.
+    /// The value of coordinates between pixels.
     pub filter: Filter,
 }
 
 /// The way in which kernels read an image through a view.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Sampling {
-    /// Coordinates are fractions of the image's size, not numbers of its pixels.
+    /// Whether coordinates are fractions of the image's size instead of pixel numbers.
     pub is_normalized: bool,
-    /// What is read outside the image, in each dimension.
+    /// The value of coordinates outside the image, for each dimension.
     pub addressing: [Addressing; 3],
-    /// What is read between pixels.
+    /// The value of coordinates between pixels.
     pub filter: Filter,
-    /// What is read between levels.
+    /// The value of coordinates between levels.
     pub level_filter: Filter,
-    /// The first and the last level that are read.
+    /// The first and the last level that kernels read.
     pub levels: [f32; 2],
-    /// How much longer than wide the part of an image may be that is one pixel of the result; 0 and 1 for no
-    /// such difference.
+    /// Maximum ratio of length to width of the area of the image that is combined into one value. 0
+    /// and 1 stand for no anisotropy.
     pub anisotropy: u32,
-    /// Near the edges of a cube's side, pixels of its neighbours count.
+    /// Whether values near the edges of a cube's side include pixels of the adjacent sides.
     pub is_seamless: bool,
 }
 
@@ -365,7 +370,7 @@ impl From<SamplerDescription> for Sampling {
 }
 
 impl Sampling {
-    /// Refuses what no view of such pixels has.
+    /// Rejects sampling that no view of such pixels supports.
     pub(crate) fn check(&self, format: ImageFormat, limits: &ViewLimits) -> Result<()> {
         let is_linear = self.filter == Filter::Linear || self.level_filter == Filter::Linear;
         if is_linear && format.channel.is_integer() {
@@ -443,7 +448,7 @@ mod tests {
         assert!(fits(ImageKind::TwoDArray, [70, 60, 20]));
         assert!(!fits(ImageKind::TwoDArray, [70, 60, 21]));
         assert!(!fits(ImageKind::TwoDArray, [70, 61, 20]));
-        // Without views there are no cubes.
+        // A device without views has no cubes.
         assert!(!fits(ImageKind::Cube, [4, 4, 6]));
         assert!(!fits(ImageKind::ThreeD, [usize::MAX; 3]));
     }

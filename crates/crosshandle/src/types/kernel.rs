@@ -8,42 +8,43 @@ use std::ops::Range;
 use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
-/// The properties of a kernel: what it needs, and the limits that follow.
+/// The properties of a kernel: its resource use, and the limits that result from it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct KernelProperties {
-    /// The most threads that a block can have, with the registers that they need.
+    /// Maximum number of threads in a block, given the registers that each thread needs.
     pub block_threads: u32,
-    /// The registers of a thread.
+    /// Number of registers per thread.
     pub registers: u32,
-    /// The shared memory that each block has without being asked for, in bytes.
+    /// Shared memory that each block always has, in bytes.
     pub shared_memory: usize,
-    /// The shared memory that a launch can add to that, in bytes.
+    /// Maximum shared memory that a launch can add to each block, in bytes.
     pub dynamic_shared_memory: usize,
-    /// The memory of a thread, in bytes.
+    /// Local memory per thread, in bytes.
     pub local_memory: usize,
-    /// The constants, in bytes.
+    /// Size of the constants, in bytes.
     pub constant_memory: usize,
-    /// The version of the instruction set of its assembly code: major and minor number.
+    /// Version of the instruction set of the kernel's assembly code: major and minor number.
     pub assembly_version: (u32, u32),
-    /// The version of the instruction set of its machine code: major and minor number.
+    /// Version of the instruction set of the kernel's machine code: major and minor number.
     pub binary_version: (u32, u32),
-    /// The number of the kernel's parameters; `None` if the driver does not say.
+    /// Number of parameters, or `None` if the driver does not provide it.
     pub parameter_count: Option<usize>,
-    /// The kernel's parameters, in order; `None` if the driver does not say how large they are.
+    /// The parameters in order, or `None` if the driver does not provide their sizes.
     pub parameters: Option<Vec<KernelParameter>>,
-    /// The only shape of blocks that the source allows, if the driver says so.
+    /// The only block shape that the source allows, if the driver reports one.
     pub required_block: Option<[u32; 3]>,
-    /// The number of threads that run in lockstep, if the driver says it of each kernel.
+    /// Number of threads that run in lockstep, if the driver reports it for each kernel.
     pub subgroup: Option<u32>,
-    /// The only number of threads in lockstep that the source allows, if the driver says so.
+    /// The only number of threads in lockstep that the source allows, if the driver reports one.
     pub required_subgroup: Option<u32>,
-    /// Blocks run best if their threads are a multiple of this; `None` if the driver does not say.
+    /// Number of threads whose multiples make the most efficient blocks, or `None` if the driver
+    /// does not report it.
     pub block_multiple: Option<u32>,
 }
 
 impl KernelProperties {
-    /// Returns properties of which nothing is known but the most threads of a block.
+    /// Creates properties in which only the maximum number of threads in a block is known.
     pub(crate) fn new(block_threads: u32) -> Self {
         Self {
             block_threads,
@@ -88,33 +89,34 @@ pub struct KernelArguments {
     keep: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// An argument, as a part of the bytes of all.
+/// An argument, as a range of the bytes of all arguments.
 #[derive(Clone)]
 struct Part {
     bytes: Range<usize>,
     kind: ArgumentKind,
 }
 
-/// The kind of an argument. Drivers that know kernels' parameters by their sizes take all kinds alike.
+/// The kind of an argument. Drivers that only know the sizes of parameters treat all kinds the
+/// same.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ArgumentKind {
     /// A value.
     Value,
     /// An address.
     Address,
-    /// An image or a sampler; the bytes are the driver's own object.
+    /// An image or a sampler. The bytes are the driver's own object.
     Object,
-    /// A block's own shared memory; the bytes are its length, as a `usize`.
+    /// Shared memory of a block. The bytes are its length, as a `usize`.
     Local,
 }
 
 impl KernelArguments {
-    /// Makes an empty list.
+    /// Creates an empty list of arguments.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a value, which has as many bytes as the kernel's parameter.
+    /// Adds a value. It must have the size of the kernel's parameter.
     pub fn value<T>(self, value: T) -> Self
     where
         T: IntoBytes + Immutable,
@@ -122,24 +124,25 @@ impl KernelArguments {
         self.bytes(value.as_bytes())
     }
 
-    /// Adds a value given as its bytes.
+    /// Adds a value, given as its bytes.
     pub fn bytes(self, bytes: &[u8]) -> Self {
         self.part(bytes, ArgumentKind::Value)
     }
 
-    /// Adds an address that is not a [memory](Self::memory) of this crate, or 0. Nothing is kept for it.
+    /// Adds an address, or 0. The list does not keep the memory at this address alive. For memory
+    /// of this crate, use [`memory`](Self::memory).
     pub fn address(self, address: usize) -> Self {
         self.part(&address.to_ne_bytes(), ArgumentKind::Address)
     }
 
-    /// Adds shared memory of `len` bytes, which each block gets for itself, for devices whose kernels take it
-    /// as arguments ([`KernelLimits::local_arguments`]). Others take it with
+    /// Adds shared memory of `len` bytes for each block. Only for devices whose kernels take shared
+    /// memory as an argument ([`KernelLimits::local_arguments`]). On other devices, use
     /// [`LaunchShape::shared_memory`].
     pub fn local(self, len: usize) -> Self {
         self.part(&len.to_ne_bytes(), ArgumentKind::Local)
     }
 
-    /// Adds a driver's own object, as its kernels take it.
+    /// Adds an object of the driver, in the form that its kernels take.
     pub(crate) fn object(self, object: &[u8]) -> Self {
         self.part(object, ArgumentKind::Object)
     }
@@ -154,7 +157,7 @@ impl KernelArguments {
         self
     }
 
-    /// Keeps an object until the kernel is done.
+    /// Keeps an object alive until the kernel has completed.
     pub(crate) fn keep(&mut self, object: Arc<dyn Any + Send + Sync>) {
         self.keep.push(object);
     }
@@ -180,7 +183,8 @@ impl KernelArguments {
         parts.map(|part| (part.kind, &self.bytes[part.bytes.clone()]))
     }
 
-    /// Returns the bytes of shared memory that the arguments ask for; `None` for more than there can be.
+    /// Returns the total shared memory that the arguments request, in bytes, or `None` if the sum
+    /// overflows.
     pub(crate) fn local_bytes(&self) -> Option<usize> {
         let lengths = self
             .kinds()
@@ -191,7 +195,7 @@ impl KernelArguments {
     }
 }
 
-/// Returns the number that the bytes of an address or of a length are.
+/// Converts the bytes of an address or of a length to a number.
 pub(crate) fn number(bytes: &[u8]) -> usize {
     bytes
         .first_chunk()
@@ -204,13 +208,13 @@ impl fmt::Debug for KernelArguments {
     }
 }
 
-/// The shape of a launch: the number of threads that a kernel runs on, and their groups.
+/// The shape of a launch: the number of threads that run a kernel, and their grouping into blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LaunchShape {
     pub(crate) grid: [u32; 3],
     pub(crate) block: [u32; 3],
     pub(crate) offset: [usize; 3],
-    /// The number of all threads, where the driver chooses the blocks; `grid` and `block` are 1 then.
+    /// The total number of threads if the driver chooses the blocks. `grid` and `block` are then 1.
     pub(crate) threads: Option<[usize; 3]>,
     pub(crate) cluster: Option<[u32; 3]>,
     pub(crate) shared_memory: usize,
@@ -218,7 +222,8 @@ pub struct LaunchShape {
 }
 
 impl LaunchShape {
-    /// Asks for `grid` blocks of `block` threads, in each dimension. Without blocks nothing runs.
+    /// Requests `grid` blocks of `block` threads, in each dimension. If there are no blocks,
+    /// nothing runs.
     pub fn new(grid: [u32; 3], block: [u32; 3]) -> Self {
         Self {
             grid,
@@ -231,11 +236,11 @@ impl LaunchShape {
         }
     }
 
-    /// Asks for so many blocks of `threads` threads that each of `items` has a thread, in one
+    /// Requests enough blocks of `threads` threads to give each of `items` items a thread, in one
     /// dimension. The last block may have threads without an item.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for blocks without threads, or more blocks than there can be.
+    /// [`Error::InvalidArgument`] if blocks have no threads, or if too many blocks would be needed.
     pub fn covering(items: usize, threads: u32) -> Result<Self> {
         let blocks = items.checked_add((threads as usize).saturating_sub(1));
         let blocks = blocks.and_then(|items| items.checked_div(threads as usize));
@@ -247,8 +252,9 @@ impl LaunchShape {
         }
     }
 
-    /// Asks for this many threads in each dimension, in blocks of the driver's choice, for devices whose
-    /// driver chooses ([`KernelLimits::block_choice`]). Without threads nothing runs.
+    /// Requests this many threads in each dimension, in blocks that the driver chooses. Only for
+    /// devices whose driver supports this ([`KernelLimits::block_choice`]). If there are no
+    /// threads, nothing runs.
     pub fn threads(threads: [usize; 3]) -> Self {
         let one = if threads.contains(&0) { 0 } else { 1 };
         Self {
@@ -257,29 +263,31 @@ impl LaunchShape {
         }
     }
 
-    /// Sets the number of the first thread in each dimension (default: 0), for devices that count from
-    /// any number ([`KernelLimits::offsets`]).
+    /// Sets the number of the first thread in each dimension (default: 0). Only for devices that
+    /// support offsets ([`KernelLimits::offsets`]).
     pub fn offset(mut self, offset: [usize; 3]) -> Self {
         self.offset = offset;
         self
     }
 
-    /// Sets the shared memory that each block gets beside the kernel's own, in bytes (default: 0).
+    /// Sets the shared memory that each block gets in addition to the kernel's own, in bytes
+    /// (default: 0).
     pub fn shared_memory(mut self, bytes: usize) -> Self {
         self.shared_memory = bytes;
         self
     }
 
-    /// Sets whether all blocks run at the same time, so that they can wait for each other (default: no).
-    /// The device limits [their number](crate::Kernel::concurrent_blocks).
+    /// Sets whether all blocks run at the same time, so that they can wait for each other (default:
+    /// no). The device limits [the number of such blocks](crate::Kernel::concurrent_blocks).
     pub fn cooperative(mut self, cooperative: bool) -> Self {
         self.is_cooperative = cooperative;
         self
     }
 
-    /// Sets how many blocks in each dimension make a cluster, whose shared memory they all can access
-    /// (default: no clusters). 8 blocks are possible on every device with clusters; whether more are
-    /// depends on the device and the kernel, and only a launch tells.
+    /// Sets the number of blocks in a cluster, in each dimension (default: no clusters). All blocks
+    /// of a cluster can access each other's shared memory. Every device with clusters supports 8
+    /// blocks. Larger clusters depend on the device and the kernel, and only a launch shows whether
+    /// they work.
     pub fn cluster(mut self, blocks: [u32; 3]) -> Self {
         self.cluster = Some(blocks);
         self
@@ -290,7 +298,7 @@ impl LaunchShape {
         self.grid.contains(&0)
     }
 
-    /// Refuses a shape that the kernel or the device does not allow.
+    /// Rejects a shape that the kernel or the device does not support.
     pub(crate) fn check(&self, kernel: &KernelProperties, limits: &KernelLimits) -> Result<()> {
         let counts = self.block.iter().map(|count| u64::from(*count));
         let threads = counts.fold(1, u64::saturating_mul);
@@ -344,7 +352,7 @@ impl LaunchShape {
         self.check_abilities(limits)
     }
 
-    /// Returns the number of blocks; the most there is where the device chooses them.
+    /// Returns the number of blocks, or the largest number if the driver chooses the blocks.
     fn blocks(&self) -> u64 {
         if self.threads.is_some() {
             return u64::MAX;
@@ -353,7 +361,7 @@ impl LaunchShape {
         counts.fold(1, u64::saturating_mul)
     }
 
-    /// Refuses a shape of a kind that the device does not know.
+    /// Rejects a shape that needs an ability that the device does not have.
     fn check_abilities(&self, limits: &KernelLimits) -> Result<()> {
         let lacks = |what: &str| Err(Error::Unsupported(what.into()));
         if let Some(threads) = self.threads

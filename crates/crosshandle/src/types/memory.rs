@@ -3,26 +3,26 @@
 /// Access rights to mapped memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Access {
-    /// Reading only. The host's write is refused, a device's is a fault.
+    /// Reading only. A write by the host is refused, and a write by a device is a fault.
     ReadOnly,
     /// Reading and writing.
     ReadWrite,
 }
 
-/// The kind of memory: its place, and the sides that may access it.
+/// The location of memory, and whether the host and the device can access it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum MemoryKind {
     /// Memory on the device. The host may not be able to access it directly.
     #[default]
     Device,
-    /// Memory on the host, which the device and the host can access.
+    /// Memory on the host that both the device and the host can access.
     Host,
-    /// Memory that the device and the host can access, wherever it lies.
+    /// Memory that both the device and the host can access, regardless of its location.
     Shared,
 }
 
-/// The size, kind and alignment of memory to allocate, and whether it has to be there at once.
+/// Size, kind and alignment of memory to allocate, and whether its pages are allocated at once.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocationOptions {
     pub(crate) len: usize,
@@ -33,7 +33,7 @@ pub struct AllocationOptions {
 }
 
 impl AllocationOptions {
-    /// Asks for `len` bytes of device memory, aligned to 64 bytes.
+    /// Requests `len` bytes of device memory, aligned to 64 bytes.
     pub fn new(len: usize) -> Self {
         Self {
             len,
@@ -50,30 +50,33 @@ impl AllocationOptions {
         self
     }
 
-    /// Sets the alignment of the address, in bytes: a power of two, at most 2 MiB (default: 64).
+    /// Sets the alignment of the address in bytes. It must be a power of two of at most 2 MiB
+    /// (default: 64).
     pub fn align(mut self, align: usize) -> Self {
         self.align = align;
         self
     }
 
-    /// Sets whether the allocation may be larger than what the machine has left, as
-    /// [`ContextOptions::overcommit`](crate::ContextOptions::overcommit) does for all of a context's (default: no).
+    /// Sets whether the allocation may be larger than the machine's remaining memory (default: no).
+    /// [`ContextOptions::overcommit`](crate::ContextOptions::overcommit) sets the same for all
+    /// allocations of a context.
     pub fn overcommit(mut self, overcommit: bool) -> Self {
         self.overcommit = overcommit;
         self
     }
 
-    /// Takes all memory at once (default: no).
+    /// Sets whether all pages are allocated at once (default: no).
     ///
-    /// Host memory that is not taken at once is taken page by page when it is first touched, as
-    /// memory of other allocators is: several allocations succeed although there may be less memory
-    /// than all of them have, and the kernel ends processes when it runs out. With this option the allocation fails
-    /// instead, with [`Error::OutOfMemory`](crate::Error::OutOfMemory): what is missing is compared
-    /// with what the machine has left and with the limits of the control groups that this process is
-    /// in, and then taken. What other processes take afterwards can still end this one.
+    /// Without this option, the kernel allocates each page of host memory when it is first touched,
+    /// as with other allocators. Several allocations can then succeed even though together they
+    /// exceed the available memory, and the kernel ends processes when it runs out. With this
+    /// option, such an allocation fails with [`Error::OutOfMemory`](crate::Error::OutOfMemory)
+    /// instead. The library compares the missing pages with the machine's remaining memory and with
+    /// the limits of this process's control groups, and then allocates them. Allocations of other
+    /// processes can still cause the kernel to end this process later.
     ///
-    /// It takes about as long as writing to all of it. Memory of devices is always there: for it,
-    /// this does nothing.
+    /// The call takes about as long as writing to all of the memory. The option has no effect on
+    /// device memory, which is always fully allocated.
     pub fn populate(mut self, at_once: bool) -> Self {
         self.populate = at_once;
         self

@@ -1,4 +1,4 @@
-//! Plain values that users and every layer share: they know nothing of processes or drivers.
+//! Plain values that users and all layers share. They do not depend on processes or drivers.
 
 mod address;
 pub(crate) mod byte_range;

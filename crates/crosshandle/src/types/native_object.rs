@@ -1,10 +1,11 @@
-//! Objects of drivers, as values.
+//! Identifiers of driver objects.
 
 use crate::handle::BackendKind;
 
-/// A driver's own object, as programs that call the driver know it: a pointer or a number.
+/// An object of a driver, identified by the pointer or number that the driver's own interface uses.
 ///
-/// It is only a value: it keeps nothing alive, and does not say what kind of object it is.
+/// This type is only an identifier. It does not keep the object alive, and does not tell the kind
+/// of the object.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NativeObject {
     backend: BackendKind,
@@ -12,7 +13,7 @@ pub struct NativeObject {
 }
 
 impl NativeObject {
-    /// Names an object of the driver of `backend` by its pointer or number.
+    /// Creates the identifier of an object of `backend`'s driver from its pointer or number.
     pub fn new(backend: BackendKind, raw: usize) -> Self {
         Self { backend, raw }
     }
@@ -28,30 +29,32 @@ impl NativeObject {
     }
 }
 
-/// An allocation that a program made with a driver.
+/// An allocation that a program made directly with a driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DriverAllocation {
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub address: usize,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub len: usize,
-    /// A number that no other allocation of this process ever has, by which a new allocation at an old
-    /// address is recognised; 0 where the driver has none.
+    /// A number that no other allocation of this process ever has. It distinguishes a new
+    /// allocation from an earlier one at the same address. 0 if the driver has no such number.
     pub number: u64,
 }
 
-/// The owner of an adopted object of the driver: the side that destroys the object.
+/// The side that destroys an adopted object of the driver.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ownership {
-    /// The program destroys the object, after everything here that uses it is gone.
+    /// The program destroys the object, after it has dropped all objects of this library that use
+    /// it.
     Borrowed,
-    /// This library destroys the object, once nothing here uses it any more.
+    /// This library destroys the object once no object of the library uses it.
     Owned,
 }
 
-/// The objects of an OpenCL runtime that runs the host's kernels, as numbers. They live as long as the
-/// process, those of a [part](crate::Device::partition) as long as that part and what was made on it. All contexts
-/// on one device use the same ones.
+/// The objects of an OpenCL runtime that runs the host's kernels, as numbers. All contexts on one
+/// device share them. They live as long as the process. The objects of a
+/// [part](crate::Device::partition) of a device live as long as the part and the objects created on
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct NativeRuntime {

@@ -2,11 +2,11 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Plain data: every sequence of bytes is a value, and a value has no padding and no pointers that
-/// Rust follows. Such values can lie in memory that other processes write.
+/// Plain data, which can lie in memory that other processes write. Every sequence of bytes is a
+/// valid value, and a value has no padding and no pointers that Rust follows.
 ///
-/// Numbers and arrays of them are plain data. A structure becomes plain data by `zerocopy`'s derives,
-/// which this crate re-exports:
+/// Numbers and arrays of numbers are plain data. A structure becomes plain data through the derives
+/// of `zerocopy`, which this crate re-exports:
 ///
 /// ```
 /// use crosshandle::zerocopy::{FromBytes, Immutable, IntoBytes};

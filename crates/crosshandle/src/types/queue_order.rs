@@ -4,9 +4,10 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum QueueOrder {
-    /// Runs them one after the other, as submitted.
+    /// Runs the commands one after another, in the order of their submission.
     #[default]
     InOrder,
-    /// Runs each as soon as its waits are over. Only barriers and events order.
+    /// Runs each command as soon as its waits are over. Only barriers and events establish an
+    /// order.
     OutOfOrder,
 }

@@ -1,32 +1,32 @@
-//! Rectangles of memory, of two or three dimensions.
+//! Rectangles in memory, with two or three dimensions.
 
 use crate::error::{Error, Result};
 
-/// The size of a rectangle: `slices` slices of `rows` rows of `width` bytes. It is empty if any of
-/// them is 0.
+/// The size of a rectangle, which has `slices` slices of `rows` rows of `width` bytes each. The
+/// rectangle is empty if one of them is 0.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Region {
-    /// The bytes of a row.
+    /// Number of bytes in a row.
     pub width: usize,
-    /// The rows of a slice.
+    /// Number of rows in a slice.
     pub rows: usize,
-    /// The number of slices; 1 for a rectangle of two dimensions.
+    /// Number of slices, which is 1 for a rectangle of two dimensions.
     pub slices: usize,
 }
 
-/// The layout of a rectangle in its memory: the distances between the starts of rows and of slices, in
-/// bytes.
+/// The layout of a rectangle in its memory, as the distances in bytes between the starts of rows
+/// and of slices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pitches {
-    /// The distance from row to row: at least the width.
+    /// The distance between the starts of two rows, at least the width.
     pub row: usize,
-    /// The distance from slice to slice: a multiple of the row pitch, and at least all rows. It has no
-    /// meaning if there is only one slice.
+    /// The distance between the starts of two slices. It is a multiple of the row pitch, and large
+    /// enough for all rows of a slice. Ignored if there is only one slice.
     pub slice: usize,
 }
 
 impl Region {
-    /// Returns the size of a rectangle of two dimensions.
+    /// Creates the size of a rectangle of two dimensions.
     pub fn new_2d(width: usize, rows: usize) -> Self {
         Self {
             width,
@@ -40,15 +40,15 @@ impl Region {
         self.width == 0 || self.rows == 0 || self.slices == 0
     }
 
-    /// Returns the number of the region's bytes, which is at most the length that it was checked
-    /// against.
+    /// Returns the number of bytes in the region. It does not exceed the length that the region was
+    /// checked against.
     pub(crate) fn bytes(self) -> usize {
         self.width
             .saturating_mul(self.rows)
             .saturating_mul(self.slices)
     }
 
-    /// Refuses pitches with which the rectangle is not inside `len` bytes, or its rows or slices
+    /// Rejects pitches if the rectangle is not inside `len` bytes, or if its rows or slices
     /// overlap.
     pub(crate) fn check(self, pitches: Pitches, what: &str, len: usize) -> Result<()> {
         let fits = self.span(pitches).is_some_and(|span| span <= len);
@@ -62,8 +62,8 @@ impl Region {
         )))
     }
 
-    /// Returns the number of bytes from the rectangle's first to its last; `None` for pitches that
-    /// are not allowed.
+    /// Returns the number of bytes from the rectangle's first to its last, or `None` if the pitches
+    /// are invalid.
     fn span(self, pitches: Pitches) -> Option<usize> {
         if pitches.row < self.width {
             return None;
@@ -83,9 +83,9 @@ impl Region {
         slices.checked_add(rows)?.checked_add(self.width)
     }
 
-    /// Returns a region of the same bytes in as few and as long rows as possible, and changes the
-    /// pitches of each side to suit it: rows without a gap become one. The region was checked with these
-    /// pitches.
+    /// Returns an equivalent region with rows that are as few and as long as possible, by merging
+    /// rows without a gap. Adapts the pitches of each side. The caller must have checked the region
+    /// with these pitches.
     pub(crate) fn simplify(mut self, sides: &mut [Pitches]) -> Self {
         if self.rows == 1 {
             self.slices_become_rows(sides);
@@ -117,12 +117,12 @@ impl Region {
 }
 
 impl Pitches {
-    /// Returns the pitches of a rectangle of two dimensions, whose rows start every `row` bytes.
+    /// Creates the pitches of a rectangle of two dimensions whose rows start every `row` bytes.
     pub fn new_2d(row: usize) -> Self {
         Self { row, slice: 0 }
     }
 
-    /// Returns the pitches of a rectangle without gaps.
+    /// Creates the pitches of a rectangle without gaps.
     pub fn tight(region: Region) -> Self {
         Self {
             row: region.width,

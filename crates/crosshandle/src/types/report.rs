@@ -1,4 +1,4 @@
-//! What a report of an exporting process says. The field names are those of the JSON.
+//! Reports about an exporting process. The field names are those of the JSON output.
 
 use super::{Access, MemoryKind};
 use serde::{Deserialize, Serialize};
@@ -8,21 +8,21 @@ use serde::{Deserialize, Serialize};
 #[serde(default)]
 #[non_exhaustive]
 pub struct ProcessReport {
-    /// The process id, in the process's own PID namespace.
+    /// The process id in the PID namespace of the process itself.
     pub pid: u32,
     /// The name of the program.
     pub program: String,
-    /// The random number that names the process in its handles, as 16 hexadecimal digits.
+    /// The random number that identifies the process in its handles, as 16 hexadecimal digits.
     pub exporter: String,
     /// When the process began to export, in seconds since 1970.
     pub started_unix_s: u64,
-    /// When the report was made, in nanoseconds of the machine's monotonic clock. The difference of
-    /// two reports' times and counters gives rates.
+    /// When the report was made, in nanoseconds of the machine's monotonic clock. Two reports of a
+    /// process give rates: divide the difference of a counter by the difference of the times.
     pub taken_ns: u64,
-    /// Connections that the process turned away before they named a context: strangers, other
-    /// versions, other users.
+    /// Number of connections that the process rejected before they named a context, such as
+    /// connections of other users or other protocol versions.
     pub refusals: u64,
-    /// The contexts that have exported something. Limited in number.
+    /// The contexts that have exported something. The report may omit some of them.
     pub contexts: Vec<ContextReport>,
 }
 
@@ -39,32 +39,35 @@ pub struct ContextReport {
     pub device: String,
     /// The backend: `host`, `cuda`, `level_zero`.
     pub backend: String,
-    /// Shared memory and shared physical memory. Limited in number: see [`Totals`].
+    /// Shared memory and shared physical memory. The report may omit some of it; [`Totals`] counts
+    /// all of it.
     pub memory: Vec<MemoryReport>,
-    /// Shared events. Limited in number: see [`Totals`]. Events with waiters come first.
+    /// Shared events. The report may omit some of them; [`Totals`] counts all of them. Events with
+    /// waiters come first.
     pub events: Vec<EventReport>,
-    /// The processes that are attached.
+    /// The processes that are attached to the context.
     pub importers: Vec<ImporterReport>,
-    /// Everything that the context shares, listed above or not.
+    /// Totals over everything that the context shares, whether the report lists it or not.
     pub totals: Totals,
-    /// What has happened so far.
+    /// Counts of what has happened in the context since its creation.
     pub counters: Counters,
 }
 
-/// Everything that a context shares. A report lists only so many objects one by one.
+/// Totals over everything that a context shares. They include objects that the report does not
+/// list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Totals {
-    /// Shared allocations, those of physical memory included.
+    /// Number of shared allocations, including physical memory.
     pub memory: u64,
-    /// Bytes of the shared allocations.
+    /// Total size of the shared allocations, in bytes.
     pub memory_bytes: u64,
-    /// Shared events.
+    /// Number of shared events.
     pub events: u64,
 }
 
-/// One record of shared memory. Memory that is shared both read-only and for writing has two.
+/// A record of shared memory. Memory that is shared both read-only and for writing has two records.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
@@ -77,11 +80,11 @@ pub struct MemoryReport {
     pub kind: ObjectKind,
     /// The length in bytes.
     pub bytes: u64,
-    /// What the record's handles allow.
+    /// The access that the record's handles allow.
     pub access: ObjectAccess,
-    /// Whether the exporter has freed the memory, and importers keep it.
+    /// Whether the exporter has freed the memory while importers still have it open.
     pub freed: bool,
-    /// Who has it open. Limited in number.
+    /// The importers that have the memory open. The report may omit some of them.
     pub opened_by: Vec<OpenedBy>,
 }
 
@@ -111,7 +114,7 @@ impl From<MemoryKind> for ObjectKind {
     }
 }
 
-/// What a record's handles allow.
+/// The access that a record's handles allow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -139,7 +142,7 @@ impl From<Access> for ObjectAccess {
 pub struct OpenedBy {
     /// The importer's number in the context: [`ImporterReport::owner`].
     pub owner: u16,
-    /// How often the importer has the object open.
+    /// Number of times that the importer has the object open.
     pub times: u64,
 }
 
@@ -152,29 +155,31 @@ pub struct EventReport {
     pub record: u32,
     /// The name that the program gave the event.
     pub name: Option<String>,
-    /// The number of the signal that was submitted last; 0 if there was none.
+    /// The number of the latest submitted signal, or 0 if there is none.
     pub submitted: u64,
-    /// The greatest number up to which all signals are complete.
+    /// The highest number up to which all signals are complete.
     pub completed: u64,
-    /// The first signals that were submitted and are not complete, in the order of their numbers, and
-    /// who submitted them. Limited in number: a waiter has [its own](Waiter::culprit).
+    /// The first signals that were submitted but are not complete, in the order of their numbers.
+    /// The report may omit some of them, but each [waiter](Waiter::culprit) names the signal that
+    /// delays it.
     pub unfinished: Vec<UnfinishedSignal>,
-    /// The threads that sleep until a signal of this event is complete. Limited in number.
+    /// The threads that sleep until a signal of this event is complete. The report may omit some of
+    /// them.
     pub waiters: Vec<Waiter>,
-    /// Who has it open. Limited in number.
+    /// The importers that have the event open. The report may omit some of them.
     pub opened_by: Vec<OpenedBy>,
 }
 
-/// A signal that was submitted and is not complete.
+/// A signal that was submitted but is not complete.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct UnfinishedSignal {
     /// The number of the signal.
     pub number: u64,
-    /// The submitter's number in the context; 1 is the exporter itself.
+    /// The submitter's number in the context. The exporter itself has number 1.
     pub owner: u16,
-    /// The submitter's process id in the exporter's PID namespace; 0 if it has none there.
+    /// The submitter's process id in the exporter's PID namespace, or 0 if it has none there.
     pub pid: u32,
     /// The name of the submitter's program.
     pub program: String,
@@ -185,20 +190,21 @@ pub struct UnfinishedSignal {
 #[serde(default)]
 #[non_exhaustive]
 pub struct Waiter {
-    /// The number in the context of the process that waits; 1 is the exporter itself.
+    /// The number of the waiting process in the context. The exporter itself has number 1.
     pub owner: u16,
-    /// The id of the process that waits, in the exporter's PID namespace; 0 if it has none there.
+    /// The id of the waiting process in the exporter's PID namespace, or 0 if it has none there.
     pub pid: u32,
-    /// The name of the program that waits.
+    /// The name of the waiting program.
     pub program: String,
-    /// The id of the thread, in its own PID namespace.
+    /// The id of the thread in the PID namespace of its process.
     pub thread: u32,
     /// The number of the signal that the thread waits for.
     pub number: u64,
     /// How long the thread had been waiting when the report was made, in nanoseconds.
     pub waiting_ns: u64,
-    /// The signal whose end the thread waits for: the awaited one, or an earlier one that must be
-    /// complete before it. `None` if nobody has submitted the awaited signal, or if it is complete.
+    /// The unfinished signal that delays the thread. It is the awaited signal itself, or an earlier
+    /// signal that must complete first. `None` if the awaited signal is not submitted yet or is
+    /// complete.
     pub culprit: Option<UnfinishedSignal>,
 }
 
@@ -209,7 +215,7 @@ pub struct Waiter {
 pub struct ImporterReport {
     /// The importer's number in the context.
     pub owner: u16,
-    /// The process id in the exporter's PID namespace; 0 if it has none there.
+    /// The process id in the exporter's PID namespace, or 0 if it has none there.
     pub pid: u32,
     /// The name of the program.
     pub program: String,
@@ -217,29 +223,29 @@ pub struct ImporterReport {
     pub user: u32,
     /// When the process attached, in seconds since 1970.
     pub attached_unix_s: u64,
-    /// The objects that the process has open, each record counted once. In a context that shares very
-    /// many, not all are looked at.
+    /// Number of records that the process has open. If the context shares very many objects, some
+    /// are not counted.
     pub objects: u64,
-    /// Bytes of the memory among them.
+    /// Total size of the memory among these objects, in bytes.
     pub bytes: u64,
 }
 
-/// What has happened in a context since it was made.
+/// Counts of what has happened in a context since its creation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Counters {
-    /// Bytes that commands of this context's queues copied, and commands of its importers from or to
-    /// memory that they have open.
+    /// Number of bytes copied by commands of this context's queues, and by importers' commands from
+    /// or to memory of this context that they have open.
     pub copied_bytes: u64,
-    /// Signals that were submitted to this context's shared events, by whichever process.
+    /// Number of signals that any process submitted to this context's shared events.
     pub signals: u64,
-    /// Requests of importers that were answered with an object.
+    /// Number of importers' requests that were answered with an object.
     pub opens: u64,
-    /// Importers that attached.
+    /// Number of importers that attached.
     pub attaches: u64,
-    /// Requests that were refused.
+    /// Number of requests that were refused.
     pub refusals: u64,
-    /// Importers that ended without closing what they had open.
+    /// Number of importers that ended without closing the objects that they had open.
     pub deaths: u64,
 }

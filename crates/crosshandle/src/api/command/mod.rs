@@ -19,15 +19,16 @@ use std::sync::Arc;
 /// create one.
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
-    /// The form for a backend, once its waits have [their numbers](LATEST).
+    /// The command as a backend receives it. Until the submission, a wait may contain [`LATEST`] or
+    /// [`SUBMITTED`] instead of a signal number.
     pub(crate) submission: Submission,
 }
 
-/// Stands for the latest signal at the time of submission, or the first one if there is none. No
-/// signal has this number.
+/// Placeholder for the latest signal at the time of submission, or for the first signal if there is
+/// none. Signals are numbered from 1.
 pub(crate) const LATEST: u64 = 0;
 
-/// Stands for the latest signal at the time of submission, or for no wait if there is none. No
+/// Placeholder for the latest signal at the time of submission, or for no wait if there is none. No
 /// signal has this number.
 pub(crate) const SUBMITTED: u64 = u64::MAX;
 
@@ -39,7 +40,7 @@ impl Command {
         }
     }
 
-    /// Makes a command that uses memory; the host can access all of it if `is_on_host`.
+    /// Creates a command that uses memory. `is_on_host` says whether the host can access all of it.
     #[inline]
     pub(crate) fn with_memory(work: Work, is_on_host: bool) -> Self {
         let mut command = Self::new(work);
@@ -53,7 +54,7 @@ impl Command {
     /// # Errors
     /// - [`Error::InvalidArgument`] for different lengths.
     /// - [`Error::ReadOnly`] for a destination that was opened read-only.
-    #[inline(always)] // Built in the place where it is used: moving it costs more.
+    #[inline(always)] // Builds the command in place, because moving it costs more.
     pub fn copy(source: MemoryRange, destination: MemoryRange) -> Result<Self> {
         let (from, to) = (source, destination);
         to.check_writable()?;
@@ -66,13 +67,14 @@ impl Command {
         Ok(Self::with_memory(Work::Copy { to, from, len }, is_on_host))
     }
 
-    /// Makes a command that copies the rows of a rectangle that starts with `source` to those of
-    /// one that starts with `destination`. The two should not overlap: bytes in both are arbitrary
-    /// afterwards.
+    /// Creates a command that copies a rectangle of rows. The rectangles begin at the start of
+    /// `source` and of `destination`. They should not overlap, because the bytes in both are
+    /// arbitrary afterwards.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the rectangle
-    /// is not inside both ranges; [`Error::ReadOnly`] for a destination opened read-only.
+    /// - [`Error::InvalidArgument`] for pitches that [`Pitches`] does not allow, or if the
+    ///   rectangle is not inside both ranges.
+    /// - [`Error::ReadOnly`] for a destination that was opened read-only.
     pub fn copy_rect(
         source: MemoryRange,
         source_pitches: Pitches,
@@ -111,12 +113,13 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Makes a command that copies `rows` rows of `width` bytes, which start every `source_pitch`
-    /// bytes in `source` and every `destination_pitch` bytes in `destination`:
-    /// [`copy_rect`](Self::copy_rect) in two dimensions.
+    /// Creates a command that copies `rows` rows of `width` bytes. The rows start every
+    /// `source_pitch` bytes in `source` and every `destination_pitch` bytes in `destination`.
+    ///
+    /// This is [`copy_rect`](Self::copy_rect) in two dimensions.
     ///
     /// # Errors
-    /// As [`copy_rect`](Self::copy_rect).
+    /// The errors of [`copy_rect`](Self::copy_rect).
     pub fn copy_2d(
         source: MemoryRange,
         source_pitch: usize,
@@ -134,11 +137,12 @@ impl Command {
         )
     }
 
-    /// Makes a command that fills a range with a pattern of any length.
+    /// Creates a command that fills a range with a pattern of any length.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty pattern or a range that is not a whole number of
-    /// patterns; [`Error::ReadOnly`] for a range opened read-only.
+    /// - [`Error::InvalidArgument`] for an empty pattern, or a range that is not a whole number of
+    ///   patterns.
+    /// - [`Error::ReadOnly`] for a range that was opened read-only.
     #[inline]
     pub fn fill(destination: MemoryRange, pattern: &[u8]) -> Result<Self> {
         let to = destination;
@@ -153,13 +157,13 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Makes a command that fills each of `rows` rows of `width` bytes with a pattern. The rows
+    /// Creates a command that fills each of `rows` rows of `width` bytes with a pattern. The rows
     /// start every `pitch` bytes.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
-    /// patterns, a pitch that is less than the width, or rows that are not inside the range;
-    /// [`Error::ReadOnly`] for a range opened read-only.
+    /// - [`Error::InvalidArgument`] for an empty pattern, a width that is not a whole number of
+    ///   patterns, a pitch smaller than the width, or rows that are not inside the range.
+    /// - [`Error::ReadOnly`] for a range that was opened read-only.
     pub fn fill_2d(
         destination: MemoryRange,
         pitch: usize,
@@ -197,8 +201,8 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Makes a command that calls a function of the program on a thread of this library, in the
-    /// order of the queue. The function's error or panic fails the command.
+    /// Creates a command that calls a function of the program on a thread of this library, in the
+    /// order of the queue. The command fails if the function returns an error or panics.
     pub fn call<F, E>(function: F) -> Self
     where
         F: FnOnce() -> std::result::Result<(), E> + Send + 'static,
@@ -207,19 +211,19 @@ impl Command {
         Self::new(Work::Call(Box::new(move || function().map_err(Into::into))))
     }
 
-    /// Makes a command that calls a function with the driver's own queue when the command is handed
-    /// to the driver: the work that the function submits there is the command.
+    /// Creates a command that calls a function with the driver's own queue. The work that the
+    /// function submits to that queue is the command.
     ///
-    /// As a rule the function is called on the submitting thread, while the command is submitted;
-    /// later, on a thread of this library, if earlier commands are still pending. It must not use
-    /// the [`Queue`] that the command is submitted to. The function's error or panic fails the
-    /// command. A queue without a [native one](crate::Queue::native) refuses the command.
+    /// The function usually runs on the submitting thread during the submission. If earlier
+    /// commands are still pending, it runs later, on a thread of this library. It must not use the
+    /// [`Queue`] that the command is submitted to. The command fails if the function returns an
+    /// error or panics. A queue without a [native queue](crate::Queue::native) refuses the command.
     ///
     /// [`Queue`]: crate::Queue
     ///
     /// # Safety
-    /// The function only submits to the driver's queue, and the work that it submits stays valid
-    /// until the command is done.
+    /// The function only submits to the driver's queue. The work that it submits stays valid until
+    /// the command is complete.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn native<F, E>(function: F) -> Self
     where
@@ -232,7 +236,7 @@ impl Command {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(message)) => message,
                 Err(panic) => {
-                    // Its drop is the user's code too.
+                    // Its drop runs the program's code too, which may panic again.
                     std::mem::forget(panic);
                     "a function that submits to a driver's queue panicked".into()
                 }
@@ -241,26 +245,29 @@ impl Command {
         })))
     }
 
-    /// Makes a command that runs a kernel, in a queue of the device of the kernel's context. The
-    /// command keeps the arguments' memory and the kernel's program until it is done.
+    /// Creates a command that runs a kernel in a queue of the device of the kernel's context. The
+    /// command keeps the memory of the arguments and the program of the kernel until it is
+    /// complete.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a shape that the kernel or the device doesn't allow, and for
-    /// arguments that the kernel doesn't take, as far as the driver says what it takes;
-    /// [`Error::Unsupported`] for a shape of a kind that the device doesn't know.
+    /// - [`Error::InvalidArgument`] for a shape that the kernel or the device does not allow, and
+    ///   for arguments that do not match the parameters that the driver reports.
+    /// - [`Error::Unsupported`] for a kind of shape that the device does not support.
     ///
     /// # Safety
-    /// From the submission of the command until it is done, everything that the kernel does with these
-    /// arguments on threads of this shape must be sound:
-    /// - It reads and writes only memory that stays valid for the device so long, and writes none
-    ///   that was opened read-only or that code on the host refers to as unshared. An address that
-    ///   is not in an argument added as [memory](KernelArguments::memory), but in a value or in
-    ///   memory, keeps nothing.
-    /// - Where the driver doesn't say what parameters it has
-    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), the arguments
-    ///   must be at least as many, and each at least as large, as the parameters.
-    /// - It ends. A kernel that faults breaks the device for this process: all commands under way
-    ///   fail.
+    /// Everything that the kernel does with these arguments and this shape must be sound, from the
+    /// submission of the command until it is complete:
+    /// - The kernel accesses only memory that stays valid for the device until then. Only memory
+    ///   added with [`memory`](KernelArguments::memory) is kept valid. An address inside a value or
+    ///   inside other memory keeps nothing.
+    /// - The kernel writes no memory that was opened read-only, and none to which host code has a
+    ///   plain Rust reference.
+    /// - If the driver does not report the kernel's parameters
+    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), there must be at
+    ///   least as many arguments as parameters, and each argument must be at least as large as its
+    ///   parameter.
+    /// - The kernel ends. A kernel that faults makes the device unusable for this process, and all
+    ///   commands in flight fail.
     #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
     pub unsafe fn launch(
         kernel: &Kernel,
@@ -274,15 +281,16 @@ impl Command {
         }))
     }
 
-    /// Makes a command that only waits and signals. In an in-order queue it comes after all
+    /// Creates a command that only waits and signals. In an in-order queue it runs after all
     /// commands submitted before it.
     #[inline]
     pub fn marker() -> Self {
         Self::new(Work::Marker)
     }
 
-    /// Makes a command that only waits and signals, after all commands submitted before it and
-    /// before all submitted later, also in an out-of-order queue.
+    /// Creates a command that only waits and signals, and that orders other commands even in an
+    /// out-of-order queue. It runs after all commands submitted before it, and before all commands
+    /// submitted after it.
     #[inline]
     pub fn barrier() -> Self {
         Self {
@@ -290,7 +298,7 @@ impl Command {
         }
     }
 
-    /// Makes the command start after all commands submitted before it are done, also in an
+    /// Makes the command start after all commands submitted before it are complete, even in an
     /// out-of-order queue.
     #[inline]
     pub fn after_earlier(mut self) -> Self {
@@ -298,7 +306,7 @@ impl Command {
         self
     }
 
-    /// Makes all commands submitted later start after this one is done, also in an out-of-order
+    /// Makes all commands submitted later start after this one is complete, even in an out-of-order
     /// queue.
     #[inline]
     pub fn before_later(mut self) -> Self {
@@ -321,14 +329,15 @@ impl Command {
         self.wait(event, SUBMITTED)
     }
 
-    /// Makes the command start after signal `value` of `event`, which may not have been submitted yet.
+    /// Makes the command start after signal `value` of `event`. The signal need not have been
+    /// submitted yet.
     #[inline]
     pub fn after_value(self, event: &Event, value: u64) -> Self {
-        // Number 0 stands for no signal, and is complete.
+        // Signals are numbered from 1, so there is nothing to wait for.
         if value == LATEST {
             return self;
         }
-        // No signal has a number as great as either.
+        // No signal ever has a number this high, and `SUBMITTED` itself has another meaning.
         self.wait(event, value.min(SUBMITTED - 1))
     }
 
@@ -342,7 +351,7 @@ impl Command {
 
     /// Makes the command signal `event` when it is complete. The signal is submitted together with
     /// the command.
-    #[inline(always)] // As `copy`.
+    #[inline(always)] // For the same reason as `copy`.
     pub fn signal(mut self, event: &Event) -> Self {
         self.submission.signal = Some(Arc::clone(event.core()));
         self

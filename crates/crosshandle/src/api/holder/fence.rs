@@ -1,14 +1,20 @@
-//! Fences: whether the writer of held memory has provably ended, with everything that may write for it.
+//! Fences: the proof that the writer of held memory has ended, and that nothing can write in its
+//! place.
 //!
-//! The proof has three parts. The writer's process has ended, so the kernel has taken back its memory and its
-//! descriptors, and the driver has stopped what it had under way. No child that it has forked lives: that
-//! would have the same memory, and keep the driver's descriptors open. Nobody else can write: for
-//! memory of the host the kernel tells who has it mapped or open for writing; for a driver's memory the
-//! maker must have ended too, and no MPS daemon may run, which does the work of many processes in one.
+//! The proof has three parts:
 //!
-//! What cannot be seen is not proven, except for the processes that have started the holder, which are
-//! trusted. Descriptors that lie in the queues of sockets cannot be seen, nor
-//! can a process that maps memory for reading and makes that writable later.
+//! - The process of the writer has ended. The kernel has then released its memory and its
+//!   descriptors, and the driver has stopped its work.
+//! - No child that the writer forked is alive. Such a child would have the same memory, and would
+//!   keep the driver's descriptors open.
+//! - No other process can write. For host memory the kernel reports which processes have it mapped
+//!   or open for writing. For a driver's memory the exporter must also have ended, or must be the
+//!   claiming process. For CUDA memory no MPS daemon may run, since it does the work of many
+//!   processes in one.
+//!
+//! A process that the holder cannot inspect makes the proof fail. The ancestors of the holder are
+//! the exception and are trusted. The proof does not see descriptors in the queues of sockets. Nor
+//! does it see that a process maps memory for reading now and makes the mapping writable later.
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
 use super::tuning::{MAX_EARLIER_WRITERS, MAX_PROCESS_SCANS};
@@ -19,21 +25,22 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-/// Who may write the memory of a name.
+/// A process that may write the memory of a name.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Writer {
-    /// The number of the question by which it was claimed: no other process knows it.
+    /// The number of the request that claimed the name. Only this process and its forked children
+    /// know it.
     pub(super) request: u64,
     pub(super) uid: u32,
-    /// `None` for one that could not be seen, which only force can have let in.
+    /// `None` if the holder could not see the process. Only a forced claim admits such a writer.
     pub(super) process: Option<ProcessIdentity>,
     pub(super) image: Option<Image>,
-    /// Whether it has said that it does not write any more.
+    /// Whether the writer has ended its claim.
     pub(super) is_released: bool,
 }
 
 impl Writer {
-    /// Describes the process `pid`; 0 for one that has no number here.
+    /// Describes the process `pid`. 0 stands for a process that has no id in this namespace.
     pub(super) fn new(request: u64, uid: u32, pid: u32) -> Self {
         let status = Status::of(pid);
         Self {
@@ -50,42 +57,45 @@ impl Writer {
     }
 }
 
-/// What a fence is put around.
+/// The memory that a fence protects.
 pub(super) struct Region {
-    /// The files of memory of the host.
+    /// The files of host memory.
     pub(super) host: Vec<FileId>,
-    /// The makers of a driver's memory.
+    /// The exporters of a driver's memory.
     pub(super) makers: Vec<Maker>,
-    /// Whether some of it is memory of CUDA.
+    /// Whether some of the memory is CUDA memory.
     pub(super) is_cuda: bool,
 }
 
-/// A claim that is to be proven.
+/// A claim that needs a proof.
 pub(super) struct Claim {
     pub(super) region: Region,
-    /// The writer so far.
+    /// The current writer.
     pub(super) writer: Option<Writer>,
-    /// Others that may write still, but for the claimer itself.
+    /// Other processes that may still write, except for the claiming process.
     pub(super) earlier: Vec<Writer>,
-    /// The process that claims; 0 if it has no number here.
+    /// The process id of the claiming process. 0 if it has no id in this namespace.
     pub(super) claimer: u32,
-    /// The holder and its successor.
+    /// The process ids of the holder and its successor.
     pub(super) pair: [u32; 2],
     pub(super) policy: PeerPolicy,
 }
 
-/// Why a fence is not proven, for people.
+/// The reason why a proof failed, as a text for people.
 type Refusal = String;
 
-/// What a look at a process has found.
+/// The result of inspecting a process.
 enum Look {
     Harmless,
-    /// It ended before all was seen.
+    /// The process ended during the inspection.
     Vanished,
 }
 
 impl Claim {
-    /// Returns why the memory may still be written, if it may.
+    /// Proves that the memory can no longer be written.
+    ///
+    /// # Errors
+    /// Returns the reason why the memory may still be written.
     pub(super) fn prove(&self) -> Result<(), Refusal> {
         self.prove_writers_over()?;
         if !self.region.makers.is_empty() {
@@ -99,7 +109,7 @@ impl Claim {
                  nvidia-cuda-mps-control)"
             ));
         }
-        // Who ends while it is looked at may have left a child that was not there before.
+        // A process that ends during a scan may have left a child that the scan has missed.
         for _ in 0..MAX_PROCESS_SCANS {
             if self.scan()? {
                 return Ok(());
@@ -108,7 +118,7 @@ impl Claim {
         Err("processes come and go too fast to look at all of them; try again".into())
     }
 
-    /// Returns the processes that must have ended, with all that they have forked.
+    /// Returns the processes that must have ended together with all their forked children.
     fn writers(&self) -> impl Iterator<Item = &Writer> {
         let released = |writer: &&Writer| !writer.is_released;
         self.writer.iter().chain(&self.earlier).filter(released)
@@ -165,7 +175,8 @@ impl Claim {
         Ok(())
     }
 
-    /// Looks at all processes that may have the memory. Returns whether none ended meanwhile.
+    /// Inspects all processes that may have the memory. Returns whether none of them ended during
+    /// the scan.
     fn scan(&self) -> Result<bool, Refusal> {
         let unseen =
             |error| format!("the holder cannot list the processes of this machine: {error}");
@@ -187,14 +198,15 @@ impl Claim {
     }
 
     fn look_at(&self, pid: u32) -> Result<Look, Refusal> {
-        // Threads of the kernel are most of what there is, and this is the quicker look.
+        // Most processes are kernel threads, and this check is faster than the next one.
         let Some(seen) = Status::of(pid) else {
             return Ok(Look::Vanished);
         };
         if seen.is_kernel {
             return Ok(Look::Harmless);
         }
-        // Of any user: the directory of a process that may not be dumped belongs to root.
+        // The file works for any user, whereas the directory of a non-dumpable process belongs to
+        // root.
         let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
             return Ok(Look::Vanished);
         };
@@ -212,7 +224,7 @@ impl Claim {
         if status.has_ended {
             return match status.identity.has_ended() {
                 true => Ok(Look::Harmless),
-                // Its first thread has; others have its memory.
+                // The main thread has ended, but other threads still have its memory.
                 false => Ok(Look::Vanished),
             };
         }
@@ -235,7 +247,7 @@ impl Claim {
         self.look_for_host_memory(pid)
     }
 
-    /// Looks for mappings and descriptors by which a process can write memory of the host.
+    /// Looks for mappings and descriptors by which a process can write the host memory.
     fn look_for_host_memory(&self, pid: u32) -> Result<Look, Refusal> {
         let writes = || {
             Err(format!(
@@ -261,7 +273,7 @@ impl Claim {
         };
         for entry in entries.flatten() {
             let path = entry.path();
-            // Others' files are not asked for: whoever serves them might not answer.
+            // Other files are not queried, since the process that serves them might never answer.
             let is_memory = fs::read_link(&path)
                 .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
             if is_memory && file_of(&path).is_some_and(is_ours) && is_writable(pid, &path) {
@@ -273,11 +285,12 @@ impl Claim {
 }
 
 fn unseen(pid: u32) -> Result<Look, Refusal> {
-    // Of more rights than this one, as a service manager or a container's first process may be.
+    // The process has more rights than this one, as a service manager or the init process of a
+    // container may have.
     if ancestors().contains(&pid) {
         return Ok(Look::Harmless);
     }
-    // Also of a process that ended meanwhile the system shows nothing.
+    // The kernel also shows nothing of a process that has ended meanwhile.
     if fs::metadata(format!("/proc/{pid}")).is_err() {
         return Ok(Look::Vanished);
     }
@@ -293,7 +306,7 @@ fn program(pid: u32) -> String {
     name.map_or_else(|_| "ended".into(), |name| name.trim_end().to_owned())
 }
 
-/// Returns which file a line of `/proc/PID/maps` maps, if what is written there is seen by others.
+/// Returns the file that a line of `/proc/PID/maps` maps, if the mapping is writable and shared.
 fn writable_file(line: &str) -> Option<FileId> {
     let mut words = line.split_ascii_whitespace();
     let (_, access, _) = (words.next()?, words.next()?.as_bytes(), words.next()?);
@@ -304,7 +317,7 @@ fn writable_file(line: &str) -> Option<FileId> {
     is_writable.then_some((makedev(number(high)?, number(low)?), inode.parse().ok()?))
 }
 
-/// Returns which file a descriptor of another process is of.
+/// Returns the file of a descriptor of another process.
 fn file_of(path: &Path) -> Option<FileId> {
     let status = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
     Some((
@@ -313,7 +326,8 @@ fn file_of(path: &Path) -> Option<FileId> {
     ))
 }
 
-/// Returns whether a descriptor of another process is for writing, or that cannot be told.
+/// Returns whether a descriptor of another process is writable. Also returns `true` if that cannot
+/// be determined.
 fn is_writable(pid: u32, descriptor: &Path) -> bool {
     let number = descriptor.file_name().unwrap_or_default().to_string_lossy();
     let Ok(info) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else {
@@ -321,11 +335,11 @@ fn is_writable(pid: u32, descriptor: &Path) -> bool {
     };
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
     let flags = flags.and_then(|text| u32::from_str_radix(text.trim(), 8).ok());
-    // The lowest two bits are the access; 0 is for reading alone.
+    // The lowest two bits are the access mode. 0 means read-only.
     flags.is_none_or(|flags| flags & 3 != 0)
 }
 
-/// Returns what shows that work for CUDA may be done by a daemon.
+/// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
 fn mps() -> Option<String> {
     let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
     let directory = directory.map_or_else(|| "/tmp/nvidia-mps".into(), std::path::PathBuf::from);
@@ -336,13 +350,13 @@ fn mps() -> Option<String> {
     let entries = fs::read_dir("/proc").ok()?;
     entries.flatten().find_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        // The kernel keeps 15 bytes of a name.
+        // The kernel keeps only 15 bytes of a program's name.
         let is_mps = program(pid).starts_with("nvidia-cuda-mps");
         is_mps.then(|| format!("process {pid} is a daemon of MPS"))
     })
 }
 
-/// Returns a file's number as `/proc` and the kernel's calls give it, in one form.
+/// Converts the numbers that `/proc` and system calls give for a file to one form.
 pub(super) fn normal(file: FileId) -> FileId {
     (makedev(major(file.0), minor(file.0)), file.1)
 }
@@ -395,7 +409,7 @@ mod tests {
             .stdin(Stdio::null())
             .spawn()
             .expect("a process");
-        // The kernel gives a process its new name a moment after its parent goes on.
+        // The kernel gives the child its new name a moment after the parent continues.
         let begin = std::time::Instant::now();
         while !super::program(daemon.id()).starts_with("nvidia-cuda-mps")
             && begin.elapsed() < std::time::Duration::from_secs(10)
@@ -413,7 +427,7 @@ mod tests {
         let mut command = Command::new("sleep");
         let command = command.arg("60").stdin(Stdio::null());
         let child = command.spawn().expect("a process");
-        // `exec` may still be under way: then nobody can look at the process.
+        // `exec` may still be in progress. Until it is done, no process can inspect the child.
         let begin = std::time::Instant::now();
         let has_begun = || {
             let status = Status::of(child.id());
@@ -425,7 +439,7 @@ mod tests {
         child
     }
 
-    /// A claim of a driver's memory, of which the system knows nothing.
+    /// Creates a claim of a driver's memory, which the kernel knows nothing about.
     fn claim_after(writer: Option<Writer>, earlier: Vec<Writer>) -> Claim {
         Claim {
             region: Region {

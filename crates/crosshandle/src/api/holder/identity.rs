@@ -1,18 +1,19 @@
-//! Which process is which: process numbers are used again, and a forked child runs the same program.
+//! Identities of processes. The kernel reuses process ids, and a forked child runs the same program
+//! as its parent.
 
 use serde::{Deserialize, Serialize};
 
-/// A process, told from every other one since the machine was started.
+/// Identifies a process uniquely since the machine started.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) struct ProcessIdentity {
-    /// Its number in this process's PID namespace.
+    /// The process id, in the PID namespace of the holder.
     pub(super) pid: u32,
-    /// When it began, in ticks since the machine did.
+    /// The time at which the process started, in clock ticks since boot.
     pub(super) started: u64,
 }
 
-/// Where a program lies in its process's memory. It is at random for every program that is started, and
-/// the same in a forked child.
+/// Addresses of a program in the memory of its process. They are random for every program that is
+/// started, and the same in a forked child.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) struct Image {
     code: u64,
@@ -20,33 +21,35 @@ pub(super) struct Image {
     heap: u64,
 }
 
-/// What the kernel tells of a process.
+/// State of a process, as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Status {
     pub(super) identity: ProcessIdentity,
-    /// The process that started it, or has taken it over since.
+    /// The process that started this one, or has adopted it since.
     parent: u32,
-    /// `None` if this process may not see it, and for threads of the kernel.
+    /// `None` for kernel threads, and if the holder may not inspect the process.
     pub(super) image: Option<Image>,
-    /// Whether its first thread has ended. Others may run still.
+    /// Whether the main thread has ended. Other threads may still run.
     pub(super) has_ended: bool,
-    /// Whether it is a thread of the kernel.
+    /// Whether the process is a kernel thread.
     pub(super) is_kernel: bool,
 }
 
 impl Status {
-    /// Looks at a process; `None` if there is none of this number, or no `/proc`.
+    /// Reads the state of a process. Returns `None` if no process has this id, or if `/proc` is
+    /// missing.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         Self::parse(pid, &text)
     }
 
-    /// Reads `/proc/PID/stat`: numbers with blanks between, behind a name that may contain anything.
+    /// Parses `/proc/PID/stat`: numbers separated by blanks, after a program name that may contain
+    /// any characters.
     fn parse(pid: u32, text: &str) -> Option<Self> {
-        /// The flag of a thread of the kernel.
+        /// The flag of kernel threads.
         const PF_KTHREAD: u64 = 0x0020_0000;
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        // As proc_pid_stat(5) counts them; the state is the third.
+        // Field numbers as in proc_pid_stat(5). The first one here is number 3, the state.
         let field = |number: usize| fields.get(number - 3).copied();
         let number = |index: usize| field(index).and_then(|text| text.parse::<u64>().ok());
         let image = Image {
@@ -67,7 +70,7 @@ impl Status {
     }
 }
 
-/// Returns the processes that have started this one, one by the other: service managers and shells.
+/// Returns the ancestors of this process, nearest first: shells and service managers.
 pub(super) fn ancestors() -> Vec<u32> {
     let parent = |pid: &u32| Some(Status::of(*pid)?.parent).filter(|parent| *parent != 0);
     std::iter::successors(Some(std::process::id()), parent)
@@ -76,7 +79,7 @@ pub(super) fn ancestors() -> Vec<u32> {
 }
 
 impl ProcessIdentity {
-    /// Returns whether the process has ended with all its threads, so that the kernel has taken back its
+    /// Returns whether the process and all its threads have ended. The kernel has then released its
     /// memory and its descriptors.
     pub(super) fn has_ended(self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -85,7 +88,8 @@ impl ProcessIdentity {
         let Some(pid) = i32::try_from(self.pid).ok().and_then(Pid::from_raw) else {
             return false;
         };
-        // First, so that what is looked at next is of this one or a later process.
+        // The descriptor is opened first, so that the checks below concern this process or a later
+        // one with its id.
         let process = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(process) => process,
             Err(errno) => return errno == Errno::SRCH,
@@ -94,30 +98,30 @@ impl ProcessIdentity {
         if poll(&mut ended, Some(&Timespec::default())).is_ok_and(|count| count > 0) {
             return true;
         }
-        // Another process has its number if this one began at another time.
+        // If the start times differ, the id belongs to another process.
         Status::of(self.pid).is_some_and(|now| now.identity != self)
     }
 }
 
-/// The process that a program runs in.
+/// The process that sends a request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Asker {
     pub(super) uid: u32,
-    /// Its number in this process's PID namespace; 0 if it has none there.
+    /// The process id, in the PID namespace of the holder. 0 if the process has no id there.
     pub(super) pid: u32,
 }
 
-/// The process that made memory. Two are the same if their users and processes are; those that cannot be seen are
-/// told apart by their users alone.
+/// The process that exported memory. Two values are equal if their users and processes are.
+/// Processes that the holder cannot see are distinguished only by their users.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 pub(super) struct Maker {
     pub(super) uid: u32,
-    /// `None` for one that cannot be seen from here.
+    /// `None` if the holder cannot see the process.
     pub(super) process: Option<ProcessIdentity>,
 }
 
 impl Maker {
-    /// Looks at the process that has answered. `pid` is 0 if that has no number here.
+    /// Identifies the process that replied. `pid` is 0 if the process has no id in this namespace.
     pub(super) fn new(uid: u32, pid: u32) -> Self {
         Self {
             uid,
@@ -150,7 +154,7 @@ mod tests {
         assert!(before.has_ended(), "another one has its number");
         assert!(!other.identity.has_ended());
         child.kill().expect("it lives");
-        // Not reaped yet, but ended.
+        // The child has ended, but has not been reaped yet.
         while !other.identity.has_ended() {
             std::thread::yield_now();
         }

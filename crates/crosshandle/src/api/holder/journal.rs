@@ -1,6 +1,7 @@
-//! The journal: what is held, in files that only the holder's user can read. A holder that begins where the one before
-//! died together with its successor learns from it which names there were, what they needed, and which files their
-//! memory was, so that nothing else can be brought back under them.
+//! The journal records what is held, in files that only the holder's user can read. If a holder
+//! dies together with its successor, the next holder reads the journal. It then knows which names
+//! existed, which tokens they needed, and which files their memory was, so that no other memory can
+//! be brought back under them.
 
 use super::identity::Maker;
 use super::segment::HeldSegment;
@@ -17,30 +18,32 @@ use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
 use std::time::Instant;
 
-/// A name of which nobody has the memory but processes that have it open.
+/// A lost name: only processes that have its memory open still have that memory.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Lost {
-    /// As it was, without handles for writing.
+    /// The name as it was, without handles for writing.
     pub(super) name: Name,
-    /// What the memory of each part was.
+    /// The memory of each part.
     pub(super) parts: Vec<LostPart>,
 }
 
-/// What the memory of a part was.
+/// The memory of a part of a lost name.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct LostPart {
     memory: Memory,
-    /// Who has made it: nobody else may answer under that one's name before it is back.
+    /// The process that exported the memory. Until the memory is back, no other process may reply
+    /// under its exporter's name.
     pub(super) maker: Maker,
 }
 
-/// What tells memory from other memory.
+/// Properties that distinguish memory from other memory.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
-    /// Which file it is, where that can be told.
+    /// The file of the memory, where it can be identified.
     file: Option<FileId>,
     len: u64,
-    /// What a driver needs to know of it beside the descriptor: which part of the file it is, among others.
+    /// The driver's data that accompanies the descriptor. Among other things, it says which part of
+    /// the file the memory is.
     note: String,
 }
 
@@ -62,30 +65,30 @@ impl LostPart {
         }
     }
 
-    /// Returns whether it can be told that memory is the same.
+    /// Returns whether the memory can be identified.
     pub(super) fn is_told(&self) -> bool {
         self.memory.file.is_some()
     }
 
-    /// Returns whether memory is the same, as far as that can be told.
+    /// Returns whether `segment` is the same memory, as far as that can be determined.
     pub(super) fn may_be(&self, segment: &HeldSegment) -> bool {
         self.memory == Memory::of(segment)
     }
 }
 
-/// The first line of a file: when and where its lines count.
+/// The first line of a journal file. It says when and where the other lines are valid.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// Which run of the machine this is of: files have other numbers in the next one.
+    /// The boot id. After a reboot, file numbers mean other files.
     boot: String,
-    /// In which PID namespace makers have their numbers.
+    /// The PID namespace of the process ids of exporters.
     pids: String,
-    /// All names, in the one file that the release before wrote.
+    /// All names, in the single file that the previous release wrote.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     names: Vec<Lost>,
 }
 
-/// A line behind the first one. A later one counts for its name.
+/// Any other line of a journal file. The last line of a name is the valid one.
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Line {
@@ -98,7 +101,8 @@ fn boot() -> String {
     id.map_or_else(|_| String::new(), |id| id.trim().to_owned())
 }
 
-/// Returns what tells this process's PID namespace from others; nothing if that cannot be told.
+/// Returns the identity of this process's PID namespace, or an empty string if it cannot be
+/// determined.
 fn pids() -> String {
     let namespace = std::fs::read_link("/proc/self/ns/pid");
     namespace.map_or_else(
@@ -108,7 +112,8 @@ fn pids() -> String {
 }
 
 impl Lost {
-    /// Returns a name as it will be when its memory is gone; `None` if some of that is not here.
+    /// Returns a name as it would be after its memory is lost. Returns `None` if a record of the
+    /// name is missing.
     fn of(name: &Name, holdings: &Holdings) -> Option<Self> {
         let mut name = name.clone();
         let part_of = |text: &str| {
@@ -126,45 +131,47 @@ impl Lost {
         Some(Self { name, parts })
     }
 
-    /// Returns the handle of each part, and what its memory was.
+    /// Returns the handle and the previous memory of each part.
     pub(super) fn handles(&self) -> impl Iterator<Item = (MemoryHandle, &LostPart)> {
         let parts = self.name.parts.iter().zip(&self.parts);
         parts.filter_map(|(part, was)| Some((part.read_only.parse().ok()?, was)))
     }
 }
 
-/// The journal of a holder: lines are appended to the last one of its files. What counts of the oldest one is moved
-/// to the last one bit by bit, with each change, until the oldest is removed: so no change takes longer since much is
-/// held, and the files together are not much longer than what counts in them.
+/// The journal of a holder. Lines are appended to the last of its files.
 ///
-/// Nothing waits for the disk: the lines outlive the processes, and a run of the machine that ends takes the
-/// memory with it that they tell of.
+/// With each change, some valid lines of the oldest file are moved to the last one, until the
+/// oldest file can be removed. The cost of a change therefore does not depend on the number of held
+/// names, and the files are not much longer than their valid lines.
+///
+/// The journal never waits for the disk. Its lines outlive the processes, and a reboot also removes
+/// the memory that they describe.
 pub(super) struct Journal {
-    /// The oldest first; the last one is appended to.
+    /// The oldest file comes first. Lines are appended to the last one.
     files: VecDeque<Part>,
-    /// Names whose lines are to be written.
+    /// Names whose lines have yet to be written.
     due: BTreeSet<String>,
     /// The number of the next file.
     next: u64,
-    /// Why the lines that are due could not be written.
+    /// The reason why those lines could not be written.
     failure: Option<String>,
-    /// When to try again.
+    /// When to retry.
     retry: Instant,
-    /// Files that are to be removed and could not be.
+    /// Files that should be removed, but could not be removed yet.
     unneeded: Vec<String>,
 }
 
-/// A file of the journal, or those that holders before this one have left.
+/// A file of the journal, or all files of previous holders.
 struct Part {
     names: Vec<String>,
-    /// `None` if nothing is appended to it.
+    /// `None` if nothing can be appended to it.
     file: Option<File>,
     len: u64,
-    /// The names whose latest line is in it.
+    /// The names whose valid line is in it.
     lines: BTreeSet<String>,
 }
 
-/// What a name is: held or lost, or neither.
+/// The state that the journal records: held and lost names.
 pub(super) struct State<'a> {
     pub(super) directory: &'a HolderDirectory,
     pub(super) holdings: &'a Holdings,
@@ -183,7 +190,7 @@ impl State<'_> {
 }
 
 impl Journal {
-    /// Begins a journal where holders before have left theirs, whose lines count until they are written again.
+    /// Begins a journal. The lines of previous holders stay valid until they are written again.
     pub(super) fn begin(state: &State<'_>) -> Self {
         let left = state.directory.journals();
         let next = left.iter().map(|(number, _)| number + 1).max().unwrap_or(1);
@@ -205,22 +212,22 @@ impl Journal {
             retry: Instant::now(),
             unneeded: Vec::new(),
         };
-        // So that it is known at once whether it can be written.
+        // Writing at once shows whether the journal can be written.
         journal.write(state);
         journal
     }
 
-    /// Notes that a name is another one than its line says.
+    /// Notes that the line of a name is out of date.
     pub(super) fn note(&mut self, name: &str) {
         self.due.insert(name.to_owned());
     }
 
-    /// Returns why the journal lacks something, if it does.
+    /// Returns the reason why the journal is incomplete, if it is.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Returns when there is something to do, though nothing has changed.
+    /// Returns the next time at which the journal has work although nothing has changed.
     pub(super) fn next_look(&self) -> Option<Instant> {
         match self.failure.is_some() || !self.unneeded.is_empty() {
             true => Some(self.retry),
@@ -229,11 +236,12 @@ impl Journal {
     }
 
     fn is_to_be_moved(&self) -> bool {
-        // Of files that this holder has not begun, as soon as nothing else is to be done.
+        // Lines of previous holders are moved as soon as the holder is idle.
         self.files.len() > 1 && self.files.front().is_some_and(|first| first.file.is_none())
     }
 
-    /// Writes down what has changed, and moves some lines. Returns whether that has begun to fail, or fails no more.
+    /// Writes the changes and moves some lines. Returns whether the journal has begun to fail, or
+    /// has recovered.
     pub(super) fn write(&mut self, state: &State<'_>) -> bool {
         let has_failed = self.failure.is_some();
         if has_failed && self.due.is_empty() && Instant::now() < self.retry {
@@ -247,7 +255,8 @@ impl Journal {
         self.failure.is_some() != has_failed
     }
 
-    /// Writes everything into new files, since somebody has removed one or put another one in its place.
+    /// Checks that all files still exist. If another process has removed or replaced one, all lines
+    /// become due and go into new files.
     pub(super) fn check(&mut self, state: &State<'_>) {
         let mut names = self.files.iter().flat_map(|part| &part.names);
         if names.all(|name| state.directory.has_journal(name)) {
@@ -259,7 +268,7 @@ impl Journal {
         }
     }
 
-    /// Puts a full disk in the place of the file that is appended to.
+    /// Replaces the file that is appended to by a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         let full = File::options().write(true).open("/dev/full");
@@ -280,7 +289,7 @@ impl Journal {
             written += self.append(state, &name)?;
             self.due.remove(&name);
         }
-        // Twice what was written, so that the oldest file is empty before the last one is full.
+        // Moving twice the written amount empties the oldest file before the last one is full.
         let mut to_move = match self.is_to_be_moved() {
             true => JOURNAL_MOVED_BYTES.max(2 * written),
             false => 2 * written,
@@ -324,7 +333,7 @@ impl Journal {
         Ok(part)
     }
 
-    /// Writes a name's line. Returns its length.
+    /// Writes the line of a name. Returns its length in bytes.
     fn append(&mut self, state: &State<'_>, name: &str) -> Result<u64> {
         let line = state.line(name);
         let bytes = serde_json::to_vec(&line).expect("plain data");
@@ -341,7 +350,7 @@ impl Journal {
     }
 
     fn remove_unneeded(&mut self, directory: &HolderDirectory) {
-        // A file that stays is older than all others, so its lines do not count.
+        // A remaining file is older than all others, so its lines are not valid.
         if Instant::now() >= self.retry && !self.unneeded.is_empty() {
             self.unneeded.retain(|name| !directory.remove_journal(name));
             self.retry = Instant::now() + JOURNAL_RETRY;
@@ -350,7 +359,7 @@ impl Journal {
 }
 
 impl Part {
-    /// Appends a line, or nothing.
+    /// Appends a line completely or not at all.
     fn append(&mut self, line: &[u8]) -> Result<()> {
         let file = self.file.as_mut().expect("it is appended to");
         let bytes = [line, b"\n"].concat();
@@ -360,7 +369,7 @@ impl Part {
                 Ok(())
             }
             Err(error) => {
-                // Half a line would take the next one with it.
+                // Half a line would also make the next one unreadable.
                 let is_cut = rustix::io::retry_on_intr(|| rustix::fs::ftruncate(&*file, self.len))
                     .is_ok()
                     && file.seek(SeekFrom::Start(self.len)).is_ok();
@@ -374,7 +383,8 @@ impl Part {
     }
 }
 
-/// Reads what was held in a directory but for what is held now. Lines that make no sense say nothing.
+/// Reads the names that previous holders held in a directory, except those that are held now.
+/// Ignores lines that cannot be parsed.
 pub(super) fn read(directory: &HolderDirectory, holdings: &Holdings) -> BTreeMap<String, Lost> {
     let mut all = BTreeMap::new();
     let now = boot();

@@ -1,5 +1,5 @@
-//! The messages between a program and a holder: one JSON text each, in both directions, without
-//! descriptors. Either side may be hostile, so names and sizes are checked where they arrive.
+//! Messages between a program and a holder. Each message is one JSON text without descriptors.
+//! Either side may be hostile, so the receiver checks names and sizes.
 
 use super::tuning::{MAX_LABEL_BYTES, MAX_PARTS};
 use crate::error::{Error, HolderFault, Result};
@@ -7,23 +7,23 @@ use crate::handle::MemoryHandle;
 use crate::types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
 
-/// The version of these messages.
+/// Version of the messages.
 pub(super) const PROTOCOL: u32 = 2;
-/// The oldest version that a holder answers: that of the release before, whose programs go on while the
+/// Oldest version that a holder accepts. The programs of the previous release use it while the
 /// holder is upgraded.
 pub(super) const OLDEST_PROTOCOL: u32 = 1;
-/// Bytes of the longest name.
+/// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 128;
-/// Bytes of the longest role of a part, and of the longest token.
+/// Maximum length of a token, of a part's role and of a device name, in bytes.
 const MAX_WORD_BYTES: usize = 64;
 
-/// The part of a question that all versions have.
+/// The part of a request that all versions have in common.
 #[derive(Deserialize)]
 pub(super) struct Version {
     pub(super) protocol: u32,
 }
 
-/// Describes why a question cannot be read.
+/// Returns the refusal for a request that cannot be parsed.
 pub(super) fn not_understood(bytes: &[u8]) -> Answer {
     let why = match serde_json::from_slice::<Version>(bytes) {
         Ok(Version { protocol }) if !(OLDEST_PROTOCOL..=PROTOCOL).contains(&protocol) => format!(
@@ -39,11 +39,11 @@ pub(super) fn not_understood(bytes: &[u8]) -> Answer {
     refused(HolderFault::Refused, why)
 }
 
-/// A question of a program.
+/// A request of a program.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Request {
     pub(super) protocol: u32,
-    /// What lets the program do it, where the name has tokens.
+    /// The token that the program presents, for names with tokens.
     #[serde(default)]
     pub(super) token: Option<String>,
     pub(super) question: Question,
@@ -52,38 +52,38 @@ pub(super) struct Request {
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Question {
-    /// Asks to take memory over, under a name.
+    /// Hands memory over under a name.
     Hold(Hold),
     /// Asks for the handles of a name.
     Open { name: String, writes: bool },
-    /// Asks for the handles for reading of a name as soon as it has a later version than `version`, or a later epoch
-    /// than `epoch` if that is given.
+    /// Waits until a name has a later version than `version`, or a later epoch than `epoch` if one
+    /// is given, and asks for its read-only handles.
     Await {
         name: String,
         version: u64,
         #[serde(default)]
         epoch: Option<u64>,
     },
-    /// Asks for the handles of a name to be its one writer: in an epoch of its own.
+    /// Claims a name: asks for its handles as its only writer, in a new epoch.
     Claim {
         name: String,
-        /// Whether that is to be granted without proof that the writer before has ended.
+        /// Whether the claim succeeds without proof that the previous writer has ended.
         forces: bool,
         request: u64,
     },
-    /// Says that the writer which has claimed a name by this question writes no more.
+    /// Ends the claim that had this request number. The program no longer writes.
     EndClaim { name: String, request: u64 },
-    /// Asks for all names behind `after`.
+    /// Lists the names that sort after `after`.
     List { after: Option<String> },
-    /// Asks to let go of a name.
+    /// Removes a name.
     Remove { name: String },
-    /// Asks to protect a name from being removed or replaced, or not to any more.
+    /// Sets or clears the protection of a name against removal and replacement.
     Pin { name: String, pinned: bool },
-    /// Brings back what was held when a holder and its successor died at once.
+    /// Brings back memory that was held when a holder and its successor died at the same time.
     TakeBack(Offer),
-    /// Asks how the holder is.
+    /// Asks for the state of the holder.
     Status,
-    /// Asks the holder to end, with its successor, and to let go of everything.
+    /// Asks the holder and its successor to release everything and end.
     Stop,
 }
 
@@ -92,19 +92,20 @@ pub(super) struct Hold {
     pub(super) name: String,
     #[serde(default)]
     pub(super) label: String,
-    /// Whether the name may be in use: then this is its next version.
+    /// Whether the name may already exist. The memory then becomes its next version.
     #[serde(default)]
     pub(super) replaces: bool,
-    /// The name's tokens; if there are none here, those that it has.
+    /// The tokens of the name. If all are absent, an existing name keeps its tokens.
     #[serde(default)]
     pub(super) tokens: Tokens,
     pub(super) parts: Vec<Part>,
-    /// A random number: the same question asked twice is done once. 0: a question that is not asked twice.
+    /// A random number that identifies the request, so that a repeated request takes effect only
+    /// once. 0 marks a request that is never repeated.
     #[serde(default)]
     pub(super) request: u64,
 }
 
-/// Memory of a lost name that a process has open for reading.
+/// Memory of a lost name, offered by a process that has it open for reading.
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct Offer {
     pub(super) name: String,
@@ -114,27 +115,29 @@ pub(super) struct Offer {
 
 #[derive(Serialize, Deserialize, Debug)]
 pub(super) struct OfferedPart {
-    /// The part's handle for reading, as the holder before gave it: it shows that the process was allowed to read.
+    /// The read-only handle of the part that the previous holder gave out. It proves that the
+    /// process was allowed to read.
     pub(super) handle: String,
-    /// A handle by which the memory can be had from the process.
+    /// A handle by which the holder can fetch the memory from the process.
     pub(super) from: String,
 }
 
-/// How memory was found to be what a name stood for, after a holder and its successor had died at once and a process
-/// that had it open for reading brought it back.
+/// How the holder verified memory that a reader brought back after both the previous holder and its
+/// successor had died.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Recovered {
-    /// All of it is the same files that were held, as the kernel numbers them: its bytes are those that it had.
+    /// All parts are the files that were held before, identified by their inode numbers. Their
+    /// bytes are unchanged.
     SameFiles,
-    /// Some of it is a driver's memory whose descriptors cannot be told apart: who brought it could have brought
-    /// other bytes, so whoever opens it takes their hash.
+    /// At least one part is memory of a driver whose descriptors cannot be told apart. The process
+    /// that brought it back could have brought other bytes, so openers should verify a hash.
     Unverified,
 }
 
-/// What a program must show to use a name, if anything: who may write may read, and the administrator may
-/// do both.
+/// The tokens that programs must present to use a name, if any. The write token also allows
+/// reading, and the administration token allows both.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
 pub(super) struct Tokens {
@@ -153,17 +156,17 @@ impl std::fmt::Debug for Tokens {
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) struct Part {
     pub(super) role: String,
-    /// The device, as its maker calls it.
+    /// The name that the exporter gives the device.
     pub(super) device: String,
     pub(super) kind: ObjectKind,
     pub(super) bytes: u64,
-    /// The handle that lets who has it write; absent in answers to those who may not.
+    /// The handle for writing. It is absent in replies to programs that may not write.
     #[serde(default)]
     pub(super) handle: Option<String>,
     pub(super) read_only: String,
 }
 
-/// A name, as it is told. `parts` have no handles in lists.
+/// A name, as replies describe it. In lists, `parts` have no handles.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub(super) struct Entry {
     pub(super) name: String,
@@ -172,29 +175,30 @@ pub(super) struct Entry {
     pub(super) pinned: bool,
     pub(super) created_unix_s: u64,
     pub(super) has_tokens: bool,
-    /// The number of its latest writer, from 1; 0 if none has claimed it.
+    /// The number of the latest writer, counted from 1. 0 if no process has claimed the name.
     #[serde(default)]
     pub(super) epoch: u64,
-    /// That writer's process, if it has one here and has not ended its claim.
+    /// The process id of that writer, if the holder can see the process and the claim has not
+    /// ended.
     #[serde(default)]
     pub(super) writer: Option<u32>,
-    /// How it was found to be the same, if it was brought back.
+    /// How the memory was verified, if a reader brought it back.
     #[serde(default)]
     pub(super) recovered: Option<Recovered>,
     pub(super) parts: Vec<Part>,
 }
 
-/// A holder's answer.
+/// The reply of a holder.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer {
-    /// The memory is held, and a successor has it if `is_safe`.
+    /// The holder has the memory. `is_safe` says whether its successor and the journal have it too.
     HandedOver {
         version: u64,
         is_safe: bool,
     },
     Opened(Entry),
-    /// The program is the writer of the name, in its epoch.
+    /// The program is the writer of the name, in the epoch of this entry.
     Claimed(Entry),
     Listed {
         names: Vec<Entry>,
@@ -208,32 +212,33 @@ pub(super) enum Answer {
     },
 }
 
-/// How a holder is.
+/// State of a holder.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug, Default)]
 #[serde(default)]
 #[non_exhaustive]
 pub struct Status {
-    /// The holder's process id, in its own PID namespace.
+    /// The process id of the holder, in its own PID namespace.
     pub pid: u32,
-    /// Its successor's; `None` while there is none.
+    /// The process id of its successor. `None` while there is no successor.
     pub successor: Option<u32>,
-    /// Whether the successor has everything that the holder has.
+    /// Whether no memory would be lost if the holder died now, or died with its successor.
     pub is_safe: bool,
-    /// How often a successor has taken over since the first holder was started.
+    /// Number of takeovers by a successor since the first holder was started.
     pub takeovers: u64,
-    /// The names that are held.
+    /// Number of names that are held.
     pub names: u64,
-    /// The bytes that are held.
+    /// Number of bytes that are held.
     pub bytes: u64,
-    /// The names that a holder before this one had when it died with its successor, and that nobody has brought back.
+    /// Number of names that are lost: a previous holder had them when it died together with its
+    /// successor, and no process has brought them back.
     pub lost: u64,
-    /// The reason why `is_safe` is false: what would be lost if this process died now, or died together with its
-    /// successor.
+    /// The reason why `is_safe` is false. It says what would be lost if the holder died now, or
+    /// died together with its successor.
     pub why_unsafe: Option<String>,
 }
 
 impl Answer {
-    /// Returns the answer in the words of a version of the protocol.
+    /// Returns the reply in a form that the given version of the protocol has.
     pub(super) fn in_version(self, protocol: u32) -> Self {
         match self {
             Self::Refused {
@@ -245,12 +250,11 @@ impl Answer {
     }
 }
 
-/// Puts a question off: the program asks it again.
+/// Returns the refusal that makes the program repeat its request later.
 pub(super) fn busy(why: impl Into<String>) -> Answer {
     refused(HolderFault::Busy, why)
 }
 
-/// Makes a refusal.
 pub(super) fn refused(fault: HolderFault, why: impl Into<String>) -> Answer {
     Answer::Refused {
         fault,
@@ -258,7 +262,7 @@ pub(super) fn refused(fault: HolderFault, why: impl Into<String>) -> Answer {
     }
 }
 
-/// Checks a name: no text that is taken for a handle, a version, an option or a path.
+/// Checks a name. A name cannot be mistaken for a handle, a version, an option or a path.
 pub(super) fn check_name(name: &str) -> Result<()> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:+".contains(&byte);
     let why = if name.is_empty() || name.len() > MAX_NAME_BYTES {
@@ -286,7 +290,7 @@ fn check_word(word: &str, what: &str) -> Result<()> {
 }
 
 impl Hold {
-    /// Checks everything that can be checked without asking anybody.
+    /// Checks everything that can be checked without asking another process.
     pub(super) fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         if self.label.len() > MAX_LABEL_BYTES {
@@ -322,14 +326,14 @@ impl Hold {
 }
 
 impl Part {
-    /// Returns the part's handles: for writing, if it is there, and for reading only.
+    /// Returns the handle of the part for writing, if it has one, and the read-only handle.
     pub(super) fn handles(&self) -> Result<(Option<MemoryHandle>, MemoryHandle)> {
         let handle = self.handle.as_deref().map(str::parse).transpose()?;
         Ok((handle, self.read_only.parse()?))
     }
 }
 
-/// What a program wants to do with a name.
+/// An operation on a name that may need a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Right {
     Read,
@@ -342,9 +346,9 @@ impl Tokens {
         *self != Self::default()
     }
 
-    /// Returns whether a token lets who has it do this. Who may do more may do less; a right without a
-    /// token of its own needs that of the next higher one, or else of the next lower one. Reading needs
-    /// none if it has none.
+    /// Returns whether the token `shown` allows `right`. The token of a higher right also allows
+    /// the lower ones. A right without a token of its own needs that of the next higher right, or
+    /// else of the next lower one. Reading needs no token if no read token is set.
     pub(super) fn allow(&self, right: Right, shown: Option<&str>) -> bool {
         let all = [&self.read, &self.write, &self.admin].map(Option::as_deref);
         let (lower, higher) = all.split_at(right as usize);
@@ -361,7 +365,7 @@ impl Tokens {
     }
 }
 
-/// Compares without telling by the time it takes how much of both is equal.
+/// Compares two tokens in a time that does not reveal how many of their bytes agree.
 fn is_equal(one: &str, other: &str) -> bool {
     let differences = one
         .bytes()
@@ -399,7 +403,7 @@ mod tests {
         assert!(write.allow(Right::Read, None));
         assert!(!write.allow(Right::Write, None));
         assert!(write.allow(Right::Write, Some("w")));
-        // Nobody may do more than who may write.
+        // Without an administration token, the write token allows everything.
         assert!(!write.allow(Right::Admin, None));
         assert!(write.allow(Right::Admin, Some("w")));
         let all = Tokens {

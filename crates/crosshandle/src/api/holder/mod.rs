@@ -1,13 +1,15 @@
-//! Holders: processes that keep memory when its makers have ended.
+//! Holders: processes that keep shared memory after the processes that exported it have ended.
 //!
-//! A program hands an allocation over ([`Memory::hand_over`](crate::Memory::hand_over)). From then on the
-//! holder answers for it: handles that were made before stay good, also for processes that have never
-//! opened one, and the maker may end. The holder keeps descriptors and has no driver context: the kernel
-//! and the driver count descriptors, and keep the memory as long as there is one.
+//! A program hands an allocation over to a holder with
+//! [`Memory::hand_over`](crate::Memory::hand_over). From then on the holder serves the memory.
+//! Handles that were made earlier stay valid, even for processes that have never opened one, and
+//! the exporter may end. The holder keeps only descriptors and has no driver context. The kernel
+//! and the driver keep the memory for as long as a descriptor of it exists.
 //!
-//! A holder is two processes. The second one, the *successor*, has duplicates of all descriptors and the
-//! same table of names. When the first one dies, however it dies, the successor goes on under the same
-//! names, and starts a successor of its own. Who has memory open notices nothing.
+//! A holder consists of two processes. The second one, the *successor*, has duplicates of all
+//! descriptors and a copy of the table of names. When the first process dies for any reason, the
+//! successor continues under the same names and starts a successor of its own. Processes that have
+//! the memory open notice nothing.
 //!
 //! ```no_run
 //! use crosshandle::holder::Holder;
@@ -29,7 +31,8 @@
 //! # }
 //! ```
 //!
-//! `docs/holder.md` in the repository has the protocol, what survives what, and figures.
+//! `docs/holder.md` in the repository describes the protocol, the failures that a holder survives,
+//! and measurements.
 
 mod client;
 mod fence;
@@ -61,7 +64,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use succession::{SuccessorCommand, follow};
 
-/// What a holder is to be, for [`serve`] and [`serve_as_successor`].
+/// Options of a holder, for [`serve`] and [`serve_as_successor`].
 pub struct ServeOptions {
     socket_dir: Option<PathBuf>,
     peers: PeerPolicy,
@@ -87,7 +90,8 @@ impl fmt::Debug for ServeOptions {
 }
 
 impl ServeOptions {
-    /// Returns the usual options: the usual socket directory, the same user, and no successor.
+    /// Returns the default options: the default socket directory, peers of the same user, and no
+    /// successor.
     pub fn new() -> Self {
         Self {
             socket_dir: None,
@@ -98,20 +102,22 @@ impl ServeOptions {
         }
     }
 
-    /// Sets the directory to hold in. A successor takes its holder's.
+    /// Sets the socket directory of the holder. A successor uses the directory of its holder.
     pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.socket_dir = Some(directory.into());
         self
     }
 
-    /// Sets the users whose processes may ask, hand over and open (default: the same user's).
+    /// Sets the users whose processes may send requests, hand memory over and open it (default: the
+    /// same user).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Sets the command that starts a successor: a program that calls [`serve_as_successor`] with its
-    /// standard input as it is given to it. Without one, what is held ends with the holder.
+    /// Sets the command that starts a successor. Its program must call [`serve_as_successor`] with
+    /// the standard input that it receives. Without a successor, the held memory is released when
+    /// the holder ends.
     pub fn successor(
         mut self,
         program: impl Into<PathBuf>,
@@ -124,13 +130,14 @@ impl ServeOptions {
         self
     }
 
-    /// Sets a descriptor: once it can be read, the holder ends and lets go of everything.
+    /// Sets a descriptor that ends the holder. Once it becomes readable, the holder releases
+    /// everything and ends.
     pub fn stop_when_readable(mut self, descriptor: OwnedFd) -> Self {
         self.stop = Some(descriptor);
         self
     }
 
-    /// Sets what is called with each line that a holder says of itself (default: nothing).
+    /// Sets the function that receives each log line of the holder (default: none).
     pub fn log(mut self, log: impl Fn(LogLevel, &str) + Send + Sync + 'static) -> Self {
         self.log = Arc::new(log);
         self
@@ -147,15 +154,16 @@ impl ServeOptions {
     }
 }
 
-/// Holds on the calling thread until it is told to end, by [`Holder::stop`] or by
-/// [`ServeOptions::stop_when_readable`]. `ready` is called once programs can ask.
+/// Runs a holder on the calling thread until [`Holder::stop`] or
+/// [`ServeOptions::stop_when_readable`] ends it. `ready` is called once programs can send requests.
 ///
-/// A service manager may hand the socket over for which programs ask: the first one of the variables
-/// `LISTEN_FDS` and `LISTEN_PID`.
+/// A service manager may pass the socket that receives requests. The holder uses the first
+/// descriptor that the variables `LISTEN_FDS` and `LISTEN_PID` describe.
 ///
 /// # Errors
-/// [`Error::Holder`] if a holder answers in the directory already; [`Error::InvalidArgument`] if the directory cannot
-/// be used, or is removed and does not come back; limits of the system.
+/// Returns [`Error::Holder`] if the directory already has a running holder. Returns
+/// [`Error::InvalidArgument`] if the directory cannot be used, or is removed and not restored.
+/// Limits of the system also cause errors.
 pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     if process::is_forked() {
         return Err(Error::forked());
@@ -169,17 +177,23 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     server.run()
 }
 
-/// Follows the holder that started this process, on the calling thread, and goes on in its stead when it
-/// dies: then `ready` is called. Returns at once if it died before it had anything, and when what it holds
-/// then is to end.
+/// Follows the holder that started this process, on the calling thread, and replaces it when it
+/// dies.
 ///
-/// This process begins a session of its own, unless it leads its process group already: what a terminal tells its
-/// programs when it is closed or interrupted is for the holder, which ends its successor if it ends itself.
+/// `ready` is called when this process takes over. The function returns without taking over if the
+/// holder died before it had sent enough for a takeover. After a takeover it returns when this
+/// process is told to end.
+///
+/// This process starts a session of its own, unless it already leads its process group. A terminal
+/// that closes or sends an interrupt therefore signals only the holder. A holder that ends this way
+/// also ends its successor.
 ///
 /// # Errors
-/// The holder is of a release that this one does not follow; limits of the system.
+/// Returns an error if the holder runs a release that this process cannot follow, or if a limit of
+/// the system is reached.
 pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
-    // It fails for a leader of a group, which got nothing of the holder's terminal before either.
+    // `setsid` fails for the leader of a process group, which the holder's terminal does not signal
+    // anyway.
     let _ = rustix::process::setsid();
     let (_, terms) = options.terms();
     let holdings = Holdings::new(terms.policy.clone());

@@ -1,5 +1,5 @@
-//! Memory that a process keeps by its descriptor alone: how it is fetched from its maker, and which
-//! descriptors are kept.
+//! Memory that a process keeps only by its descriptor. This module fetches the memory from its
+//! exporter and checks which descriptors can be kept.
 
 use super::identity::Maker;
 use crate::error::{Error, Result};
@@ -14,24 +14,27 @@ use crate::types::Access;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// Linux's number of NVIDIA's driver for character devices, whose descriptors CUDA exports memory by.
+/// Linux's major number of NVIDIA's character devices. CUDA exports memory by descriptors of such
+/// devices.
 const NVIDIA_MAJOR: u32 = 195;
 
-/// Memory that a process keeps by its descriptor alone.
+/// Memory that a process keeps only by its descriptor.
 pub(super) struct HeldSegment {
     file: Arc<OwnedFd>,
-    /// Whether it is memory of the host: the kernel tells who has it open, and makes descriptors for reading only.
+    /// Whether it is host memory. For host memory the kernel reports which processes have it open,
+    /// and can make read-only descriptors.
     is_of_host: bool,
-    /// A descriptor for reading only, made when it is needed.
+    /// A read-only descriptor, made when it is first needed.
     read_only: OnceLock<Arc<OwnedFd>>,
     pub(super) len: u64,
     pub(super) note: BackendBlob,
-    /// Dropped after the descriptor, which a peer sent: closing a driver's memory may take long.
+    /// Dropped after the descriptor, which came from a peer. Closing a driver's memory may take
+    /// long.
     _disposal: Option<Disposal>,
 }
 
 impl HeldSegment {
-    /// Keeps memory that a holder has told its successor of. Any thread may drop it.
+    /// Keeps memory that a holder has sent to its successor. Any thread may drop it.
     pub(super) fn received(
         file: PeerDescriptor,
         len: u64,
@@ -56,7 +59,8 @@ impl HeldSegment {
         }
     }
 
-    /// Returns which of all files this is, of memory of the host and of a driver's whose descriptors can be told apart.
+    /// Returns the file of the memory. Returns `None` for a driver's memory whose descriptors
+    /// cannot be told apart.
     pub(super) fn identity(&self) -> Option<FileId> {
         if !memfd::is_memory(&self.file) && !descriptor::is_dma_buf(&self.file) {
             return None;
@@ -65,7 +69,7 @@ impl HeldSegment {
         Some((status.st_dev, status.st_ino))
     }
 
-    /// Returns which file of memory of the host this is; `None` for a driver's memory.
+    /// Returns the file of host memory. Returns `None` for a driver's memory.
     pub(super) fn file_id(&self) -> Option<FileId> {
         if !self.is_of_host {
             return None;
@@ -103,8 +107,8 @@ impl Shared for HeldSegment {
     }
 }
 
-/// Asks a handle's maker for the memory, or the holder that has it, as an importer does. Waits until the deadline.
-/// Returns who has answered, too.
+/// Fetches the memory of a handle from its exporter, or from the holder that has it, as an importer
+/// does. Waits until the deadline. Also returns the process that replied.
 pub(super) fn fetch(
     handle: &MemoryHandle,
     route: Route,
@@ -147,15 +151,15 @@ pub(super) fn fetch(
     Ok((memory.into(), Maker::new(uid, pid)))
 }
 
-/// Returns whether a descriptor is of memory that this library made on the host, and not a driver's. A Level Zero
-/// driver in software has files in memory as its own, with the driver's handle as a note beside them.
+/// Returns whether a descriptor is host memory that this library made. A software Level Zero driver
+/// uses memfds for its own memory, and sends its driver handle as the note.
 fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool {
     let is_of_driver = backend == BackendKind::LevelZero && !note.as_bytes().is_empty();
     !is_of_driver && memfd::is_memory(file)
 }
 
-/// Refuses what does not keep its memory, could not be given to importers, or is no memory at all: closing
-/// that may block for as long as its sender likes.
+/// Refuses descriptors that do not refer to memory, do not keep it alive, or could not be given to
+/// importers. Closing other descriptors may block for as long as their sender likes.
 fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind) -> Result<()> {
     if is_of_host {
         let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;
@@ -174,8 +178,8 @@ fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind)
             };
             descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
         }
-        // Of Intel's driver, or of one in software. The holder maps neither, and importers' drivers check what
-        // they are given.
+        // The memory is that of Intel's driver, or of a software driver. The holder maps neither,
+        // and the drivers of importers check their arguments.
         BackendKind::LevelZero => descriptor::is_dma_buf(file) || memfd::is_memory(file),
     };
     match is_memory {
@@ -197,7 +201,8 @@ mod tests {
         let note = BackendBlob::new(b"a driver's handle");
         assert!(!is_of_host(&memory, &note, BackendKind::LevelZero));
         check(memory.as_fd(), 4096, false, BackendKind::LevelZero).expect("its driver's");
-        // Who calls other memory so gets nothing more than by its own driver.
+        // A sender that declares another backend gains nothing that its own driver would not give
+        // it.
         assert!(is_of_host(&memory, &note, BackendKind::Cuda));
         assert!(is_of_host(
             &memory,
@@ -227,7 +232,7 @@ mod tests {
             unsealed,
             socket,
             pipe,
-            // A file of a file system, which may be served by whoever sent it.
+            // A file system that the sender controls may serve this file.
             File::open(program).expect("opened").into(),
             open("/dev/null"),
             open("/"),

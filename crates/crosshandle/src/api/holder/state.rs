@@ -1,5 +1,5 @@
-//! What a holder has: memory under its makers' records, and names for it. The holder and its successor
-//! have the same.
+//! The holdings of a holder: memory under the records of its exporters, and names of that memory.
+//! The holder and its successor have the same holdings.
 
 use super::fence::Writer;
 use super::identity::{Asker, Maker, ProcessIdentity, Status};
@@ -16,35 +16,35 @@ use std::collections::btree_map::Entry as ContextEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// The context of another process: its exporter and its number there.
+/// Identifies a context of another process, by its exporter and its number there.
 pub(super) type ContextKey = (u64, u32);
-/// A record's key.
+/// The key of a record.
 pub(super) type RecordKey = [u8; 16];
 
-/// A record and what it stands for, as it is fetched from its maker or passed on to a successor.
+/// A record and its memory, fetched from the exporter or received from a holder.
 pub(super) struct Record {
     pub(super) handle: MemoryHandle,
     pub(super) device: String,
     pub(super) kind: ObjectKind,
-    /// What reports call it.
+    /// The name of the record in reports.
     pub(super) name: String,
     pub(super) memory: Arc<HeldSegment>,
-    /// Who has made it.
+    /// The process that exported it.
     pub(super) maker: Maker,
-    /// The names that need it.
+    /// The names that need the record.
     pub(super) names: BTreeSet<String>,
 }
 
-/// A context of another process, as far as it was handed over.
+/// A context of another process, with those of its records that are held.
 struct HeldContext {
     exporter: Arc<Exporter>,
-    /// The process that the context is of.
+    /// The process that owns the context.
     maker: Maker,
-    /// The records that are held, by their numbers in the context.
+    /// The keys of the held records, by their numbers in the context.
     records: BTreeMap<u32, RecordKey>,
 }
 
-/// A name and what it stands for.
+/// A name and the memory that it stands for.
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Name {
     pub(super) name: String,
@@ -54,39 +54,42 @@ pub(super) struct Name {
     pub(super) created_unix_s: u64,
     pub(super) tokens: Tokens,
     pub(super) parts: Vec<Part>,
-    /// The user who handed it over.
+    /// The user who handed the memory over.
     pub(super) owner: u32,
-    /// The process that did, if it could be seen.
+    /// The process that handed the memory over, if the holder could see it.
     #[serde(default)]
     pub(super) process: Option<ProcessIdentity>,
-    /// The number of the question by which it was handed over.
+    /// The number of the request that handed the memory over.
     pub(super) request: u64,
-    /// The number of its latest writer.
+    /// The number of the latest writer.
     pub(super) epoch: u64,
     pub(super) writer: Option<Writer>,
-    /// Others that may write still: those that opened a driver's memory for writing before anybody claimed it,
-    /// and writers that had not provably ended when another one was forced.
+    /// Other processes that may still write. Some opened a driver's memory for writing before the
+    /// first claim. Others were writers that had not provably ended when another process claimed
+    /// the name by force.
     pub(super) earlier: Vec<Writer>,
-    /// How it was found to be the same, if a process that had it open for reading has brought it back. Then it has no
-    /// handles for writing.
+    /// How the memory was verified, if a process that had it open for reading brought it back. The
+    /// name then has no handles for writing.
     #[serde(default)]
     pub(super) recovered: Option<Recovered>,
-    /// Whether somebody is looked into who will be its writer, for as long as whoever looks has the other end.
+    /// Alive while a claim of the name is being checked. The claim's job keeps the strong
+    /// reference.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
-    /// What follows from its parts and its label, which never change but for keys.
+    /// Values that are derived from the parts and the label. They never change, except that handles
+    /// get new keys.
     #[serde(skip)]
     pub(super) index: OnceLock<NameIndex>,
 }
 
-/// What a name takes of a holder, as its handles say.
+/// The resources of a holder that a name takes, according to its handles.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NameIndex {
     /// The number of its parts.
     pub(super) parts: usize,
-    /// The contexts that its memory is of, and how many places a table needs for its records.
+    /// The contexts of its memory, and the number of table entries that each needs for its records.
     pub(super) contexts: Vec<(ContextKey, usize)>,
-    /// Bytes that the holder keeps for it, tables aside.
+    /// Size of the holder's memory that the name takes without the tables, in bytes.
     pub(super) bytes: usize,
 }
 
@@ -110,7 +113,8 @@ impl NameIndex {
 }
 
 impl Name {
-    /// Makes the name that a program has asked for, in the place of the one that it has now.
+    /// Creates the name that a program has asked for. It replaces the version `before`, if there is
+    /// one.
     pub(super) fn new(
         hold: Hold,
         before: Option<&Self>,
@@ -129,7 +133,8 @@ impl Name {
             owner: owner.uid,
             process: Status::of(owner.pid).map(|status| status.identity),
             request: hold.request,
-            // As a rule it is other memory, which nobody has claimed; readers go on counting.
+            // The new version is usually other memory, which no process has claimed. Readers
+            // continue to count epochs.
             epoch: before.map_or(0, |before| before.epoch),
             writer: None,
             earlier: Vec::new(),
@@ -139,18 +144,18 @@ impl Name {
         }
     }
 
-    /// Returns what it takes of a holder.
+    /// Returns the resources that the name takes.
     pub(super) fn index(&self) -> &NameIndex {
         (self.index).get_or_init(|| NameIndex::of(&self.parts, &self.label))
     }
 
-    /// Keeps a process that may write it still. Returns whether it was not known.
+    /// Adds a process that may still write the memory. Returns whether it was not known before.
     pub(super) fn add_earlier(&mut self, writer: Writer) -> bool {
         let is_known = |known: &Writer| {
             known.process.is_some()
                 && (known.request, known.process) == (writer.request, writer.process)
         };
-        // One more than are kept tells that there are more.
+        // One entry beyond the limit shows that there were more.
         let is_new =
             self.earlier.len() <= MAX_EARLIER_WRITERS && !self.earlier.iter().any(is_known);
         if is_new {
@@ -159,7 +164,8 @@ impl Name {
         is_new
     }
 
-    /// Keeps those that may write the memory by another name of it. Returns whether some were not known.
+    /// Adds the earlier writers of another name of the same memory. Returns whether some
+    /// were not known before.
     fn add_earlier_of(&mut self, other: &Self) -> bool {
         let known = self.earlier.len();
         for writer in &other.earlier {
@@ -168,22 +174,23 @@ impl Name {
         self.earlier.len() > known
     }
 
-    /// Returns whether somebody is looked into who will be its writer.
+    /// Returns whether a claim of the name is being checked.
     pub(super) fn is_being_claimed(&self) -> bool {
         self.claiming.strong_count() > 0
     }
 
-    /// Returns whether only its one writer may have it for writing.
+    /// Returns whether only one writer at a time may have handles for writing.
     pub(super) fn has_one_writer(&self) -> bool {
         self.epoch > 0 || self.is_being_claimed()
     }
 
-    /// Returns whether it was handed over by the same question.
+    /// Returns whether the same request handed the memory over.
     pub(super) fn is_of(&self, hold: &Hold) -> bool {
         hold.request != 0 && hold.request == self.request
     }
 
-    /// Returns what is told of the name: with handles for reading, or for writing too, or without.
+    /// Returns the description of the name for a reply. It contains no handles, read-only handles,
+    /// or also handles for writing.
     pub(super) fn tell(&self, handles: Option<Access>) -> Entry {
         let part = |part: &Part| Part {
             handle: match handles {
@@ -212,7 +219,7 @@ impl Name {
         }
     }
 
-    /// Returns the bytes of its parts, as their maker said.
+    /// Returns the size of all parts in bytes, as their exporter stated it.
     pub(super) fn bytes(&self) -> u64 {
         let parts = self.parts.iter().map(|part| part.bytes);
         parts.fold(0, u64::saturating_add)
@@ -221,14 +228,14 @@ impl Name {
     /// Returns the handles of all records that the name needs.
     pub(super) fn handles(&self) -> impl Iterator<Item = MemoryHandle> {
         self.parts.iter().flat_map(|part| {
-            // They were read when they were handed over.
+            // The handles were parsed when the memory was handed over.
             let (handle, read_only) = part.handles().ok().unzip();
             handle.flatten().into_iter().chain(read_only)
         })
     }
 }
 
-/// Everything that is held.
+/// Everything that a holder holds.
 pub(super) struct Holdings {
     policy: PeerPolicy,
     contexts: BTreeMap<ContextKey, HeldContext>,
@@ -263,13 +270,13 @@ impl Holdings {
         &self.records
     }
 
-    /// Returns the bytes that are held, each once.
+    /// Returns the number of held bytes: the sum over all names.
     pub(super) fn bytes(&self) -> u64 {
         let names = self.names.values().map(Name::bytes);
         names.fold(0, u64::saturating_add)
     }
 
-    /// Answers for a record from now on. One that is here already stays.
+    /// Starts to serve a record. A record that is already held stays as it is.
     pub(super) fn add_record(&mut self, record: Record) -> Result<()> {
         let fields = record.handle.fields();
         let key = key_of(&record.handle);
@@ -299,7 +306,7 @@ impl Holdings {
                 })
             }
         };
-        // A maker never uses the number of such a record again.
+        // An exporter never reuses the number of a record that it handed over.
         if context.records.contains_key(&fields.record) {
             return Err(Error::invalid(
                 "another object is held under the same number of its maker's",
@@ -316,7 +323,7 @@ impl Holdings {
             particulars: Particulars {
                 kind: record.kind,
                 len: fields.length,
-                // Both records of one allocation have this in common.
+                // Both records of an allocation share this value.
                 allocation: fields.segment as usize,
             },
         };
@@ -332,11 +339,12 @@ impl Holdings {
         Ok(())
     }
 
-    /// Refuses a record of an exporter of which another process's records are held: whoever may write the
-    /// socket directory can answer under the name of a maker that has ended.
+    /// Refuses a record if another process's records of the same exporter are held. Any process
+    /// that can write to the socket directory could otherwise reply under the name of an exporter
+    /// that has ended.
     ///
-    /// One process alone answers for an exporter, so in whatever order records come, the same ones are held
-    /// together. A process that cannot be seen is no process that can.
+    /// Only one process can serve an exporter, so the held records are consistent in whatever order
+    /// they arrive. A process that the holder cannot see never equals one that it can see.
     fn check_maker(&self, exporter: u64, maker: &Maker) -> Result<()> {
         let contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
         let mut makers = contexts.map(|(_, context)| &context.maker);
@@ -349,8 +357,8 @@ impl Holdings {
         }
     }
 
-    /// Answers for a record under another key from now on, under all names that need it. Returns the
-    /// record's handle; `None` if there is no such record, or another one has the key.
+    /// Changes the key of a record, under all names that need the record. Returns the new handle,
+    /// or `None` if the record does not exist or another record has the key.
     pub(super) fn rekey(&mut self, before: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
         if self.records.contains_key(key.as_bytes()) {
             return None;
@@ -380,7 +388,7 @@ impl Holdings {
         Some(handle)
     }
 
-    /// Answers for a record no more. Returns its exporter if nothing of that one is held any more.
+    /// Stops serving a record. Returns its exporter if no other record of that exporter is held.
     pub(super) fn remove_record(&mut self, key: &RecordKey) -> Option<u64> {
         let record = self.records.remove(key)?;
         let fields = record.handle.fields();
@@ -394,13 +402,13 @@ impl Holdings {
         (!self.is_answered_for(fields.exporter)).then_some(fields.exporter)
     }
 
-    /// Returns whether something of an exporter is held.
+    /// Returns whether any record of an exporter is held.
     pub(super) fn is_answered_for(&self, exporter: u64) -> bool {
         let mut contexts = self.contexts.range((exporter, 0)..=(exporter, u32::MAX));
         contexts.next().is_some()
     }
 
-    /// Lets go of all records that no name needs.
+    /// Removes all records that no name needs.
     pub(super) fn remove_unnamed(&mut self) {
         let unnamed = self
             .records
@@ -411,7 +419,7 @@ impl Holdings {
         }
     }
 
-    /// Returns the other names of some memory.
+    /// Returns the names that need one of the records, except `except`.
     fn names_of(
         &self,
         keys: impl IntoIterator<Item = RecordKey>,
@@ -422,10 +430,10 @@ impl Holdings {
         names.filter(|name| **name != *except).collect()
     }
 
-    /// Has a name know who may write its memory, as far as other names of that do.
+    /// Adds the earlier writers that other names of the same memory know to a name.
     pub(super) fn share_earlier(&self, name: &mut Name) {
         let keys = name.handles().map(|handle| key_of(&handle));
-        // Its own name too, if it has memory of that and takes its place.
+        // This includes the name itself, if its next version has some of the same memory.
         let records = keys.filter_map(|key| self.records.get(&key));
         let names: BTreeSet<&String> = records.flat_map(|record| &record.names).collect();
         for other in names {
@@ -435,7 +443,8 @@ impl Holdings {
         }
     }
 
-    /// Has the other names of a name's memory know who may write it, before that is gone. Returns those that did not.
+    /// Passes the earlier writers of a name on to the other names of its memory, before the name is
+    /// removed. Returns the names that have changed.
     pub(super) fn spread_earlier(&mut self, name: &str) -> Vec<Name> {
         let Some(gone) = self.names.get(name).cloned() else {
             return Vec::new();
@@ -453,8 +462,8 @@ impl Holdings {
         changed
     }
 
-    /// Puts a name, whose records are here, in the place of what has it. Returns the records that no name
-    /// needs any more.
+    /// Sets a name, whose records must be held, and replaces its previous version. Returns the
+    /// records that no name needs any more.
     pub(super) fn set_name(&mut self, name: Name) -> Vec<RecordKey> {
         let keys: BTreeSet<RecordKey> = name.handles().map(|handle| key_of(&handle)).collect();
         let before = self.names.get(&name.name);
@@ -471,14 +480,15 @@ impl Holdings {
         unneeded
     }
 
-    /// Returns another name by which a name's memory can be written, if there is one.
+    /// Returns another name of the same memory, if one exists.
     pub(super) fn other_name_of(&self, name: &Name) -> Option<&Name> {
         let keys = name.handles().map(|handle| key_of(&handle));
         let other = self.names_of(keys, &name.name).into_iter().next()?;
         self.names.get(other)
     }
 
-    /// Returns a name that has been claimed, or is being claimed, and has some of the memory of a hand-over, if there is one.
+    /// Returns a name with some of the memory of a hand-over that has been claimed or is being
+    /// claimed, if one exists.
     pub(super) fn claimed_name_of(&self, hold: &Hold) -> Option<&Name> {
         let handles = hold.parts.iter().filter_map(|part| part.handles().ok());
         let handles = handles.flat_map(|(writes, reads)| writes.into_iter().chain([reads]));
@@ -502,7 +512,7 @@ impl Holdings {
         self.unname(name, keys)
     }
 
-    /// Takes a name from records. Returns those that no name needs any more.
+    /// Removes a name from records. Returns the records that no name needs any more.
     fn unname(&mut self, name: &str, keys: impl IntoIterator<Item = RecordKey>) -> Vec<RecordKey> {
         let mut unneeded = Vec::new();
         for key in keys {
@@ -516,8 +526,8 @@ impl Holdings {
         unneeded
     }
 
-    /// Names the holder's socket for all exporters whose records are held. Returns the first failure, after
-    /// all of them.
+    /// Links the names of all exporters with held records to the holder's socket. Tries all of
+    /// them, and returns the first failure.
     pub(super) fn answer_for_all(&self, directory: &HolderDirectory) -> Result<()> {
         let mut exporters: Vec<_> = self
             .contexts
@@ -573,11 +583,11 @@ mod tests {
         }
     }
 
-    /// Whatever order an attacker chooses, a successor can hold in any order what the holder holds.
+    /// In whatever order records arrive, a successor can hold in any order what the holder holds.
     #[test]
     fn who_may_answer_does_not_depend_on_the_order() {
         let (maker, other) = (std::process::id(), std::os::unix::process::parent_id());
-        // Of one process that cannot be seen and two that can, in one context and in two.
+        // Claims of one invisible process and two visible ones, in one context and in two.
         let claims = [
             (3, 1, 0, 1),
             (4, 2, maker, 1),
@@ -632,7 +642,7 @@ mod tests {
         let (maker, other) = (std::process::id(), std::os::unix::process::parent_id());
         holdings.add_record(record(7, 3, 1, maker)).expect("held");
         holdings.add_record(record(7, 4, 2, maker)).expect("held");
-        // Under a number that is in use, by the maker itself or by one that cannot be seen.
+        // Under a number that is in use, by the exporter itself or by an invisible process.
         for pid in [maker, 0] {
             holdings
                 .add_record(record(7, 3, 9, pid))
@@ -650,13 +660,13 @@ mod tests {
             .add_record(record(8, 5, 4, other))
             .expect("its own");
         assert_eq!(holdings.records().len(), 3);
-        // A key is changed, and nothing else.
+        // Rekeying changes the key and nothing else.
         let before = record(7, 3, 1, maker).handle;
         let after = holdings
             .rekey(&before, Key::from_bytes([8; 16]))
             .expect("held");
         assert_eq!(after.fields().record, 3);
-        // Nor to one that another record has.
+        // It fails for a key that another record has.
         assert_eq!(holdings.rekey(&after, Key::from_bytes([2; 16])), None);
         assert!(
             holdings.records().contains_key(&[8; 16]) && !holdings.records().contains_key(&[1; 16])

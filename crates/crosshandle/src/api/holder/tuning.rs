@@ -1,225 +1,219 @@
-//! Constants of time and count of holders, and why they have their values.
+//! Limits and times of holders.
 
 use std::time::Duration;
 
-/// Bytes of the longest message between a program and a holder, and between a holder and its successor.
-/// Halved: fewer parts fit under one name, and lists take more messages. Doubled: more than the usual
-/// limit of a socket's queue may be taken by two messages.
+/// Maximum size of a message between a program and a holder, or between a holder and its successor,
+/// in bytes. With a larger value, two messages could exceed the usual limit of a socket's queue.
 pub(super) const MAX_MESSAGE_BYTES: usize = 60 << 10;
 
-/// Bytes of names in one answer to a question for all of them. Halved: twice the questions. Doubled: close
-/// to [`MAX_MESSAGE_BYTES`] with the last entry.
+/// Size of the names in one reply to a list request, in bytes. With the last entry, the reply must
+/// stay below [`MAX_MESSAGE_BYTES`].
 pub(super) const LIST_BYTES: usize = 30 << 10;
 
-/// The number of objects that one name may have. Halved: stores with a manifest for each shard need more
-/// names. Doubled: their handles may not fit in one message.
+/// Maximum number of objects under one name. Their handles must fit into one message.
 pub(super) const MAX_PARTS: usize = 32;
 
-/// Bytes of the longest label. Halved: less room for what a store notes with a name. Doubled: lists take
-/// more messages.
+/// Maximum length of a label, in bytes.
 pub(super) const MAX_LABEL_BYTES: usize = 4096;
 
-/// Connections of programs to a holder at a time, those included that wait for a version. Halved: fewer
-/// readers can wait. Doubled: a flood of them takes twice the descriptors, of 1,024 as a rule.
+/// Maximum number of connections of programs to a holder, including those that wait for a version.
+/// Each takes a descriptor, and the usual limit of a process is 1,024.
 pub(super) const MAX_PROGRAMS: usize = 256;
 
-/// Programs that wait for a version of a name at a time: part of [`MAX_PROGRAMS`], so that others are
-/// answered. Halved: fewer readers can wait. Doubled: all places may be taken by who waits.
+/// Maximum number of programs that wait for a version of a name. It is a part of [`MAX_PROGRAMS`],
+/// so that connections for other requests remain.
 pub(super) const MAX_WAITING: usize = MAX_PROGRAMS / 2;
 
-/// Programs of one process that wait for a version at a time. Halved: fewer threads of one program can wait.
-/// Doubled: two processes can take all places of [`MAX_WAITING`].
+/// Maximum number of connections of one process that wait for a version. This limit keeps a few
+/// processes from taking all of [`MAX_WAITING`].
 pub(super) const WAITING_OF_PROCESS: usize = MAX_WAITING / 4;
 
-/// Programs for which a job runs, or waits for its turn, at a time: part of [`MAX_PROGRAMS`]. Halved: programs
-/// that hand over at the same time are put off sooner. Doubled: all places may be taken.
+/// Maximum number of programs with a job that runs or is queued. It is a part of [`MAX_PROGRAMS`],
+/// so that connections for other requests remain.
 pub(super) const MAX_WORKING: usize = MAX_PROGRAMS / 2;
 
-/// Programs of one process that wait for a job at a time. Halved: threads of one program are put off sooner.
-/// Doubled: fewer processes can take all places of [`MAX_WORKING`].
+/// Maximum number of connections of one process with a job that runs or is queued. This limit keeps
+/// a few processes from taking all of [`MAX_WORKING`].
 pub(super) const WORKING_OF_PROCESS: usize = MAX_WORKING / 8;
 
-/// Jobs that run at a time: hand-overs whose memory is fetched, and claims that are looked into. Each takes a thread,
-/// and a maker that never answers keeps it for [`FETCH_TIMEOUT`]. Halved: programs that ask at the same time
-/// wait for longer. Doubled: twice the threads and descriptors for makers that do not answer.
+/// Maximum number of jobs that run at a time: hand-overs that fetch memory, and claims that are
+/// being checked. Each takes a thread. An exporter that never replies blocks its thread for
+/// [`FETCH_TIMEOUT`].
 pub(super) const MAX_JOBS: usize = 24;
 
-/// Jobs that run at a time for one process. Halved: a program that hands over from several threads takes longer.
-/// Doubled: two silent ones hold up the user's other programs for [`FETCH_TIMEOUT`].
+/// Maximum number of jobs that run at a time for one process. With a larger value, fewer
+/// unresponsive processes could hold up the user's other programs for [`FETCH_TIMEOUT`].
 pub(super) const JOBS_OF_PROCESS: usize = 4;
 
-/// Questions that are answered before the holder looks again who has asked. Halved: twice the system calls under
-/// load. Doubled: whoever asks while others ask for long lists waits for longer.
+/// Maximum number of requests that the holder answers before it polls again for new ones. A larger
+/// value saves system calls under load, but new requests wait for longer.
 pub(super) const MAX_QUESTIONS_AT_ONCE: usize = 16;
 
-/// Time after which no more questions are answered before the holder looks again who has asked: some ask for long
-/// lists, or send long messages without sense. A longer time makes programs that ask meanwhile wait, a shorter one
+/// Time after which the holder stops answering and polls for new requests, since some requests ask
+/// for long lists or contain long garbage. A longer time makes new requests wait. A shorter time
 /// costs more system calls under load.
 pub(super) const QUESTIONS_TIME_AT_ONCE: Duration = Duration::from_millis(1);
 
-/// Connections that are accepted before programs are answered: more than wait in the socket's queue, so that a
-/// newcomer waits for one round of answers behind a flood.
+/// Maximum number of connections that the holder accepts before it answers requests. It exceeds the
+/// length of the socket's queue, so that a new connection behind a flood waits for only one round
+/// of replies.
 pub(super) const MAX_ACCEPTED_AT_ONCE: usize = 256;
 
-/// Looks at all processes of the machine for one claim: once more whenever one has ended meanwhile. Halved:
-/// claims are refused more often on a machine that starts many. Doubled: they take longer before that.
+/// Maximum number of scans of all processes for one claim. A scan is repeated whenever a process
+/// has ended during it. With a smaller value, claims fail more often on a machine that starts many
+/// processes.
 pub(super) const MAX_PROCESS_SCANS: u32 = 16;
 
-/// Processes that are kept for a name since they may write it still: those that opened a driver's memory for writing
-/// before it was first claimed, and writers in whose place others were forced. With more of them the name is
-/// claimed by force alone. Halved: that comes sooner. Doubled: a name takes 20 KB of a message to the successor.
+/// Maximum number of earlier writers that are kept for a name. They may still write: they opened a
+/// driver's memory for writing before the first claim, or another process claimed the name by
+/// force. If there are more, the name can only be claimed by force. A larger value makes the
+/// messages to the successor longer.
 pub(super) const MAX_EARLIER_WRITERS: usize = 64;
 
-/// Bytes of one of them in a message to the successor. Halved: the successor may not understand a message. Doubled:
-/// it has a greater buffer than it needs.
+/// Maximum size of one earlier writer in a message to the successor, in bytes.
 pub(super) const EARLIER_WRITER_BYTES: usize = 256;
 
-/// Time after which a program claims a name again that has another writer. Halved: twice the looks at all
-/// processes. Doubled: the next writer begins that much later.
+/// Interval at which a program repeats its claim of a name that has another writer. Each attempt
+/// scans all processes.
 pub(super) const CLAIM_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Descriptors that a holder needs beside what it holds: connections of programs, importers, and its own.
-/// Halved: a full holder cannot answer as many at a time. Doubled: less can be held with the usual limit of
-/// 1,024.
+/// Number of descriptors that a holder needs in addition to those of held memory: for connections
+/// of programs, for importers, and for itself.
 pub(super) const OTHER_DESCRIPTORS: usize = MAX_PROGRAMS + 128;
 
-/// Descriptors that a record takes at most: its own, and one for reading only. Halved: the limit may be reached.
-/// Doubled: half as much is held.
+/// Maximum number of descriptors for one record: its own, and a read-only one.
 pub(super) const RECORD_DESCRIPTORS: usize = 2;
 
-/// Descriptors that a maker's context takes at most, for its tables. Halved: the limit may be reached. Doubled:
-/// memory of fewer makers is held.
+/// Maximum number of descriptors for the tables of one exporting context.
 pub(super) const CONTEXT_DESCRIPTORS: usize = 8;
 
-/// Names at a time. Halved: fewer small objects can be held. Doubled: twice the memory that labels and
-/// handles may take, some 20 KB each at most.
+/// Maximum number of names. The label and handles of a name take up to 20 KB of the holder's
+/// memory.
 pub(super) const MAX_NAMES: usize = 4096;
 
-/// Names that one process hands over. Halved: a loader holds fewer objects. Doubled: one process can take all of
-/// [`MAX_NAMES`].
+/// Maximum number of names that one process may hand over. This limit keeps one process from taking
+/// all of [`MAX_NAMES`].
 pub(super) const NAMES_OF_PROCESS: usize = MAX_NAMES / 2;
 
-/// Bytes of the longest journal that is read: [`MAX_NAMES`] names with long labels and many parts fit. Halved: fewer do.
-/// Doubled: a file that is none takes that much memory for a moment.
+/// Maximum size of a journal that is read, in bytes. It has room for [`MAX_NAMES`] names with long
+/// labels and many parts. A file that is not a journal takes that much memory for a moment.
 pub(super) const MAX_JOURNAL_BYTES: u64 = 128 << 20;
 
-/// Attempts to bring a name back to a holder that has just begun and does not answer yet, [`OFFER_INTERVAL`] apart.
-/// Halved: a slow start is given up sooner. Doubled: later.
+/// Maximum number of attempts to reach a new holder with a backup's offer, while no holder answers.
 pub(super) const MAX_OFFERS: u32 = 100;
 
-/// Time between two of them. Halved: twice the attempts. Doubled: the name is back that much later.
+/// Shortest interval between two offers.
 pub(super) const OFFER_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Time between looks for a new holder by a process for which the system has no watch left. Halved: twice the looks.
-/// Doubled: its names are back that much later.
+/// Interval at which a process polls for a new holder if the system has no inotify watch left.
 pub(super) const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Sockets for importers that others have removed from the directory, and at which the holder answers still.
-/// Halved: connections are lost sooner where somebody removes the names again and again. Doubled: more
-/// descriptors for that.
+/// Maximum number of replaced importer sockets on which the holder still listens. Other processes
+/// had removed these sockets from the directory. With a smaller value, repeated removals break
+/// connections sooner.
 pub(super) const MAX_OLD_LISTENERS: usize = 4;
 
-/// Contexts of other processes whose memory is held. Halved: fewer makers can hand over. Doubled: twice
-/// the descriptors for their tables.
+/// Maximum number of exporting contexts whose memory is held. Each needs descriptors for its
+/// tables.
 pub(super) const MAX_HELD_CONTEXTS: usize = 1024;
 
-/// Contexts whose memory one process hands over. Halved: programs with many contexts cannot hand over. Doubled:
-/// fewer processes can take all of [`MAX_HELD_CONTEXTS`].
+/// Maximum number of contexts whose memory one process may hand over. This limit keeps a few
+/// processes from taking all of [`MAX_HELD_CONTEXTS`].
 pub(super) const CONTEXTS_OF_PROCESS: usize = 64;
 
-/// Bytes of the holder's own memory for what is held: labels, handles, and the tables of makers' records. Halved:
-/// fewer names with long labels can be held. Doubled: hostile programs can take twice the memory.
+/// Maximum size of the holder's own memory for labels, handles and the tables of exporters'
+/// records, in bytes. This limit bounds what hostile programs can take.
 pub(super) const MAX_BYTES: usize = 512 << 20;
 
-/// Bytes of the holder's own memory for what one process hands over. Halved: less of one loader can be held.
-/// Doubled: fewer processes can take all of [`MAX_BYTES`].
+/// Maximum size of the holder's own memory for the names of one process, in bytes. This limit keeps
+/// a few processes from taking all of [`MAX_BYTES`].
 pub(super) const BYTES_OF_PROCESS: usize = MAX_BYTES / 4;
 
-/// Bytes of a place in the table of a maker's records, and of what else is kept for a part of a name.
+/// Size of an entry in the table of an exporter's records, in bytes. It includes everything else
+/// that is kept for the record.
 pub(super) const TABLE_PLACE_BYTES: usize = 96;
-/// Bytes that are kept for a part of a name: its handles, its record, and its line in the journal.
+/// Size of everything that is kept for a part of a name, in bytes: its handles, its record and its
+/// line in the journal.
 pub(super) const PART_BYTES: usize = 2048;
 
-/// Numbers of records that may be held are below this: their table has a place for each number. Halved: makers
-/// with many objects cannot hand over the later ones. Doubled: a hostile maker's table takes 10 MB, not 5.
+/// Upper bound of the record numbers that may be held. The table of an exporter has an entry for
+/// each number, so a hostile exporter's table takes up to 5 MB.
 pub(super) const MAX_HELD_INDEX: u32 = 1 << 16;
 
-/// Time that a program has to ask after it connected. Halved: one that is stopped just then must connect
-/// again. Doubled: idle connections take their places for longer.
+/// Time that a program has to send a request after it connected. After that the holder closes the
+/// connection.
 pub(super) const QUESTION_TIME: Duration = Duration::from_secs(2);
 
-/// Time that a holder gives a program's process to send the memory that it hands over. Halved: the fetch
-/// from a process that is busy fails sooner. Doubled: one that hangs is noticed later.
+/// Time that a holder allows an exporter to send the memory that is handed over. A shorter time
+/// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
 pub(super) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Time for which an answer waits until the successor has what was handed over. Halved: beside a slow start
-/// of a successor, programs hear sooner that the memory is held, by the holder alone. Doubled: they wait
-/// for longer where no successor starts.
+/// Maximum time that a reply waits until the successor has the change. After that time the reply to
+/// a hand-over says that only the holder has the memory.
 pub(super) const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
 
-/// Time that a holder waits for the lock of one that was killed, whose threads the system has not all ended. A
-/// longer time delays the error if the lock stays.
+/// Time that a new holder waits for the lock of a killed holder, until the system has ended all
+/// threads of that process.
 pub(super) const LOCK_TIME: Duration = Duration::from_secs(3);
 
-/// Time in which the process that has the lock must answer a question to be taken for a holder.
+/// Time in which the process that owns the lock must reply to be taken for a running holder.
 pub(super) const LOCK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time after which a holder starts a successor again that ended or did not start. Halved: twice the starts
-/// where none can live. Doubled: the holder is alone for that much longer.
+/// Delay before a holder starts another successor in the place of one that ended or did not start.
 pub(super) const RESTART_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Time after which a successor that was told nothing is asked whether it is there. Halved: both processes wake up
-/// twice as often where nothing happens. Doubled: one that is stopped is replaced that much later.
+/// Time of silence after which the holder pings its successor. A shorter time wakes both idle
+/// processes more often. A longer time delays the replacement of a stopped successor.
 pub(super) const PING_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Time after which a successor that confirms nothing is replaced. Halved: one that a busy machine holds up is
-/// replaced in vain. Doubled: changes wait for that much longer where it is stopped.
+/// Time after which a successor that confirms nothing is replaced. A shorter time replaces
+/// successors in vain on a busy machine. A longer time delays changes if the successor is stopped.
 pub(super) const UNRESPONSIVE_TIME: Duration = Duration::from_millis(1000);
 
-/// Longest time after which a holder starts a successor again, of those that never came to be. Halved: twice the
-/// starts where none can live. Doubled: the holder is alone for that much longer.
+/// Longest delay before a holder starts another successor, if the previous ones never became
+/// complete.
 pub(super) const MAX_RESTART_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Time after which the journal is written again that could not be. Halved: twice the attempts on a full disk.
-/// Doubled: what is held is called unsafe for that much longer.
+/// Interval at which the holder tries to write the journal again after a failure. Held memory is
+/// reported as unsafe until an attempt succeeds.
 pub(super) const JOURNAL_RETRY: Duration = Duration::from_secs(1);
 
-/// Time that a holder goes on without its socket directory, which may come back. Halved: less time to make it
-/// again. Doubled: what nobody can ask for is held for longer.
+/// Time that a holder continues without its socket directory. It ends if the directory has not been
+/// restored by then.
 pub(super) const DIRECTORY_GONE_TIME: Duration = Duration::from_secs(3);
 
-/// Time from a change in the directory until the holder looks at it, and between looks whether it is there again.
-/// Halved: programs that remove all of the directory are more often in the holder's way. Doubled: names are back later.
+/// Delay from a change in the directory until the holder inspects it, and interval of inspections
+/// while the directory is missing. A shorter time interferes with programs that are still removing
+/// the directory.
 pub(super) const DIRECTORY_LOOK: Duration = Duration::from_millis(50);
 
-/// Time between looks at a directory whose changes the kernel does not tell, or that could not be restored. Halved: twice
-/// the looks. Doubled: names that were removed are back later.
+/// Interval of inspections of a directory that the kernel does not watch, or that could not be
+/// restored.
 pub(super) const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 
-/// Bytes of a journal's file before the next one is begun, where less is held than that. Halved: twice the files.
-/// Doubled: more is read after both holders have died.
+/// Minimum size of a journal file before the next one is begun, in bytes. A larger value makes a
+/// new holder read more.
 pub(super) const JOURNAL_FILE_BYTES: u64 = 1 << 20;
 
-/// Bytes of lines that are moved at a time out of the files that a holder before has left. Halved: those stay for longer.
-/// Doubled: a question waits for longer meanwhile.
+/// Number of bytes of journal lines that are moved at a time out of the files of a previous holder.
+/// Requests wait meanwhile.
 pub(super) const JOURNAL_MOVED_BYTES: u64 = 64 << 10;
 
-/// Messages to the successor that it has not confirmed, before it counts as stuck and is replaced. Halved:
-/// many names handed over at once look like a stuck successor. Doubled: more memory for one that is.
+/// Maximum number of unconfirmed messages to a successor. A successor with more is replaced. With a
+/// smaller value, many names that are handed over at once make a successor look stuck.
 pub(super) const MAX_UNCONFIRMED: usize = 1 << 16;
 
-/// Time that a program waits for a holder's answer. Halved: a hand-over of many parts may be given up
-/// while it is going on. Doubled: a holder that is stopped is noticed later.
+/// Default time that a program waits for a holder's reply. A hand-over of many parts must fit into
+/// it.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time after which a program connects again to a holder that has hung up: its successor answers within
-/// some milliseconds. Halved: twice the attempts. Doubled: that much later.
+/// Shortest pause before a program reconnects to a holder that has hung up. A successor replies
+/// within milliseconds.
 pub(super) const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Greatest pause before a question is asked again that a busy holder has put off. Halved: many programs that wait
-/// take twice the holder's time. Doubled: a program's turn comes later than it could.
+/// Longest pause before a program repeats a request that a busy holder has put off. A smaller value
+/// costs the holder more time if many programs wait.
 pub(super) const MAX_RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Attempts to reach a holder that hangs up each time. Halved or doubled: a holder that ends whenever it is
-/// asked is given up sooner or later.
+/// Maximum number of reconnections to a holder that hangs up each time.
 pub(super) const MAX_RECONNECTS: u32 = 64;

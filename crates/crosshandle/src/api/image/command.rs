@@ -9,7 +9,7 @@ use crate::types::{ImageFormat, ImagePart, Pitches, Region};
 use std::sync::Arc;
 
 impl Image {
-    /// Returns the part of the image that starts at a pixel, as a side of a copy.
+    /// Returns the part of the image that starts at a pixel, as one side of a copy.
     fn side(&self, origin: [usize; 3]) -> ImageSide {
         ImageSide::Image {
             image: Arc::clone(&self.inner),
@@ -17,7 +17,7 @@ impl Image {
         }
     }
 
-    /// Returns the work of copying a part of the image.
+    /// Returns the work that copies a part of the image. `to` or `from` is that part.
     fn copy(&self, to: ImageSide, from: ImageSide, extent: [usize; 3]) -> Work {
         let region = region(self.description.format, extent);
         Work::CopyImage(Box::new(ImageCopy {
@@ -30,7 +30,7 @@ impl Image {
     }
 }
 
-/// Returns a part of an image as it lies in memory.
+/// Returns the size of a part of an image when it is copied to memory.
 fn region(format: ImageFormat, [x, y, z]: [usize; 3]) -> Region {
     Region {
         width: x.saturating_mul(format.pixel_bytes()),
@@ -39,14 +39,15 @@ fn region(format: ImageFormat, [x, y, z]: [usize; 3]) -> Region {
     }
 }
 
-/// Commands on images. They run in queues of the images' context.
+/// Commands that access images. They run in queues of the images' context.
 impl Command {
-    /// Makes a command that copies a part of an image to memory, where its rows and slices are as far apart
-    /// as `pitches` says ([`Image::tight_pitches`] for none between them).
+    /// Creates a command that copies a part of an image to memory. `pitches` gives the distances
+    /// between rows and between slices in memory. [`Image::tight_pitches`] leaves no gaps.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a part that is not inside the image, pitches that [`Pitches`] does not
-    /// allow, or rows that are not inside the range; [`Error::ReadOnly`] for a destination opened read-only.
+    /// - [`Error::InvalidArgument`] for a part that is not inside the image, pitches that
+    ///   [`Pitches`] does not allow, or rows that are not inside the range.
+    /// - [`Error::ReadOnly`] for a destination that was opened read-only.
     pub fn read_image(
         source: &Image,
         part: ImagePart,
@@ -67,11 +68,12 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Makes a command that copies rows and slices of memory, which are as far apart as `pitches` says, to a
-    /// part of an image.
+    /// Creates a command that copies memory to a part of an image. `pitches` gives the distances
+    /// between rows and between slices in memory.
     ///
     /// # Errors
-    /// As [`read_image`](Self::read_image).
+    /// [`Error::InvalidArgument`] for a part that is not inside the image, pitches that [`Pitches`]
+    /// does not allow, or rows that are not inside the range.
     pub fn write_image(
         source: MemoryRange,
         pitches: Pitches,
@@ -91,12 +93,12 @@ impl Command {
         Ok(Self::with_memory(work, is_on_host))
     }
 
-    /// Makes a command that copies a part of an image to a place in another one of the same format and
-    /// context, or elsewhere in the same image.
+    /// Creates a command that copies a part of an image to another place in the same image, or to
+    /// another image. Both images must have the same format and context.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a part that is not inside both images, for different formats or contexts,
-    /// and for parts of one image that overlap.
+    /// [`Error::InvalidArgument`] for a part that is not inside both images, for different formats
+    /// or contexts, and for parts of one image that overlap.
     pub fn copy_image(
         source: &Image,
         part: ImagePart,
@@ -120,7 +122,8 @@ impl Command {
             return Ok(Self::marker());
         }
         let meets = |index: usize| origin[index].abs_diff(part.origin[index]) < extent[index];
-        // A level that was asked for twice is one image of the driver.
+        // Two `Image`s of the same level share one image of the driver, so the driver's handles are
+        // compared.
         if source.inner.raw() == destination.inner.raw() && (0..3).all(meets) {
             return Err(Error::invalid("the two parts of the image overlap"));
         }
@@ -130,14 +133,14 @@ impl Command {
 }
 
 impl Image {
-    /// Returns the pitches of a part of the image in memory, with nothing between rows and slices.
+    /// Returns the pitches of a part of the image in memory without gaps between rows and slices.
     pub fn tight_pitches(&self, part: &ImagePart) -> Pitches {
         Pitches::tight(region(self.description.format, part.extent))
     }
 }
 
-/// Refuses a part or a place in memory that a copy cannot have. Returns the pitches, with one for slices also
-/// where there is one slice.
+/// Checks that a copy can use this part of the image and this range of memory. Returns the pitches,
+/// with a slice pitch even if there is only one slice.
 fn check_memory(
     image: &Image,
     part: &ImagePart,

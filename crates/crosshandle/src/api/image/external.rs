@@ -1,4 +1,4 @@
-//! Memory of other interfaces of the same device.
+//! Memory that other interfaces of the same device have allocated.
 
 use super::view::{LevelledImage, check_levels, views};
 use crate::api::core::ContextCore;
@@ -10,8 +10,9 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Memory that another interface of the same device has allocated and exported, such as Vulkan, by a descriptor that
-/// only the device's driver understands. Cheap to clone; any thread may use it.
+/// Memory that another interface of the same device, such as Vulkan, has allocated and exported. It
+/// is imported through a descriptor that only the driver of the device understands. Cloning is
+/// cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct ExternalMemory {
     core: Arc<ContextCore>,
@@ -32,21 +33,22 @@ impl ExternalMemory {
         })
     }
 
-    /// Returns the bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Returns whether there are none: never.
+    /// Always returns `false`, because imported memory is never empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Maps a part of the memory, for commands and kernels. The mapping lasts as long as the range and what was made of
-    /// it.
+    /// Maps a part of the memory for commands and kernels. The mapping lasts as long as the range
+    /// and everything made from it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a part that is empty or not inside; what the driver refuses.
+    /// - [`Error::InvalidArgument`] for a part that is empty or out of bounds.
+    /// - Errors of the driver.
     pub fn map(&self, offset: u64, len: u64) -> Result<MemoryRange> {
         let is_inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         let size = usize::try_from(len).ok();
@@ -67,10 +69,12 @@ impl ExternalMemory {
         ))
     }
 
-    /// Returns the image of one or several levels that the other interface has in the memory, from its start on.
+    /// Returns the image that the other interface stores at the start of the memory. The image has
+    /// `levels` levels.
     ///
     /// # Errors
-    /// As [`Context::create_levelled_image`](crate::Context::create_levelled_image); what the driver refuses.
+    /// The errors of [`Context::create_levelled_image`](crate::Context::create_levelled_image), and
+    /// errors of the driver.
     pub fn image(&self, description: &ImageDescription, levels: u32) -> Result<LevelledImage> {
         let core = &self.core;
         let (_, limits) = views(core)?;
@@ -84,7 +88,8 @@ impl ExternalMemory {
     }
 }
 
-/// Refuses an image whose pixels alone are more than the memory. How much else the layout takes the driver knows.
+/// Checks that the pixels of an image fit into `len` bytes. Only the driver knows how much more its
+/// layout needs.
 fn check_len(image: &ImageDescription, levels: u32, len: u64) -> Result<()> {
     let level = |number| image.level(number).bytes().unwrap_or(usize::MAX) as u64;
     let pixels = (0..levels).map(level).fold(0, u64::saturating_add);
@@ -119,7 +124,7 @@ mod tests {
         let image = |extent| ImageDescription::new(ImageKind::TwoD, format, extent);
         let flat = image([8, 4, 1]);
         assert!(check_len(&flat, 1, 32).is_ok() && check_len(&flat, 1, 31).is_err());
-        // 32, 8, 2 and 1 pixels.
+        // The four levels have 32, 8, 2 and 1 pixels.
         assert!(check_len(&flat, 4, 43).is_ok() && check_len(&flat, 4, 42).is_err());
         assert!(check_len(&image([usize::MAX, 2, 1]), 1, 1 << 40).is_err());
     }

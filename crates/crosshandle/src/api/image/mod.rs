@@ -15,12 +15,14 @@ use crate::types::{ImageDescription, KernelArguments, NativeObject, SamplerDescr
 use std::fmt;
 use std::sync::Arc;
 
-/// An image on a device: pixels of one, two or three dimensions, which kernels read and write by their
-/// coordinates. How they lie in memory is the driver's affair, so an image has no address and is not shared with
-/// other processes; commands copy parts of it to memory that is ([`Command::read_image`] and its
-/// neighbours).
+/// An image on a device. Kernels read and write its pixels by their coordinates in one, two or
+/// three dimensions.
 ///
-/// Cheap to clone; any thread may use it. Commands keep it until they are done.
+/// Only the driver knows how the pixels lie in memory. Therefore an image has no address and cannot
+/// be shared with other processes. Commands such as [`Command::read_image`] copy parts of an image
+/// to memory that can be shared.
+///
+/// Cloning is cheap, and any thread may use it. Commands keep the image until they are complete.
 ///
 /// [`Command::read_image`]: crate::Command::read_image
 #[derive(Clone)]
@@ -30,7 +32,7 @@ pub struct Image {
     description: ImageDescription,
 }
 
-/// A sampler: how a kernel reads images. Cheap to clone; any thread may use it.
+/// A sampler, which defines how a kernel reads images. Cloning is cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct Sampler {
     core: Arc<ContextCore>,
@@ -58,13 +60,13 @@ impl Image {
         })
     }
 
-    /// Returns what the image was made as.
+    /// Returns the description that the image was created with.
     pub fn description(&self) -> &ImageDescription {
         &self.description
     }
 
-    /// Returns the driver's own image (a `CUarray`, a `ze_image_handle_t` of Level Zero, a `cl_mem` on the host),
-    /// which lives as long as `self`.
+    /// Returns the driver's own image, which lives as long as `self`. It is a `CUarray` on CUDA, a
+    /// `ze_image_handle_t` on Level Zero and a `cl_mem` on the host.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
@@ -82,37 +84,44 @@ impl Sampler {
         })
     }
 
-    /// Returns what the sampler was made as.
+    /// Returns the description that the sampler was created with.
     pub fn description(&self) -> &SamplerDescription {
         &self.description
     }
 
-    /// Returns the driver's own sampler (a `ze_sampler_handle_t` of Level Zero, a `cl_sampler` on the host; 0 on
-    /// CUDA, whose driver has none), which lives as long as `self`.
+    /// Returns the driver's own sampler, which lives as long as `self`. It is a
+    /// `ze_sampler_handle_t` on Level Zero and a `cl_sampler` on the host. It is 0 on CUDA, whose
+    /// driver has no samplers.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 }
 
 impl KernelArguments {
-    /// Adds an image, which is kept until the kernel is done. Kernels of its context take it; those of CUDA as the
-    /// 64 bits of a surface object, and to sample they take a [view](Self::view).
+    /// Adds an image for a kernel of the same context. The kernel's command keeps the image until
+    /// it is complete.
+    ///
+    /// Kernels of CUDA receive the image as the 64 bits of a surface object. To sample an image,
+    /// they need a [view](Self::view).
     pub fn image(self, image: &Image) -> Self {
         let mut this = self.object(&image.inner.argument().to_ne_bytes());
         this.keep(Arc::new(Arc::clone(&image.inner)));
         this
     }
 
-    /// Adds a sampler, which is kept until the kernel is done. Kernels of its context take it; those of CUDA as
-    /// 32 bits that describe it, as SYCL's compiler has them: bit 0 for normalised coordinates, bit 1 for the
-    /// linear filter, bits 2 to 4 for the addressing mode as Unified Runtime numbers it.
+    /// Adds a sampler for a kernel of the same context. The kernel's command keeps the sampler
+    /// until it is complete.
+    ///
+    /// Kernels of CUDA receive 32 bits that describe the sampler, in the format of the SYCL
+    /// compiler. Bit 0 stands for normalised coordinates and bit 1 for the linear filter. Bits 2 to
+    /// 4 contain the addressing mode as Unified Runtime numbers it.
     pub fn sampler(self, sampler: &Sampler) -> Self {
         let mut this = self.object(&sampler.inner.argument());
         this.keep(Arc::new(Arc::clone(&sampler.inner)));
         this
     }
 
-    /// Adds the number of a view, which is kept until the kernel is done.
+    /// Adds the number of a view. The kernel's command keeps the view until it is complete.
     pub fn view(self, view: &ImageView) -> Self {
         let mut this = self.value(view.number());
         this.keep(Arc::new(view.clone()));

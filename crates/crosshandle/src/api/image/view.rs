@@ -10,22 +10,25 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// A view of an image: a number by which kernels reach it, given as an argument or put into memory that they
-/// read, as many as there are ("bindless images"). Cheap to clone; any thread may use it.
+/// A number by which kernels access an image ("bindless images"). The number is passed as an
+/// argument, or stored in memory that the kernel reads. Any number of views can be used at once.
 ///
-/// A view keeps what it shows. Whoever puts its number into memory keeps the view until the kernels that read
-/// it are done; for an argument, [`KernelArguments::view`] does.
+/// A view keeps the image or memory that it shows. If the number is passed with
+/// [`KernelArguments::view`], the command keeps the view. A program that stores the number in
+/// memory must keep the view itself, until the kernels that read the number are complete.
+///
+/// Cloning is cheap, and any thread may use it.
 ///
 /// [`KernelArguments::view`]: crate::KernelArguments::view
 #[derive(Clone)]
 pub struct ImageView {
     inner: Arc<dyn DeviceView>,
-    /// The memory that is shown, if it is no image.
+    /// The memory that the view shows, if it does not show an image.
     _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// An image of several levels: the first in full size, each other one half as large as the one before. Cheap to
-/// clone; any thread may use it.
+/// An image with several levels (mipmaps). The first level has the full size, and each further
+/// level has half the size of the one before. Cloning is cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct LevelledImage {
     core: Arc<ContextCore>,
@@ -34,7 +37,7 @@ pub struct LevelledImage {
     levels: u32,
 }
 
-/// Returns the maker of views, and their limits.
+/// Returns the backend's interface for views, and their limits. Fails if the device has no views.
 pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
     let maker = maker(core)?.views();
     let limits = core.device().images()?.views;
@@ -99,20 +102,22 @@ impl ImageView {
         })
     }
 
-    /// Returns the number by which kernels know the view: a texture object (sampled) or a surface object
-    /// (unsampled) of CUDA.
+    /// Returns the number that kernels use for the view. On CUDA it is a texture object for a
+    /// sampled view, and a surface object for an unsampled view.
     pub fn number(&self) -> u64 {
         self.inner.number()
     }
 }
 
 impl Image {
-    /// Makes a view through which kernels sample the image.
+    /// Creates a view through which kernels sample the image.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the device has no views ([`ImageLimits::views`](crate::ImageLimits::views));
-    /// [`Error::InvalidArgument`] for a linear filter of integers, levels that are no range, and more anisotropy
-    /// than the device has; what else the driver refuses.
+    /// - [`Error::Unsupported`] if the device has no views
+    ///   ([`ImageLimits::views`](crate::ImageLimits::views)).
+    /// - [`Error::InvalidArgument`] for a linear filter on integers, an invalid range of levels, or
+    ///   more anisotropy than the device supports.
+    /// - Other errors of the driver.
     pub fn sampled_view(&self, sampling: &Sampling) -> Result<ImageView> {
         let (views, limits) = views(&self.core)?;
         sampling.check(self.description.format, &limits)?;
@@ -121,7 +126,7 @@ impl Image {
         Ok(ImageView::new(view))
     }
 
-    /// Makes a view through which kernels read and write pixels as they are.
+    /// Creates a view through which kernels read and write single pixels without sampling.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if the device has no views.
@@ -158,7 +163,7 @@ impl LevelledImage {
         }
     }
 
-    /// Returns what the first level was made as.
+    /// Returns the description of the first level, as the image was created.
     pub fn description(&self) -> &ImageDescription {
         &self.description
     }
@@ -168,10 +173,10 @@ impl LevelledImage {
         self.levels
     }
 
-    /// Returns a level, from 0 on, as an image of its own, which keeps all levels.
+    /// Returns level `number`, counted from 0, as an image. That image keeps all levels.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if there are not so many.
+    /// [`Error::InvalidArgument`] if there is no such level.
     pub fn level(&self, number: u32) -> Result<Image> {
         if number >= self.levels {
             return Err(Error::invalid(format!(
@@ -186,10 +191,10 @@ impl LevelledImage {
         })
     }
 
-    /// Makes a view through which kernels sample all levels.
+    /// Creates a view through which kernels sample all levels.
     ///
     /// # Errors
-    /// As [`Image::sampled_view`].
+    /// The errors of [`Image::sampled_view`].
     pub fn sampled_view(&self, sampling: &Sampling) -> Result<ImageView> {
         let (views, limits) = views(&self.core)?;
         sampling.check(self.description.format, &limits)?;
@@ -204,7 +209,7 @@ impl LevelledImage {
     }
 }
 
-/// Refuses a number of levels that an image cannot have.
+/// Checks that an image can have this number of levels.
 pub(super) fn check_levels(
     image: &ImageDescription,
     levels: u32,
@@ -231,7 +236,8 @@ pub(super) fn check_levels(
     Ok(())
 }
 
-/// Refuses rows that memory of `len` bytes does not have, or that cannot be viewed. Returns how far they are apart.
+/// Checks that the rows fit into `len` bytes of memory and can be viewed as an image. Returns the
+/// row pitch.
 fn check_rows(
     image: &ImageDescription,
     row_pitch: usize,
@@ -332,7 +338,7 @@ mod tests {
         ] {
             assert!(check(&flat, pitch, len).is_err(), "{pitch}, {len}");
         }
-        // A single row of a rectangle has a pitch for the driver, too.
+        // The driver also requires a valid pitch for an image with a single row.
         let single = image(ImageKind::TwoD, [10, 1, 1]);
         assert_eq!(check(&single, 64, 40).unwrap(), 64);
         assert!(check(&single, 0, 40).is_err() && check(&single, 8192, 40).is_err());

@@ -1,4 +1,4 @@
-//! Kernels: functions of a program that devices run in many threads.
+//! Kernels: functions of a program that a device runs in many threads.
 
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
@@ -9,8 +9,8 @@ use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape,
 use std::fmt;
 use std::sync::Arc;
 
-/// A function of a program that a device runs in many threads. Keeps its program loaded. Cheap to
-/// clone; any thread may use it.
+/// A function of a program that a device runs in many threads. It keeps its program loaded. Cloning
+/// is cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct Kernel {
     core: Arc<ContextCore>,
@@ -32,28 +32,28 @@ impl Kernel {
         &self.name
     }
 
-    /// Returns the kernel's properties: what it needs, and the limits that follow for launches.
+    /// Returns the resources that the kernel needs and the limits of its launches.
     pub fn properties(&self) -> &KernelProperties {
         self.inner.properties()
     }
 
-    /// Returns the number of threads in a block with which most threads run at a time, if each block gets
-    /// `dynamic_shared_memory` bytes of shared memory from its launch.
+    /// Returns the number of threads per block that lets the device run the most threads at a time.
+    /// Each block gets `dynamic_shared_memory` bytes of shared memory from its launch.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver fails.
     pub fn suggested_block(&self, dynamic_shared_memory: usize) -> Result<u32> {
         check_fork()?;
         let limit = self.properties().block_threads;
         self.inner.suggest_block(dynamic_shared_memory, limit)
     }
 
-    /// Returns the number of blocks that the whole device runs at a time: the most that a
-    /// [cooperative](LaunchShape::cooperative) launch can have. The blocks have `threads` threads, and get
-    /// `dynamic_shared_memory` bytes each.
+    /// Returns the number of blocks that the whole device runs at a time. This is the maximum for a
+    /// [cooperative](LaunchShape::cooperative) launch. Each block has `threads` threads and gets
+    /// `dynamic_shared_memory` bytes of shared memory.
     ///
     /// # Errors
-    /// [`Error::Driver`](crate::Error::Driver) if the driver refuses.
+    /// [`Error::Driver`](crate::Error::Driver) if the driver fails.
     pub fn concurrent_blocks(&self, threads: u32, dynamic_shared_memory: usize) -> Result<u32> {
         check_fork()?;
         let units = self.core.device().info().compute_units;
@@ -61,12 +61,14 @@ impl Kernel {
             .concurrent_blocks(threads, dynamic_shared_memory, units)
     }
 
-    /// Returns the driver's own kernel (a `CUfunction` of CUDA, a `ze_kernel_handle_t` of Level Zero, a `cl_kernel` on the host), which lives as long as `self`.
+    /// Returns the driver's own kernel, which lives as long as `self`. It is a `CUfunction` on
+    /// CUDA, a `ze_kernel_handle_t` on Level Zero and a `cl_kernel` on the host.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
 
-    /// Returns a launch that this kernel and its device allow; `None` if it has no blocks.
+    /// Creates a launch, if the kernel and its device allow it. Returns `None` if the shape has no
+    /// blocks.
     pub(crate) fn launch(
         &self,
         shape: LaunchShape,
@@ -113,7 +115,8 @@ impl Kernel {
         }
     }
 
-    /// Refuses shared memory that the device doesn't take as arguments, or not as much.
+    /// Checks that the device accepts shared memory as arguments, and that the kernel can have that
+    /// much.
     fn check_local(&self, arguments: &KernelArguments, limits: &KernelLimits) -> Result<()> {
         let available = self.properties().dynamic_shared_memory;
         match arguments.local_bytes() {
@@ -134,7 +137,7 @@ impl Kernel {
     }
 }
 
-/// Refuses a forked child, where what compiles and runs kernels has lost its threads.
+/// Fails in a forked child, in which the threads that compile and run kernels do not exist.
 pub(crate) fn check_fork() -> Result<()> {
     match process::is_forked() {
         true => Err(Error::forked()),
@@ -143,7 +146,8 @@ pub(crate) fn check_fork() -> Result<()> {
 }
 
 impl KernelArguments {
-    /// Adds the address of a range's start. The range's memory is kept until the kernel is done.
+    /// Adds the address of the start of a range. The kernel's command keeps the memory of the range
+    /// until it is complete.
     pub fn memory(self, range: &MemoryRange) -> Self {
         let mut this = self.address(range.as_ptr().expose_provenance());
         if let Some(memory) = range.keep() {

@@ -1,4 +1,4 @@
-//! Programs: code for a device, and the kernels in it.
+//! Programs: device code and its kernels.
 
 pub(crate) mod kernel;
 
@@ -12,8 +12,8 @@ use std::ffi::CString;
 use std::fmt;
 use std::sync::Arc;
 
-/// A program that is loaded on a device. Cheap to clone; any thread may use it. Its kernels keep it
-/// loaded, and so do commands that use its kernels and variables.
+/// A program that is loaded on a device. Its kernels keep it loaded, and so do commands that use
+/// its kernels or variables. Cloning is cheap, and any thread may use it.
 #[derive(Clone)]
 pub struct Program {
     core: Arc<ContextCore>,
@@ -37,7 +37,7 @@ impl Program {
     }
 
     /// # Safety
-    /// As [`Context::adopt_program`](crate::Context::adopt_program).
+    /// The safety conditions of [`Context::adopt_program`](crate::Context::adopt_program).
     #[allow(unsafe_code)] // The promise is the caller's.
     pub(crate) unsafe fn adopt(
         core: &Arc<ContextCore>,
@@ -53,7 +53,7 @@ impl Program {
     }
 
     /// # Safety
-    /// As [`Context::adopt_kernel`](crate::Context::adopt_kernel).
+    /// The safety conditions of [`Context::adopt_kernel`](crate::Context::adopt_kernel).
     #[allow(unsafe_code)] // The promise is the caller's.
     pub(crate) unsafe fn adopt_kernel(
         core: &Arc<ContextCore>,
@@ -70,20 +70,22 @@ impl Program {
         Ok((program, kernel))
     }
 
-    /// Returns the kernel with a name.
+    /// Returns the kernel called `name`.
     ///
     /// # Errors
-    /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
+    /// - [`Error::NoSymbol`] if the program has no kernel of that name.
+    /// - [`Error::Driver`] if the driver fails.
     pub fn kernel(&self, name: &str) -> Result<Kernel> {
         check_fork()?;
         let inner = Arc::clone(&self.inner).kernel(&symbol(name)?)?;
         Ok(Kernel::new(&self.core, inner, name))
     }
 
-    /// Returns the memory of the global variable with a name. The range keeps the program loaded.
+    /// Returns the memory of the global variable called `name`. The range keeps the program loaded.
     ///
     /// # Errors
-    /// [`Error::NoSymbol`] if there is none of that name; [`Error::Driver`] if the driver refuses.
+    /// - [`Error::NoSymbol`] if the program has no variable of that name.
+    /// - [`Error::Driver`] if the driver fails.
     pub fn variable(&self, name: &str) -> Result<MemoryRange> {
         check_fork()?;
         let (address, len) = self.inner.variable(&symbol(name)?)?;
@@ -97,28 +99,29 @@ impl Program {
         Ok(range.keeping(Arc::new(self.clone())))
     }
 
-    /// Returns the output of the driver's compiler; may be empty.
+    /// Returns the output of the driver's compiler, which may be empty.
     pub fn log(&self) -> &str {
         self.inner.log()
     }
 
-    /// Returns the names of all kernels, if the driver tells them.
+    /// Returns the names of all kernels, if the driver reports them.
     pub fn kernel_names(&self) -> Option<Vec<String>> {
         check_fork().ok()?;
         self.inner.kernel_names()
     }
 
-    /// Returns the program as a [binary image](ProgramImage::binary) that this machine can load again; `None`
-    /// if the driver gives none.
+    /// Returns the program as a [binary image](ProgramImage::binary) that this machine can load
+    /// again; `None` if the driver does not provide one.
     ///
     /// # Errors
-    /// [`Error::Driver`] if the driver refuses.
+    /// [`Error::Driver`] if the driver fails.
     pub fn binary(&self) -> Result<Option<Vec<u8>>> {
         check_fork()?;
         self.inner.binary()
     }
 
-    /// Returns the driver's own program (a `CUmodule` of CUDA, a `ze_module_handle_t` of Level Zero, a `cl_program` on the host), which lives as long as `self`.
+    /// Returns the driver's own program, which lives as long as `self`. It is a `CUmodule` on CUDA,
+    /// a `ze_module_handle_t` on Level Zero and a `cl_program` on the host.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.core.device().info().backend, self.inner.raw())
     }
@@ -131,7 +134,7 @@ fn loader(core: &ContextCore) -> Result<&dyn Programs> {
     })
 }
 
-/// Returns a name as the driver wants it. No symbol has a zero in its name.
+/// Converts a name to a C string. A name that contains a zero byte names no symbol.
 fn symbol(name: &str) -> Result<CString> {
     CString::new(name).map_err(|_| Error::NoSymbol(name.into()))
 }

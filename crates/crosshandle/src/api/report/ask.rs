@@ -1,4 +1,4 @@
-//! Asks the exporters of the socket directories, all at once and with one deadline.
+//! Requests reports from all exporters of the socket directories at once, with one deadline.
 
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crate::error::Error;
@@ -20,34 +20,35 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An exporter that has not answered, or a directory that could not be read.
+/// An exporter that has not sent a report, or a directory that could not be read.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Silent {
     /// The exporter's socket, or the directory.
     pub socket: PathBuf,
-    /// The random number that names the exporter, as 16 hexadecimal digits; empty for a directory.
+    /// The random number that identifies the exporter, as 16 hexadecimal digits. Empty for a
+    /// directory.
     pub exporter: String,
-    /// The process that listens, if the kernel can say it in this PID namespace.
+    /// The process that listens, if it is visible in this PID namespace.
     pub pid: Option<u32>,
-    /// The reason.
+    /// The reason why there is no report.
     pub reason: SilentReason,
 }
 
-/// The reason why an exporter has not answered.
+/// The reason why an exporter has not sent a report.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum SilentReason {
-    /// No process listens: the exporter has ended, and left its socket behind.
+    /// No process listens. The exporter has ended and left its socket behind.
     Dead,
-    /// The process listens and has not answered in time. It may be stopped.
+    /// The process listens but has not replied in time. It may be stopped.
     Late,
-    /// The process belongs to another user, and was not asked.
+    /// The process belongs to another user. No request was sent to it.
     OtherUser {
         /// The user id.
         uid: u32,
     },
-    /// The socket, the answer or the directory cannot be used.
+    /// The socket, the reply or the directory is unusable.
     Failed(Error),
 }
 
@@ -86,12 +87,14 @@ impl std::error::Error for Silent {
     }
 }
 
-/// Asks this user's exporters in `directories` what they share, and returns the answers in the order of
-/// process ids, then the exporters that have not answered within `timeout`. Directories that don't
-/// exist are passed over. Connects to nothing but sockets with the name of an exporter's.
+/// Asks the exporters of this user in `directories` for reports.
 ///
-/// Waits for at most `timeout`, however many exporters there are; those that are stopped delay the
-/// result until then.
+/// Returns the reports in the order of their process ids, followed by the exporters that have not
+/// replied within `timeout`. Directories that do not exist are skipped. Only sockets whose names
+/// are those of exporters are connected to.
+///
+/// The call takes at most `timeout`, regardless of the number of exporters. If an exporter is
+/// stopped, the call takes the whole `timeout`.
 pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
     let deadline = Deadline::after(timeout);
     let mut answers = Vec::new();
@@ -146,7 +149,7 @@ pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<Proce
     answers
 }
 
-/// Returns the sockets of exporters in a directory, no links.
+/// Returns the sockets of exporters in a directory, without symbolic links.
 fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut sockets = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -161,13 +164,14 @@ fn sockets_in(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(sockets)
 }
 
-/// Returns the exporter whose socket has this path.
+/// Returns the number of the exporter whose socket has this path, if it is the path of such a
+/// socket.
 fn exporter_of(socket: &Path) -> Option<u64> {
     let (exporter, is_unnamed) = address::exporter_of(socket.file_name()?.to_str()?)?;
     (!is_unnamed).then_some(exporter)
 }
 
-/// Waits until at least one answer can be read. Returns whether there is time left.
+/// Waits until at least one reply can be read. Returns `false` if the deadline has passed.
 fn await_answer(questions: &[Question], deadline: Deadline) -> bool {
     loop {
         if questions.is_empty() {
@@ -180,14 +184,14 @@ fn await_answer(questions: &[Question], deadline: Deadline) -> bool {
         let timeout = deadline.remaining().and_then(|left| left.try_into().ok());
         match poll(&mut descriptors, timeout.as_ref()) {
             Err(Errno::INTR) => {}
-            // Without polling no answer comes in time.
+            // Without polling, no reply can arrive in time.
             Err(_) | Ok(0) => return false,
             Ok(_) => return true,
         }
     }
 }
 
-/// A question that one exporter was asked.
+/// A request to one exporter that waits for its reply.
 struct Question {
     socket: PathBuf,
     stream: PeerStream,
@@ -195,10 +199,11 @@ struct Question {
 }
 
 impl Question {
-    /// Connects and asks. Does not wait. Fails with the process that listens, if it is known.
+    /// Connects and sends the request without blocking. An error includes the process that listens,
+    /// if it is known.
     fn ask(socket: &Path) -> Result<Self, (Option<u32>, SilentReason)> {
         let failed = |operation| move |errno| SilentReason::Failed(Error::os(operation)(errno));
-        // A stopped process's queue may be full: that is no reason to wait.
+        // Does not block, because the connection queue of a stopped process may stay full.
         let stream = socket::connect(socket, Deadline::now()).map_err(|errno| {
             let reason = match errno {
                 Errno::CONNREFUSED | Errno::NOENT => SilentReason::Dead,
@@ -209,14 +214,14 @@ impl Question {
         })?;
         let peer = socket::peer(&stream)
             .map_err(|errno| (None, failed("asking who the exporter is")(errno)))?;
-        // 0 for a process that cannot be seen in this PID namespace.
+        // The process id is 0 if the process is not visible in this PID namespace.
         let (uid, pid) = (peer.uid, Some(peer.pid).filter(|pid| *pid != 0));
-        // Nothing is taken from other users, descriptors least of all.
+        // Nothing is accepted from other users, especially no descriptors.
         if uid != rustix::process::geteuid().as_raw() {
             return Err((pid, SilentReason::OtherUser { uid }));
         }
         match socket::send(&stream, &Request::Describe.encode(1), &[]) {
-            // It has hung up, but may have said before why.
+            // The exporter has hung up, but may have sent a reply with the reason before.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err((pid, failed("talking to the exporter")(errno))),
         }
@@ -227,10 +232,11 @@ impl Question {
         })
     }
 
-    /// Returns the answer if it is there. Does not wait.
+    /// Returns the reply if it has arrived. Does not block.
     fn answer(&self) -> Option<Result<ProcessReport, Error>> {
         let mut buffer = [0; REPLY_SIZE];
-        // The last words of a process that did not read the question come behind the reset.
+        // If the exporter closed the connection without reading the request, its last reply can be
+        // read only after the reset.
         let mut receive =
             || socket::receive_until(&self.stream, &mut buffer, FEW_DESCRIPTORS, Deadline::now());
         let received: Result<Received<Granted<PeerDescriptor>>, _> = match receive() {
@@ -254,7 +260,7 @@ impl Question {
         })
     }
 
-    /// Checks that a report is the asked exporter's own.
+    /// Checks that a report comes from the exporter that was asked.
     fn check(&self, report: ProcessReport) -> Result<ProcessReport, Error> {
         let named = u64::from_str_radix(&report.exporter, 16).ok();
         if named.is_none() || named != exporter_of(&self.socket) {
@@ -264,10 +270,10 @@ impl Question {
     }
 }
 
-/// Reads a report from the exporter's file.
+/// Reads a report from the file that the exporter sent.
 fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
-    // The seals first: no file but the kernel's own memory has any, and reading another one could take
-    // as long as its owner likes.
+    // Checks the seals first. Only files in the kernel's own memory have seals. Reading any other
+    // file could take as long as its owner likes.
     let wanted = SealFlags::WRITE | SealFlags::SHRINK | SealFlags::GROW;
     if !fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(wanted)) {
         return Err(Error::Protocol("its report is not sealed"));
@@ -279,7 +285,8 @@ fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
     let mut bytes = bytes.ok_or(Error::Protocol("its report is too long"))?;
     let mut read = 0;
     while read < bytes.len() {
-        // Not from the descriptor's own position, which whoever has it too can move.
+        // Does not use the file position of the descriptor, because every process that has the
+        // descriptor can move it.
         match rustix::io::pread(&file, &mut bytes[read..], read as u64) {
             Ok(0) => break,
             Ok(count) => read += count,
@@ -290,7 +297,7 @@ fn read(file: OwnedFd) -> Result<ProcessReport, Error> {
     serde_json::from_slice(&bytes[..read]).map_err(|_| Error::Protocol("its report is no report"))
 }
 
-/// Checks that a message says that a report comes along.
+/// Checks that a reply announces a report.
 fn check(message: &[u8]) -> Result<(), Error> {
     match Reply::decode(message) {
         Ok((Reply::Sent, _)) => Ok(()),
@@ -313,7 +320,7 @@ mod tests {
     use std::os::fd::{AsFd, BorrowedFd};
     use std::time::Instant;
 
-    /// A socket directory of a test, removed when dropped.
+    /// A socket directory of a test. Dropping it removes the directory.
     struct Directory(PathBuf);
 
     impl Directory {
@@ -327,7 +334,7 @@ mod tests {
             self.0.join(format!("{exporter:016x}.sock"))
         }
 
-        /// Asks with a deadline that only those who are silent reach.
+        /// Requests reports. The call takes the whole timeout only if an exporter is silent.
         fn ask(&self, timeout: Duration) -> Vec<Result<ProcessReport, Silent>> {
             exporters(std::slice::from_ref(&self.0), timeout)
         }
@@ -342,7 +349,8 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
     const LATE_AFTER: Duration = Duration::from_millis(200);
 
-    /// Answers one question at `path` with a file, and keeps the connection until the asker hangs up.
+    /// Replies to one request at `path` with a file, and keeps the connection open until the other
+    /// side hangs up.
     fn answer_once(
         path: &Path,
         file: impl FnOnce() -> Option<OwnedFd> + Send + 'static,

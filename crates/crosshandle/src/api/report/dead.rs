@@ -1,4 +1,4 @@
-//! Removal of the sockets of processes that were killed.
+//! Removal of sockets that killed processes have left behind.
 
 use crate::error::Result;
 use crate::ipc::broker;
@@ -10,26 +10,27 @@ use std::path::{Path, PathBuf};
 pub struct DeadSocket {
     /// The path of the socket.
     pub socket: PathBuf,
-    /// The random number that named the process, as 16 hexadecimal digits.
+    /// The random number that identified the exporter, as 16 hexadecimal digits.
     pub exporter: String,
 }
 
-/// Returns this user's sockets in `directory` whose processes have ended, and removes nothing. A
-/// directory that does not exist has none.
+/// Returns the sockets of this user in `directory` whose processes have ended. Removes nothing. The
+/// result is empty if the directory does not exist.
 ///
 /// # Errors
-/// - [`Error::Unsupported`](crate::Error::Unsupported): other machines may use the directory too, and
-///   their sockets look dead from here.
-/// - [`Error::Os`](crate::Error::Os): the directory cannot be read.
+/// - [`Error::Unsupported`](crate::Error::Unsupported) if other machines may use the directory too,
+///   because their sockets look dead from here.
+/// - [`Error::Os`](crate::Error::Os) if the directory cannot be read.
 pub fn dead_sockets(directory: &Path) -> Result<Vec<DeadSocket>> {
     find(directory, false)
 }
 
-/// Removes this user's sockets in `directory` whose processes have ended, and returns them. Living and
-/// stopped processes keep theirs.
+/// Removes the sockets of this user in `directory` whose processes have ended, and returns them.
+/// The sockets of running and stopped processes remain.
 ///
 /// # Errors
-/// As those of [`dead_sockets`]; also [`Error::Os`](crate::Error::Os) if one cannot be removed.
+/// The errors of [`dead_sockets`], and [`Error::Os`](crate::Error::Os) if a socket cannot be
+/// removed.
 pub fn remove_dead(directory: &Path) -> Result<Vec<DeadSocket>> {
     find(directory, true)
 }
@@ -81,7 +82,8 @@ mod tests {
 
     #[test]
     fn directories_of_other_machines_are_left_alone() {
-        // No list of file systems can be tried here, so one that is not in ours stands for them.
+        // The test cannot mount a shared file system, so it uses a file system that the library
+        // does not accept.
         let refused = remove_dead(Path::new("/proc")).expect_err("not ours alone");
         assert!(matches!(refused, Error::Unsupported(_)));
     }

@@ -1,8 +1,9 @@
-//! Who holds what: reports of the processes that export, and removal of what the dead left.
+//! Reports of exporting processes, and removal of the sockets that killed processes left behind.
 //!
-//! Every exporting process of this crate answers on its socket when a process of the same user asks
-//! what it shares. [`exporters`] asks all of them; `crosshandle ps` and `crosshandle top` show the
-//! answers. A report contains no handle and no key: whoever reads one can open nothing with it.
+//! Every process that exports with this crate replies on its socket when a process of the same user
+//! requests a report. The report lists the objects that the process shares. [`exporters`] requests
+//! a report from each of them. `crosshandle ps` and `crosshandle top` show the reports. A report
+//! contains no handle and no key, so its readers cannot open anything with it.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -16,11 +17,13 @@
 //! }
 //! ```
 //!
-//! # What can be relied on
-//! A report is what its exporter says. Names and programs are text that any process that shares with
-//! the exporter may have chosen: remove control characters before they reach a terminal. The numbers of
-//! one report are read one after another while the process runs, so two of them may not fit together.
-//! New fields may come; readers of the JSON should ignore what they don't know.
+//! # Limits of a report
+//! The contents of a report are claims of its exporter. Names of objects and programs may be chosen
+//! by any process that shares with the exporter, so remove control characters before printing them
+//! to a terminal.
+//!
+//! The numbers in a report are read one after another while the process runs, so two of them may be
+//! inconsistent. Later versions may add fields. Readers of the JSON should ignore unknown fields.
 
 mod ask;
 mod dead;

@@ -1,11 +1,10 @@
-//! Constants of count of the reports, and why they have their values.
+//! Limits of the requests for reports.
 
-/// Exporters that are asked at once: each takes a descriptor. Halved: where more are stopped than
-/// this, those behind them are not asked in time. Doubled: more than half of the usual 1,024
-/// descriptors.
+/// Maximum number of exporters that are asked at once. Each takes a descriptor, and processes may
+/// usually have 1,024. If more exporters than this are stopped, those after them are not asked in
+/// time.
 pub(super) const MAX_QUESTIONS: usize = 256;
 
-/// Bytes of the longest report that is read. One of a context with as many objects as are listed has
-/// some hundred kilobytes, so halved or doubled makes no difference; without a limit, an exporter
-/// could fill the memory of who asks.
+/// Maximum length of a report, in bytes. It keeps an exporter from filling the memory of the
+/// reader. A report with as many objects as it can list has some hundred kilobytes.
 pub(super) const MAX_REPORT_BYTES: usize = 64 << 20;

@@ -1,4 +1,4 @@
-//! Handles to what is mapped in a virtual range.
+//! Handles to the memory that is mapped in a virtual range.
 
 use super::VirtualRange;
 use crate::api::core::ContextCore;
@@ -12,32 +12,36 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-/// An export of what was mapped in a part of a [`VirtualRange`]. Dropping it makes its handles stale;
-/// processes that have opened the memory keep it.
+/// An export of the memory that was mapped in a part of a [`VirtualRange`]. Dropping it makes its
+/// handles stale. Processes that have opened the memory keep it.
 ///
-/// It is for the memory that was mapped when it was made. Unmapping that, mapping other memory there, or
-/// dropping the range changes nothing of it. Any thread may use it.
+/// The export refers to the memory that was mapped when the export was made. It does not change if
+/// that memory is unmapped, other memory is mapped there, or the range is dropped. Any thread may
+/// use it.
 pub struct VirtualRangeExport {
     core: Arc<ContextCore>,
     memory: Arc<dyn Shared>,
     /// The number of the segment that importers map.
     number: u32,
-    /// Bytes from the first piece's start to the first exported one.
+    /// The number of bytes between the start of the first piece and the start of the exported
+    /// range.
     offset: usize,
     len: usize,
     exports: ExportCells,
 }
 
 impl VirtualRange {
-    /// Exports what is mapped in a range of bytes, as one piece of memory: another process that opens the
-    /// handle has the same bytes, in the same order and with nothing between them, as one
-    /// [`Memory`](crate::Memory). The importer maps every mapping that the range touches as a whole. The access
-    /// that the mappings have here does not matter.
+    /// Exports the memory that is mapped in a range of bytes as one object. An importer opens it as
+    /// one [`Memory`](crate::Memory) with the same bytes in the same order, without gaps.
+    ///
+    /// The importer always maps whole mappings, even if the range contains only a part of one. The
+    /// access of the mappings in this process does not matter.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a range of which a part has nothing mapped, and for physical
-    /// memory that was itself opened from a handle; [`Error::LimitReached`] for more than 131,072
-    /// mappings; limits of the system.
+    /// - [`Error::InvalidArgument`] if a part of the range is not mapped, and for physical memory
+    ///   that was itself opened from a handle.
+    /// - [`Error::LimitReached`] for more than 131,072 mappings.
+    /// - Errors of the operating system, if one of its limits is reached.
     pub fn export(&self, range: impl RangeBounds<usize>) -> Result<VirtualRangeExport> {
         let range = byte_range::resolve(range, self.len)?;
         if range.is_empty() {
@@ -49,7 +53,7 @@ impl VirtualRange {
         let (mut next, mut pieces) = (range.start, Vec::new());
         for (at, mapping) in mapped.range(start..range.end) {
             let end = at + mapping.len;
-            // The first may begin before the range, and end before it too.
+            // The first mapping may begin before the range, and may also end before it.
             if *at > next || end <= next {
                 break;
             }
@@ -72,7 +76,7 @@ impl VirtualRange {
             )));
         }
         let memory = PiecedMemory(PieceSet::new(pieces)?);
-        // So that this caller learns what the driver refuses, not the importer.
+        // If the driver refuses, this caller gets the error, and not a later importer.
         memory.prepare()?;
         Ok(VirtualRangeExport {
             core: Arc::clone(&self.core),
@@ -91,7 +95,7 @@ impl VirtualRangeExport {
         self.len
     }
 
-    /// Returns whether nothing is exported, which is never so.
+    /// Always returns `false`, because an export is never empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -99,15 +103,15 @@ impl VirtualRangeExport {
     /// Returns a handle to the memory.
     ///
     /// # Errors
-    /// Limits of the system.
+    /// Errors of the operating system, if one of its limits is reached.
     pub fn handle(&self) -> Result<MemoryHandle> {
         self.handle_for(Access::ReadWrite)
     }
 
-    /// Returns a handle with which the memory can be opened for reading only.
+    /// Returns a handle that opens the memory for reading only.
     ///
     /// # Errors
-    /// As [`handle`](Self::handle).
+    /// The errors of [`handle`](Self::handle).
     pub fn handle_read_only(&self) -> Result<MemoryHandle> {
         self.handle_for(Access::ReadOnly)
     }
@@ -140,7 +144,7 @@ impl Drop for VirtualRangeExport {
     fn drop(&mut self) {
         let exporter = self.core.exporter();
         for export in self.exports.all() {
-            // An importer that has opened it keeps the memory by itself.
+            // Importers that have opened the memory keep it themselves.
             exporter.retire(export.record, true, None);
         }
         exporter.reclaim();

@@ -1,4 +1,4 @@
-//! Virtual ranges: addresses without memory, to map physical memory into.
+//! Virtual ranges: reserved addresses into which physical memory is mapped.
 
 mod export;
 mod open;
@@ -18,7 +18,7 @@ use std::fmt;
 use std::ops::{Range, RangeBounds};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Reserved addresses, into which physical memory is mapped. Any thread may use it.
+/// A range of reserved addresses, into which physical memory is mapped. Any thread may use it.
 pub struct VirtualRange {
     range: Box<dyn AddressRange>,
     core: Arc<ContextCore>,
@@ -29,9 +29,9 @@ pub struct VirtualRange {
 
 struct Mapped {
     len: usize,
-    /// The number of calls of `with_bytes` under way, and of memory that was opened here.
+    /// The number of users: calls of `with_bytes` in progress, and memory that was opened here.
     users: usize,
-    /// The access; with `None`, the backend has nothing mapped here.
+    /// The access. `None` means that the backend has mapped nothing here.
     access: Option<Access>,
     memory: PhysicalMemory,
     memory_offset: usize,
@@ -45,7 +45,7 @@ impl Mapped {
     }
 }
 
-/// Refuses more access than memory was opened for.
+/// Checks that the access is not more than the memory was opened for.
 fn check_access(memory: &PhysicalMemory, access: Option<Access>) -> Result<()> {
     if access == Some(Access::ReadWrite) && memory.access() == Access::ReadOnly {
         return Err(Error::ReadOnly);
@@ -65,7 +65,7 @@ impl VirtualRange {
         })
     }
 
-    /// Returns the start.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.range.start().pointer().as_ptr()
     }
@@ -75,21 +75,20 @@ impl VirtualRange {
         self.len
     }
 
-    /// Returns whether the range is empty, which a range never is.
+    /// Always returns `false`, because a range is never empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Maps a part of physical memory (a range of its bytes, `..` for all) to the addresses that
-    /// start at byte `offset` of this range. With `None` as `access` the addresses are taken, but
-    /// touching them is a fault.
+    /// Maps `part` of the bytes of physical memory (`..` for all) at byte `offset` of this range.
+    /// If `access` is `None`, the addresses are taken, but accessing them is a fault.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if something is mapped there already, for parts that are not
-    /// inside, and for offsets and lengths that are no multiples of the granularity;
-    /// [`Error::ReadOnly`] for writable access to memory opened read-only; [`Error::Unsupported`]
-    /// for a part on a device without
-    /// [`partial_mappings`](crate::Capabilities::partial_mappings).
+    /// - [`Error::InvalidArgument`] if the addresses are already mapped, if a part is out of
+    ///   bounds, or if an offset or length is not a multiple of the granularity.
+    /// - [`Error::ReadOnly`] for writable access to memory that was opened read-only.
+    /// - [`Error::Unsupported`] for a part of the memory on a device without
+    ///   [`partial_mappings`](crate::Capabilities::partial_mappings).
     pub fn map(
         &self,
         offset: usize,
@@ -101,7 +100,8 @@ impl VirtualRange {
         self.map_used(offset, memory, part, access.into(), 0)
     }
 
-    /// Maps as [`map`](Self::map) does; `users` keep the mapping from being changed.
+    /// Maps memory as [`map`](Self::map) does, with a number of `users` that prevent changes of the
+    /// mapping.
     fn map_used(
         &self,
         offset: usize,
@@ -159,10 +159,11 @@ impl VirtualRange {
         Ok(())
     }
 
-    /// Unmaps a range of bytes that is one mapping, or several with nothing between them.
+    /// Unmaps a range of bytes that consists of one mapping or of several adjacent mappings.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for any other part: mappings are made and changed as a whole.
+    /// [`Error::InvalidArgument`] for any other range, because mappings are only changed as a
+    /// whole, and for mappings in use.
     pub fn unmap(&self, range: impl RangeBounds<usize>) -> Result<()> {
         let range = byte_range::resolve(range, self.len)?;
         let mut unmapped = Vec::new();
@@ -175,16 +176,17 @@ impl VirtualRange {
             unmapped.extend(mapped.remove(&start));
         }
         drop(mapped);
-        // The memory may be gone with it, which is better done without the lock.
+        // This may free memory, so it happens without the lock.
         drop(unmapped);
         Ok(())
     }
 
-    /// Changes the access to a range of bytes that is one mapping, or several with nothing between them.
-    /// With `None`, touching them is a fault; their memory stays.
+    /// Changes the access to a range of bytes that consists of one mapping or of several adjacent
+    /// mappings. With `None`, accessing the bytes is a fault, but the mapping keeps its memory.
     ///
     /// # Errors
-    /// As [`unmap`](Self::unmap); [`Error::ReadOnly`] for memory opened read-only.
+    /// The errors of [`unmap`](Self::unmap), and [`Error::ReadOnly`] for memory that was opened
+    /// read-only.
     pub fn set_access(
         &self,
         range: impl RangeBounds<usize>,
@@ -217,30 +219,30 @@ impl VirtualRange {
         Ok(())
     }
 
-    /// Returns the access to the byte at `offset`; `None` if touching it is a fault.
+    /// Returns the access to the byte at `offset`; `None` if accessing it is a fault.
     pub fn access(&self, offset: usize) -> Option<Access> {
         Self::at(&self.mapped(), offset)?.access
     }
 
-    /// Returns whether something is mapped at `offset`.
+    /// Returns whether the byte at `offset` belongs to a mapping.
     pub fn is_mapped(&self, offset: usize) -> bool {
         Self::at(&self.mapped(), offset).is_some()
     }
 
-    /// Unmaps the mapping at an offset, whose only user does so.
+    /// Unmaps the mapping at an offset. The caller is its only user.
     fn unmap_used(&self, offset: usize) {
         let mut mapped = self.mapped();
         let Some(mut mapping) = mapped.remove(&offset) else {
             return;
         };
         if mapping.access.is_some() && self.range.unmap(offset, mapping.len).is_err() {
-            // It goes with the range.
+            // The mapping stays until the range is dropped.
             mapping.users = 0;
             mapped.insert(offset, mapping);
             return;
         }
         drop(mapped);
-        // The memory may be gone with it, which is better done without the lock.
+        // This may free memory, so it happens without the lock.
         drop(mapping);
     }
 
@@ -249,15 +251,15 @@ impl VirtualRange {
         (offset - start < mapping.len).then_some(mapping)
     }
 
-    /// Returns a range of mapped bytes, for a command. The caller keeps them mapped until the command is
-    /// done.
+    /// Returns a range of mapped bytes for a command. The caller keeps the bytes mapped until the
+    /// command is complete.
     ///
     /// # Safety
-    /// Until every command that uses the result is done, the range must not be unmapped or
-    /// dropped, and its access must not be reduced.
+    /// The range must not be unmapped or dropped, and its access must not be reduced, until every
+    /// command that uses the result is complete.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the bytes don't lie in one mapping.
+    /// [`Error::InvalidArgument`] if the bytes are not inside one mapping.
     #[allow(unsafe_code)] // The promise is the caller's; nothing here relies on it.
     pub unsafe fn range(&self, range: impl RangeBounds<usize>) -> Result<MemoryRange> {
         let range = byte_range::resolve(range, self.len)?;
@@ -267,11 +269,12 @@ impl VirtualRange {
         Ok(MemoryRange::new(start, len, access, is_on_host))
     }
 
-    /// Calls `f` with a range of mapped bytes, which stay mapped meanwhile: unmapping them or changing their
-    /// access is refused until `f` returns.
+    /// Calls `f` with a range of mapped bytes. Until `f` returns, calls that unmap the bytes or
+    /// change their access fail.
     ///
     /// # Errors
-    /// As [`range`](Self::range); [`Error::Unsupported`] if the host cannot access the bytes.
+    /// The errors of [`range`](Self::range), and [`Error::Unsupported`] if the host cannot access
+    /// the bytes.
     pub fn with_bytes<R>(
         &self,
         range: impl RangeBounds<usize>,
@@ -287,7 +290,7 @@ impl VirtualRange {
         Ok(f(bytes))
     }
 
-    /// Keeps the mapping that contains a range from being changed, until a [`Use`] is dropped.
+    /// Prevents changes of the mapping that contains a range, until a [`Use`] is dropped.
     fn use_mapping(&self, range: &Range<usize>) -> Result<(usize, Access)> {
         let mut mapped = self.mapped();
         let (start, mapping) = Self::inside(&mut mapped, range)?;
@@ -313,7 +316,7 @@ impl VirtualRange {
             })
     }
 
-    /// Returns the offsets of the mappings that a range consists of, if they may be changed.
+    /// Returns the offsets of the mappings that make up a range. Fails if one of them is in use.
     fn within(&self, mapped: &BTreeMap<usize, Mapped>, range: Range<usize>) -> Result<Vec<usize>> {
         let mut places = Vec::new();
         let mut next = range.start;
@@ -344,7 +347,7 @@ impl VirtualRange {
     }
 }
 
-/// A call of `with_bytes` under way.
+/// A call of `with_bytes` in progress.
 struct Use<'a> {
     range: &'a VirtualRange,
     start: usize,

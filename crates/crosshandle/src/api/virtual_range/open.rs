@@ -1,4 +1,4 @@
-//! Memory of other processes at addresses that this process has chosen.
+//! Opens memory of other processes at addresses that this process has chosen.
 
 use super::VirtualRange;
 use crate::api::core::Imported;
@@ -14,23 +14,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl VirtualRange {
-    /// Opens memory that a process has exported, as [`Context::open_memory`](crate::Context::open_memory) does,
-    /// and maps it at the start of this range. When the result and what uses it is gone, nothing is mapped there
-    /// any more, and the addresses stay reserved: memory can come and go at one address.
+    /// Opens memory as [`Context::open_memory`](crate::Context::open_memory) does, and maps it at
+    /// the start of this range.
+    ///
+    /// The memory is unmapped when the result and everything that uses it is dropped. The addresses
+    /// stay reserved, so other memory can be opened at the same address later.
+    ///
+    /// The whole segment of the memory is mapped. It is up to 2 MiB longer than the memory.
     ///
     /// # Errors
-    /// As [`Context::open_memory`](crate::Context::open_memory); [`Error::InvalidArgument`] if something is mapped
-    /// there, or the range is too short: what is mapped is all of the memory's segment, which has the memory's
-    /// length rounded up to at most 2 MiB more; [`Error::Unsupported`] for memory that shares its segment, and for
-    /// memory of pieces.
+    /// - The errors of [`Context::open_memory`](crate::Context::open_memory).
+    /// - [`Error::InvalidArgument`] if the addresses are already mapped, or if the range is shorter
+    ///   than the segment.
+    /// - [`Error::Unsupported`] for memory that shares its segment, and for memory that consists of
+    ///   pieces.
     pub fn open_memory(self: &Arc<Self>, handle: &MemoryHandle, access: Access) -> Result<Memory> {
         self.open_by(handle, access, &self.core.deadline())
     }
 
-    /// Opens memory as [`open_memory`](Self::open_memory) does, and waits for other processes for at most `timeout`.
+    /// Opens memory as [`open_memory`](Self::open_memory) does, and waits for other processes for
+    /// at most `timeout`.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory); [`Error::TimedOut`].
+    /// The errors of [`open_memory`](Self::open_memory), and [`Error::TimedOut`].
     pub fn open_memory_timeout(
         self: &Arc<Self>,
         handle: &MemoryHandle,
@@ -75,7 +81,7 @@ impl VirtualRange {
     }
 }
 
-/// A mapping at the start of a range, which is unmapped on drop.
+/// A mapping at the start of a range. Dropping it unmaps the memory.
 struct PlacedSegment {
     range: Arc<VirtualRange>,
     len: usize,
@@ -109,7 +115,7 @@ impl Segment for PlacedSegment {
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // An exporter's memory, in its pages.
+        // The exporter has already allocated the pages.
     }
 
     fn release_finished(&self) {

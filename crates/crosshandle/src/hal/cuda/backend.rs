@@ -120,7 +120,8 @@ impl BackendContext for CudaContext {
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => 64 << 20,
-            // Such a segment is pinned as a whole, which takes time and commits its memory at once.
+            // A segment of host memory is pinned as a whole, which takes time and commits its
+            // memory at once.
             MemoryKind::Host | MemoryKind::Shared => 16 << 20,
         }
     }

@@ -100,7 +100,7 @@ impl NativeContext for CudaContext {
         let driver = gpu.driver();
         // SAFETY: promised by the caller.
         let stream = unsafe { StreamHandle::from_raw(stream) };
-        // SAFETY: as above.
+        // SAFETY: promised by the caller.
         let event = unsafe { EventHandle::from_raw(event) };
         let _current = gpu.enter()?;
         // SAFETY: promised by the caller. The driver keeps the event until the stream has waited

@@ -82,7 +82,7 @@ pub(super) const GRAPH_UPLOAD_WAIT: Duration = Duration::from_millis(100);
 // Deferred driver calls.
 
 /// Estimate of the device memory that a node of a graph uses, in bytes, because the driver does not
-/// report it. It is used as [`PROGRAM_BYTES`] is.
+/// report it. It only counts towards [`QUIET_MAX_BYTES`].
 pub(super) const GRAPH_NODE_BYTES: usize = 1 << 10;
 
 /// Memory, in bytes, that may wait to be unregistered before streams that would wait are held back
@@ -108,8 +108,8 @@ pub(super) const DEFERRED_SLEEP_LONGEST: Duration = Duration::from_millis(50);
 /// shorter time treats more slow calls as stuck, and then the driver may delay copies. A longer
 /// time holds streams back longer if such a call waits for them.
 pub(super) const CALL_STUCK_AFTER: Duration = Duration::from_secs(1);
-/// Memory, in bytes, for which a call may take a millisecond more, because pages are released one
-/// by one. Measured: 0.2 to 13 ms for 2 MiB.
+/// Bytes for each additional millisecond that a call may take, because pages are released one by
+/// one. Measured: 0.2 to 13 ms for 2 MiB.
 pub(super) const RELEASED_BYTES_PER_MS: usize = 2 << 20;
 /// Maximum time that the end of a context, or of a queue in it, waits for this library's threads
 /// inside it. After this time, a slow call may still be running when the program ends its context.
@@ -140,17 +140,19 @@ pub(super) const WORDS_RESERVED: usize = 16;
 
 // The clocks of host and device.
 
-/// Time, in nanoseconds, for which a moment that both clocks know is used. The driver reports times
-/// since that moment as 32-bit floats, which after 4 s are accurate to a quarter of a microsecond.
+/// Time, in nanoseconds, for which a base is used. A base is a moment whose time is known on both
+/// clocks. The driver reports times since the base as 32-bit floats, which after 4 s are accurate
+/// to a quarter of a microsecond.
 pub(super) const CLOCK_LIFETIME_NS: u64 = 4_000_000_000;
-/// Number of attempts to find such a moment. The fastest attempt is the most accurate.
+/// Number of attempts to find a new base. The fastest attempt is the most accurate.
 pub(super) const CLOCK_TRIES: usize = 3;
-/// Maximum time of an attempt, in nanoseconds, before a command is submitted and while its times
-/// are read. A slower attempt is queued behind other streams, which may wait indefinitely.
+/// Maximum time of an attempt to find a base, in nanoseconds, before a command is submitted and
+/// while its times are read. A slower attempt is queued behind other streams, which may wait
+/// indefinitely.
 pub(super) const CLOCK_TRY_SUBMIT_NS: u64 = 5_000_000;
 pub(super) const CLOCK_TRY_READ_NS: u64 = 100_000_000;
-/// Time after a failed attempt, in nanoseconds, in which no command makes another attempt. Commands
-/// submitted in this time get their times late.
+/// Time after a failed attempt to find a base, in nanoseconds, in which no command makes another
+/// attempt. Commands submitted in this time get their times late.
 pub(super) const CLOCK_PAUSE_NS: u64 = 100_000_000;
 
 // The driver's own calls.

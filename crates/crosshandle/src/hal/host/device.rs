@@ -1,4 +1,4 @@
-//! The host device: there is always exactly one, which may be divided.
+//! The host device. There is exactly one, which can be divided into parts.
 
 use super::info;
 use super::memory::{HostRange, HostSegment, PhysicalFile};
@@ -18,7 +18,7 @@ use crate::types::{
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// The backend of the host's memory and threads.
+/// The backend for the host's memory and threads.
 pub(crate) struct HostBackend;
 
 impl Backend for HostBackend {
@@ -38,8 +38,7 @@ impl Backend for HostBackend {
     }
 }
 
-/// The host, or a part of it. A part has the same memory, and some of the compute units for
-/// kernels.
+/// The host, or a part of it. A part has the same memory, but only some of the compute units.
 struct HostDevice {
     info: Cow<'static, DeviceInfo>,
     units: Units,

@@ -15,7 +15,7 @@ pub(super) fn host() -> &'static DeviceInfo {
     &HOST
 }
 
-/// Returns the bytes of memory that can be allocated without swapping.
+/// Returns the amount of memory that can be allocated without swapping, in bytes.
 pub(super) fn free_memory() -> Option<u64> {
     let available = kibibytes("MemAvailable")?;
     Some(match (control_group("max"), control_group("current")) {
@@ -66,7 +66,8 @@ fn describe() -> DeviceInfo {
             native_graphs: false,
             unified_memory: true,
             system_memory: true,
-            // Drivers of memory controllers are there where these correct errors.
+            // The system loads a driver for the memory controller if the controller corrects
+            // errors.
             error_correction: Path::new("/sys/devices/system/edac/mc/mc0").exists(),
             half_precision: features.half_precision,
             double_precision: true,
@@ -76,8 +77,8 @@ fn describe() -> DeviceInfo {
     }
 }
 
-/// The abilities of the processor's instructions, as far as the system saves the registers for
-/// them.
+/// The processor features that kernels can use. A feature is absent if the system does not save its
+/// registers.
 struct Features {
     vector_width: Option<u32>,
     half_precision: bool,
@@ -119,19 +120,20 @@ impl Features {
     }
 }
 
-/// Returns the PCI vendor number of a maker, by its name in `/proc/cpuinfo`.
+/// Returns the PCI vendor number of a processor's manufacturer, by its name in `/proc/cpuinfo`.
 fn pci_vendor(name: &str) -> Option<u32> {
     match name {
         "GenuineIntel" => Some(0x8086),
         "AuthenticAMD" => Some(0x1022),
         "HygonGenuine" => Some(0x1d94),
-        // Arm's number as an implementer.
+        // Arm's implementer code.
         "0x41" => Some(0x13b5),
         _ => None,
     }
 }
 
-/// Returns the clock rate in MHz: the highest one where the system changes it, else the present one.
+/// Returns the clock rate in MHz. It is the highest rate if the system can change the rate, and
+/// otherwise the current one.
 fn clock_rate(processor: &str) -> Option<u32> {
     let highest = number_in("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq");
     if let Some(kilohertz) = highest {
@@ -141,8 +143,8 @@ fn clock_rate(processor: &str) -> Option<u32> {
     constant.and_then(|rate| known(rate as u32))
 }
 
-/// Returns the size of the cache farthest from the first processor and of one of its lines, in
-/// bytes.
+/// Returns the size of the first processor's last-level cache, and the size of a cache line. Both
+/// are in bytes.
 fn largest_cache() -> Option<(u64, u32)> {
     let caches = fs::read_dir("/sys/devices/system/cpu/cpu0/cache");
     let caches = caches.into_iter().flatten().flatten();
@@ -158,25 +160,26 @@ fn largest_cache() -> Option<(u64, u32)> {
         .map(|(_, size, line)| (size, line))
 }
 
-/// Returns the machine's memory, or the part that this process's control group may use, in bytes.
+/// Returns the memory of the machine in bytes, limited to what this process's control group may
+/// use.
 fn total_memory() -> u64 {
     let all = kibibytes("MemTotal").unwrap_or(0);
     control_group("max").map_or(all, |limit| limit.min(all))
 }
 
-/// Returns a value of `/proc/meminfo`, in bytes.
+/// Returns a value from `/proc/meminfo`, in bytes.
 fn kibibytes(name: &str) -> Option<u64> {
     let lines = fs::read_to_string("/proc/meminfo").ok()?;
     Some(leading_number(value_in(&lines, name)?)? * 1024)
 }
 
-/// Returns a value, in bytes, of the control group that a container shows its processes as the topmost
-/// one; `None` where nothing is limited.
+/// Returns a memory value of the root control group, in bytes. In a container, this is the group of
+/// its processes. Returns `None` if no limit is set.
 fn control_group(name: &str) -> Option<u64> {
     number_in(format!("/sys/fs/cgroup/memory.{name}"))
 }
 
-/// Returns the number that a file starts with.
+/// Returns the number at the start of a file.
 fn number_in(path: impl AsRef<Path>) -> Option<u64> {
     leading_number(fs::read_to_string(path).ok()?.trim())
 }
@@ -186,7 +189,7 @@ fn leading_number(text: &str) -> Option<u64> {
     text[..digits].parse().ok()
 }
 
-/// Returns the value of the first line `name : value`.
+/// Returns the value of the first line that has the form `name : value`.
 fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
     lines.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -194,7 +197,7 @@ fn value_in<'a>(lines: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// Returns the host's identity: the same in every process until the system is started again.
+/// Returns the host's identity, which all processes share until the system restarts.
 pub(super) fn uuid() -> DeviceUuid {
     let mut uuid = [0; 16];
     uuid[..8].copy_from_slice(UUID_START);
@@ -202,10 +205,11 @@ pub(super) fn uuid() -> DeviceUuid {
     DeviceUuid::from_bytes(uuid)
 }
 
-/// What the host's identity starts with; the number of the running system follows.
+/// The start of the host's identity. The number of the running system follows it.
 const UUID_START: &[u8; 8] = b"xh-host\0";
 
-/// Returns whether a device is this host, as far as both sides know theirs.
+/// Returns whether a device is this host. If one of the numbers is unknown, the host is assumed to
+/// be the same.
 pub(super) fn is_host(device: DeviceUuid) -> bool {
     let bytes = device.as_bytes();
     match bytes.split_first_chunk() {

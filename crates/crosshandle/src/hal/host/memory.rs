@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-/// A sealed memfd that this process made, with descriptors for both kinds of access.
+/// A sealed memfd that this process created, with descriptors for both kinds of access.
 struct File {
     writable: Arc<OwnedFd>,
     read_only: OnceLock<Arc<OwnedFd>>,
@@ -40,7 +40,7 @@ impl File {
         Ok(Arc::clone(self.read_only.get_or_init(|| file)))
     }
 
-    /// Returns a descriptor as [`descriptor`](Self::descriptor) does, but keeps none that it makes.
+    /// Returns a descriptor like [`descriptor`](Self::descriptor), but does not keep a new one.
     fn lend(&self, access: Access) -> Result<Arc<OwnedFd>> {
         match (access, self.read_only.get()) {
             (Access::ReadWrite, _) => Ok(Arc::clone(&self.writable)),
@@ -53,7 +53,7 @@ impl File {
     }
 }
 
-/// Explains why there is no read-only descriptor of a file.
+/// Returns the error for a file that cannot be reopened read-only.
 fn no_read_only(errno: Errno) -> Error {
     match errno {
         Errno::NOENT | Errno::NOTDIR | Errno::ACCESS | Errno::PERM => Error::Unsupported(format!(
@@ -69,14 +69,15 @@ fn no_read_only(errno: Errno) -> Error {
 pub(crate) struct HostSegment {
     mapping: Mapping,
     access: Access,
-    /// The file, in the process that made it. Importers need no descriptor once the memory is mapped.
+    /// The file, if this process created it. Importers need no descriptor after they have mapped
+    /// the memory.
     file: Option<File>,
 }
 
 impl HostSegment {
     pub(crate) fn create(len: usize) -> Result<Self> {
         let file = File::create("crosshandle-memory", len)?;
-        // Aligned to the largest power of two that divides its length, as the contract says.
+        // The contract requires alignment to the largest power of two that divides the length.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         let mapping = map(&file.writable, len, align, Access::ReadWrite)?;
@@ -89,7 +90,7 @@ impl HostSegment {
 
     pub(crate) fn import(file: &OwnedFd, len: usize, access: Access) -> Result<Self> {
         check(file, len)?;
-        // For huge pages; an importer was promised no other alignment.
+        // Aligned for huge pages. The contract promises no other alignment to importers.
         let align = if len >= HUGE_PAGE {
             HUGE_PAGE
         } else {
@@ -103,7 +104,8 @@ impl HostSegment {
     }
 }
 
-/// Refuses a file that a peer could shrink, which would make touching its memory fatal.
+/// Returns an error for a file that a peer could shrink. Access to memory beyond the end of a file
+/// ends the process.
 fn check(file: &OwnedFd, len: usize) -> Result<()> {
     let (actual, sealed) = memfd::check(file).map_err(Error::os("looking at imported memory"))?;
     if actual != len as u64 {
@@ -144,14 +146,15 @@ impl Segment for HostSegment {
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
         let writable = self.access == Access::ReadWrite;
-        // SAFETY: the mapping lives as long as `self`, and is accessed as shared memory alone.
+        // SAFETY: the mapping lives as long as `self`, and all code accesses it only as shared
+        // memory.
         Some(unsafe { SharedBytes::new(self.mapping.start(), self.mapping.len(), writable) })
     }
 
     fn populate(&self, offset: usize, len: usize) {
-        // Only whole huge pages; the rest comes with the first touch.
+        // Only whole huge pages are requested. The system provides the other pages on first access.
         let len = len - len % HUGE_PAGE;
-        // Where it is scarce, as little is taken as is touched.
+        // If memory is scarce, only pages that are accessed are allocated.
         if len >= CHECKED_POPULATE_BYTES
             && cgroup::memory_limit().is_some_and(|limit| limit.headroom < len as u64)
         {
@@ -178,19 +181,20 @@ impl Segment for HostSegment {
         let end = (offset + len).next_multiple_of(page_size()).min(self.len());
         let len = end - start;
         let failed = Error::memory("taking all pages", len);
-        // The kernel would rather end processes of the group than say that there is none left.
+        // If the group's memory is exhausted, the kernel would kill processes of the group instead
+        // of returning an error.
         let limit = cgroup::memory_limit();
         let refuse = |limit: &MemoryLimit| Err(Error::beyond_limit(len, limit.to_string()));
         if let Some(limit) = limit.as_ref().filter(|limit| limit.limit < len as u64) {
             return refuse(limit);
         }
-        // Without the call, all of them count.
+        // If the system cannot report the missing pages, all pages are assumed to be missing.
         let missing = self.mapping.missing(start, len).unwrap_or(len);
         if let Some(limit) = limit.filter(|limit| limit.headroom < missing as u64) {
             return refuse(&limit);
         }
         match (self.mapping.populate(start, len), &self.file) {
-            // Linux before 5.14.
+            // Linux before 5.14 lacks this request.
             (Err(Errno::INVAL), Some(file)) => {
                 memfd::make_present(file.writable.as_fd(), start as u64, len as u64).map_err(failed)
             }
@@ -199,7 +203,7 @@ impl Segment for HostSegment {
     }
 }
 
-/// Physical memory: a file that is mapped nowhere yet.
+/// Physical memory, which is a file without a mapping of its own.
 pub(super) struct PhysicalFile {
     file: File,
     len: usize,
@@ -239,7 +243,7 @@ impl Shared for PhysicalFile {
     }
 }
 
-/// Reserved addresses.
+/// A reserved address range.
 pub(super) struct HostRange(Mapping);
 
 impl HostRange {
@@ -257,8 +261,8 @@ impl AddressRange for HostRange {
 
     fn host_bytes(&self, access: Access) -> Option<SharedBytes<'_>> {
         let writable = access == Access::ReadWrite;
-        // SAFETY: the reservation lives as long as `self`; by contract callers touch only what is mapped
-        // in it.
+        // SAFETY: the reservation lives as long as `self`. By contract, callers access only mapped
+        // parts.
         Some(unsafe { SharedBytes::new(self.0.start(), self.0.len(), writable) })
     }
 

@@ -1,4 +1,4 @@
-//! The host as a device: memfd memory, and queues that are threads.
+//! The host as a device, with memory in memfd files and queues that are threads.
 
 mod device;
 mod info;

@@ -1,4 +1,4 @@
-//! The GPUs, and contexts on them.
+//! The Level Zero backend, and the contexts on its GPUs.
 
 use super::driver::{Driver, DriverContext};
 use super::event::LevelZeroEvents;
@@ -16,7 +16,7 @@ use crate::ipc::{DriverEvents, Import, Shared};
 use crate::types::{Access, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, QueueOrder};
 use std::sync::Arc;
 
-/// The devices of all Level Zero drivers.
+/// The backend for the devices of all Level Zero drivers.
 pub(crate) struct LevelZeroBackend;
 
 impl Backend for LevelZeroBackend {
@@ -52,7 +52,7 @@ impl BackendDevice for Gpu {
     }
 
     fn free_memory(&self) -> Option<u64> {
-        // Only the management interface (sysman) knows.
+        // Only the management interface (Sysman) reports free memory.
         None
     }
 
@@ -78,7 +78,7 @@ impl BackendDevice for Gpu {
     }
 }
 
-/// A context: it allocates, maps and queues on one GPU.
+/// A context on one GPU, which allocates memory, maps it and creates queues.
 pub(super) struct LevelZeroContext {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
@@ -114,7 +114,7 @@ impl LevelZeroContext {
         &self.context
     }
 
-    /// Makes the state that a new queue's lists share.
+    /// Creates the state that the lists of a new queue share.
     pub(super) fn queue_common(&self) -> Arc<QueueCommon> {
         QueueCommon::new(&self.gpu, &self.context, &self.drain)
     }
@@ -134,16 +134,17 @@ impl BackendContext for LevelZeroContext {
     }
 
     fn reuses_shared_memory(&self) -> bool {
-        // Intel's driver keeps freed memory, up to 256 MiB a piece, for some seconds. In the program's
-        // own context nothing can be kept for that long: the program may destroy that when all objects
-        // of this library are gone.
+        // Intel's driver keeps freed memory for some seconds, in pieces of up to 256 MiB. In a
+        // context of the program, this library cannot delay the release of memory for that long.
+        // The program may destroy its context as soon as all objects of this library are gone.
         self.context.is_ours()
     }
 
     fn shared_segment(&self, kind: MemoryKind) -> usize {
         match kind {
             MemoryKind::Device => DEVICE_SEGMENT_BYTES,
-            // Pinned as a whole, which takes time and memory at once.
+            // A host segment is pinned as a whole when it is allocated, which takes time and
+            // memory.
             MemoryKind::Host | MemoryKind::Shared => HOST_SEGMENT_BYTES,
         }
     }

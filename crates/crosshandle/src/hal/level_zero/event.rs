@@ -1,5 +1,6 @@
-//! Native mirrors: counter-based events of the driver beside events of this library. Lists signal
-//! and wait for them on the device, in this process and in others.
+//! Native mirrors, which are counter-based events of the driver. Each mirror follows one event of
+//! this library. Lists signal mirrors and wait for them on the device, in this process and in
+//! others.
 
 use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
 use super::gpu::Gpu;
@@ -13,7 +14,8 @@ use std::os::fd::OwnedFd;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
-/// Creates and opens the driver's events in one context.
+/// A factory of native mirrors in one context. It creates events of the driver, and opens those of
+/// other processes.
 pub(super) struct LevelZeroEvents {
     pub(super) gpu: Arc<Gpu>,
     pub(super) context: Arc<DriverContext>,
@@ -32,18 +34,20 @@ impl DriverEvents for LevelZeroEvents {
     fn open(&self, import: Import) -> Result<DriverEvent> {
         let driver = self.context.driver;
         let handle = ipc_handle::decode(driver, Subject::Event, &import.note)?;
-        // The exporter has checked too, but the two processes may have different permissions.
+        // The exporter has made this check too, but the two processes may have different
+        // permissions.
         CreatedEvent::check_live(&self.context, self.gpu.handle())?;
         let open = |bytes| OpenedEvent::open(&self.context, bytes).ok_or_else(missing)?;
-        // For events, drivers that fetch the descriptor don't see that a number was put in place.
+        // For events, a driver that fetches descriptors does not notice an inserted number, so it
+        // gets the handle unchanged.
         let event = if let Some(pid) = handle.fetched_from {
             check_fetch(pid, &handle, &import.file)?;
             open(handle.bytes)?
         } else {
             handle.open_with(&import.file, driver, open)?
         };
-        // Where drivers fetch descriptors, those of waiters would fetch one from this process, and
-        // end the waiter's process where they may not.
+        // If this process signalled the event, the drivers of waiters would fetch a descriptor from
+        // this process. A driver that is not permitted to do so ends the waiter's process.
         let may_signal = handle.fetched_from.is_none_or(|pid| pid == process::pid());
         let handle = event.handle();
         Ok(self.named(LevelZeroEvent::Opened(event), handle, may_signal))
@@ -61,13 +65,14 @@ impl LevelZeroEvents {
     }
 }
 
-/// Returns the address that stands for a context.
+/// Returns the address that identifies a context.
 fn address_of(context: &Arc<DriverContext>) -> usize {
     Arc::as_ptr(context).addr()
 }
 
-/// Checks that the descriptor that the driver would fetch is the one that was sent. The driver takes
-/// what it finds: in another PID namespace, some descriptor of some process.
+/// Checks that the driver would fetch the same descriptor that the broker sent. The driver accepts
+/// any descriptor that it finds. In another PID namespace, that may be an unrelated descriptor of
+/// an unrelated process.
 fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> {
     if descriptor::can_fetch(pid, handle.descriptor(), file) {
         return Ok(());
@@ -77,19 +82,19 @@ fn check_fetch(pid: u32, handle: &ReceivedHandle, file: &OwnedFd) -> Result<()> 
     )))
 }
 
-/// A driver's event, by the way that it ends.
+/// An event of the driver. The variant decides how the event is released.
 enum LevelZeroEvent {
     Created {
         event: CreatedEvent,
-        /// The handle for other processes, made when one first asks for the event.
+        /// The handle for other processes, which is created on the first request for the event.
         exported: OnceLock<Exported>,
     },
     #[expect(dead_code, reason = "closes the event when dropped")]
     Opened(OpenedEvent),
 }
 
-/// Returns the mirror of an event, for a list of this context to signal, if there is one or it can be
-/// created without asking another process.
+/// Returns the mirror that a list of `context` may signal. Creates the mirror if that is possible
+/// without a request to another process.
 #[inline]
 pub(super) fn mirror_to_signal(
     event: &EventCore,
@@ -99,7 +104,7 @@ pub(super) fn mirror_to_signal(
     handle_of(found, context)
 }
 
-/// Returns the mirror of an event, for a list of this context to wait for.
+/// Returns the mirror of an event that a list of `context` can wait for.
 #[inline]
 pub(super) fn mirror_to_wait_for(
     event: &EventCore,
@@ -108,7 +113,7 @@ pub(super) fn mirror_to_wait_for(
     handle_of(event.mirror()?, context)
 }
 
-/// Returns the driver's handle of a mirror, if it belongs to this context.
+/// Returns the driver's handle of a mirror if the mirror belongs to `context`.
 #[inline]
 fn handle_of(event: &DriverEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
     (event.owner == address_of(context))

@@ -8,7 +8,7 @@ use crate::types::{DeviceInfo, ImageLimits, KernelLimits};
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
 use std::sync::{Arc, OnceLock};
 
-/// Returns all GPUs. Looks for them with the first call.
+/// Returns all GPUs. The first call looks for them.
 pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
     static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
     let gpus = GPUS.get_or_init(|| {
@@ -30,11 +30,11 @@ pub(super) struct Gpu {
     handle: DeviceHandle,
     info: DeviceInfo,
     details: Details,
-    /// The limits of kernels, or why there are none, once that was asked for.
+    /// The limits of kernels, or the reason why the device has none. Filled on the first request.
     kernels: OnceLock<std::result::Result<KernelLimits, String>>,
-    /// The limits of images, or why there are none, once that was asked for.
+    /// The limits of images, or the reason why the device has none. Filled on the first request.
     images: OnceLock<std::result::Result<ImageLimits, String>>,
-    /// Other devices whose memory this one can map, once that was asked for.
+    /// The other devices whose memory this device can map. Filled on the first request.
     peers: OnceLock<Vec<DeviceUuid>>,
 }
 
@@ -60,7 +60,7 @@ impl Gpu {
         self.driver
     }
 
-    /// Returns this GPU as the list of all GPUs has it.
+    /// Returns the shared reference to this GPU from the list of all GPUs.
     pub(super) fn shared(&self) -> Result<Arc<Self>> {
         let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
         let gpu = gpu.ok_or_else(|| Error::invalid("this device is none of the driver's"))?;
@@ -71,47 +71,50 @@ impl Gpu {
         &self.info
     }
 
-    /// Returns the limits of kernels, or why there are none. Asks the driver with the first call.
+    /// Returns the limits of kernels, or the reason why the device has none. The first call queries
+    /// the driver.
     pub(super) fn kernels(&self) -> std::result::Result<&KernelLimits, &str> {
         let describe = || info::kernels::describe(self.driver, self.handle, &self.details);
         let kernels = self.kernels.get_or_init(describe).as_ref();
         kernels.map_err(|reason| &**reason)
     }
 
-    /// Returns the limits of images, or why there are none. Asks the driver with the first call.
+    /// Returns the limits of images, or the reason why the device has none. The first call queries
+    /// the driver.
     pub(super) fn images(&self) -> std::result::Result<&ImageLimits, &str> {
         let describe = || info::images::describe(self.driver, self.handle);
         let images = self.images.get_or_init(describe).as_ref();
         images.map_err(|reason| &**reason)
     }
 
-    /// Returns the group of queues that lists are created on.
+    /// Returns the ordinal of the queue group on which lists are created.
     pub(super) fn group(&self) -> u32 {
         self.details.group
     }
 
-    /// Returns the longest pattern of a fill, in bytes.
+    /// Returns the maximum length of a fill pattern, in bytes.
     pub(super) fn max_pattern(&self) -> usize {
         self.details.max_pattern
     }
 
-    /// Returns the type of descriptor that allocated memory is exported as, if it can be.
+    /// Returns the type of descriptor that allocated memory can be exported as, if any.
     pub(super) fn exportable_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.exportable_memory
     }
 
-    /// Returns the type of descriptor that physical memory is exported and imported as, if it can be.
+    /// Returns the type of descriptor that physical memory can be exported and imported as, if any.
     pub(super) fn external_memory(&self) -> Option<ze_external_memory_type_flags_t> {
         self.details.external_memory
     }
 
-    /// Returns whether this device can map the memory of another one.
+    /// Returns whether this device can map the memory of `device`.
     pub(super) fn reaches(&self, device: DeviceUuid) -> bool {
         let peers = || self.peers.get_or_init(|| self.find_peers());
         device == self.info.uuid || peers().contains(&device)
     }
 
-    /// Asks the driver for devices whose memory this one can map. One that it can't tell of is none.
+    /// Queries the driver for the devices whose memory this device can map. If the query for a
+    /// device fails, the device is left out.
     fn find_peers(&self) -> Vec<DeviceUuid> {
         let can = self.driver.loader.zeDeviceCanAccessPeer;
         let reaches = |peer: &&Arc<Self>| {

@@ -10,7 +10,8 @@
 //! - `event`: counter-based events, used as native mirrors of this library's events.
 //! - `program`: programs, their kernels and launches.
 //! - `image`: images and samplers, and copies of pixels.
-//! - `queue`: immediate in-order command lists. Each list has a thread while it has commands.
+//! - `queue`: immediate in-order command lists. The first command of a list starts the list's
+//!   thread.
 //! - `native`: the driver's own objects, which programs can access and pass in.
 //! - `tuning`: all times and counts.
 

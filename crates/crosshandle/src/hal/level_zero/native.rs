@@ -1,5 +1,5 @@
-//! The driver's contexts, lists and events: this library's, which programs can access, and those
-//! that programs pass in.
+//! Access to the driver's contexts, lists and events: those that this library creates, and those
+//! that a program passes in.
 
 use super::device::LevelZeroContext;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
@@ -14,7 +14,7 @@ use std::any::Any;
 use std::ptr;
 use std::sync::Arc;
 
-/// Creates a handle from the number that a program passed.
+/// Creates a handle from a number that the program passed.
 fn object<T>(value: usize) -> Handle<T> {
     Handle(ptr::with_exposed_provenance_mut(value))
 }
@@ -67,7 +67,7 @@ impl NativeContext for LevelZeroContext {
     ) -> Result<Option<Box<dyn Any + Send>>> {
         // SAFETY: promised by the caller.
         unsafe { List::borrow(self.context(), object(list)).wait(&[object(event)], None)? };
-        // SAFETY: given away, says the caller.
+        // SAFETY: the caller promises that it has given the event away.
         let keep = (ownership == Ownership::Owned)
             .then(|| unsafe { CreatedEvent::given(self.context(), object(event)) });
         Ok(keep.map(|event| Box::new(event) as _))
@@ -109,7 +109,7 @@ impl NativeEvent for ProgramEvent {
     }
 
     unsafe fn record(&self, list: usize) -> Result<()> {
-        // SAFETY: promised by the caller; the waiter keeps the event.
+        // SAFETY: promised by the caller. The waiter keeps the event.
         unsafe { List::borrow(self.context(), object(list)).signal(ProgramEvent::handle(self)) }
     }
 }

@@ -1,7 +1,8 @@
-//! Tests of the driver's own objects beside ours, over the stock loader and the simulated driver.
+//! Tests of programs that also use the driver's own objects, with the stock loader and the
+//! simulated driver.
 //!
-//! Each test runs itself again in a process that has both (see `simulated`): which loader is taken
-//! is decided when a process starts.
+//! Each test runs itself again in a process that has both (see `simulated`), because a process
+//! chooses its loader when it starts.
 
 use super::driver::{Driver, DriverContext, description};
 use crate::{
@@ -21,8 +22,8 @@ const BYTES: usize = 64 << 10;
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 const HANDLE: &str = "CROSSHANDLE_TEST_HANDLE";
 
-/// Returns whether the test is to go on, since this process has the simulated driver. Otherwise such a
-/// process runs the test, under each loader that there is.
+/// Returns whether the test should continue, because this process has the simulated driver.
+/// Otherwise runs the test in such a process, once with each loader.
 fn simulated(name: &str) -> bool {
     if std::env::var_os(ROLE).is_some() {
         return true;
@@ -55,7 +56,7 @@ fn simulated(name: &str) -> bool {
     false
 }
 
-/// Makes a command that runs one test of this program.
+/// Returns a command that runs one test of this program in a process with the simulated driver.
 fn again(name: &str) -> Process {
     let mut process = Process::new(std::env::current_exe().unwrap());
     let path = format!("{}::{name}", module_path!().split_once("::").unwrap().1);
@@ -73,7 +74,7 @@ fn native(value: usize) -> NativeObject {
     NativeObject::new(crate::handle::BackendKind::LevelZero, value)
 }
 
-/// Returns the driver's context of a context.
+/// Returns the driver's context behind a context.
 fn core_of(context: &Context) -> Arc<DriverContext> {
     let core = Driver::all().unwrap()[0].existing_context().unwrap();
     let handle = context.native().unwrap();
@@ -98,7 +99,7 @@ impl Theirs {
         );
         let mut start = ptr::null_mut();
         let allocate = core.driver.loader.zeMemAllocDevice;
-        // SAFETY: a live context and device, and a live result.
+        // SAFETY: a live context and device, with a live result.
         let code = unsafe { allocate(core.handle.0, &desc, len, 0, device, &mut start) };
         assert_eq!(code, ze_result_t::ZE_RESULT_SUCCESS);
         let start = NonNull::new(start.cast()).unwrap();
@@ -108,16 +109,16 @@ impl Theirs {
 
 impl Drop for Theirs {
     fn drop(&mut self) {
-        // SAFETY: allocated here, and used no more.
+        // SAFETY: allocated above, and not used any more.
         unsafe { self.core.free(self.start) }.unwrap();
     }
 }
 
-/// Reads the first and the last byte of memory, through a queue.
+/// Reads the first and the last byte of memory through a queue.
 fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
     let mut found = [0; 2];
     for (byte, place) in found.iter_mut().zip([0, memory.len() - 1]) {
-        // SAFETY: a live local, waited for below.
+        // SAFETY: a live local variable. The test waits for the copy below.
         let to = unsafe {
             MemoryRange::from_raw_parts(NonNull::from(byte), 1, crate::Access::ReadWrite)
         };
@@ -125,11 +126,12 @@ fn ends(queue: &Queue, memory: &crate::Memory) -> [u8; 2] {
         queue.submit(copy).unwrap();
     }
     queue.finish_timeout(SOON).unwrap();
-    // SAFETY: live locals, written behind the compiler's back.
+    // SAFETY: live local variables. The volatile read is needed because the device wrote them
+    // without the compiler's knowledge.
     unsafe { (&raw const found).read_volatile() }
 }
 
-/// Asks the driver whether an event has happened, and waits for that at most for `timeout`.
+/// Waits until an event of the driver has happened, for at most `timeout`. Returns whether it has.
 fn has_happened(context: &Context, event: NativeObject, timeout: Duration) -> bool {
     let wait = core_of(context).driver.loader.zeEventHostSynchronize;
     let event: ze_event_handle_t = ptr::with_exposed_provenance_mut(event.raw());
@@ -151,7 +153,7 @@ fn memory_of_the_program_is_shared() {
     let context = context();
     let theirs = Theirs::new(&context, 4 * BYTES);
     let place = theirs.start.map_addr(|start| start.saturating_add(BYTES));
-    // SAFETY: the allocation lives until the end.
+    // SAFETY: the allocation lives until the end of the test.
     let adopt = |place, len| unsafe { context.adopt_memory(place, len) };
     let queue = context.create_queue().unwrap();
     for byte in [10, 20] {
@@ -171,7 +173,7 @@ fn memory_of_the_program_is_shared() {
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
         assert!(error.to_string().contains(text), "{error}");
     };
-    // SAFETY: as above; what is to be given away is refused.
+    // SAFETY: the allocation lives until the end of the test. A transfer of ownership is refused.
     let whole = |ownership| unsafe { context.adopt_allocation(place, ownership) };
     assert_eq!(whole(Ownership::Borrowed).unwrap().len(), 3 * BYTES);
     refused(whole(Ownership::Owned), "by its start");
@@ -186,7 +188,7 @@ fn memory_of_the_program_is_shared() {
     );
 }
 
-/// Opens memory and writes it, in the other process.
+/// Opens memory and writes to it, in the other process.
 fn open(handle: &MemoryHandle) {
     let context = context();
     let queue = context.create_queue().unwrap();
@@ -215,8 +217,8 @@ fn an_event_of_the_driver_happens_also_if_ours_has_failed() {
     gate.signal().unwrap();
     assert!(has_happened(&context, theirs.native(), SOON));
     assert!(event.wait_timeout(SOON).is_err());
-    // Back again: it tells that it happened, not how.
-    // SAFETY: it lives until the end.
+    // Adopt the event again. It tells that it happened, but not with which result.
+    // SAFETY: the event lives until the end of the test.
     let adopted = unsafe {
         let options = EventOptions::new();
         context.adopt_event(theirs.native(), Ownership::Borrowed, options)
@@ -234,12 +236,12 @@ fn a_command_of_the_program_that_fails_takes_nothing_along() {
         let queue = context.create_queue_with(order).unwrap();
         let memory = context.allocate(BYTES).unwrap();
         let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
-        // SAFETY: does nothing.
+        // SAFETY: the function does nothing.
         let refused = unsafe { Command::native(|_| Err("no, thank you")) };
         let error = queue.submit(refused.after_value(&gate, 1)).unwrap_err();
         assert!(error.to_string().contains("no, thank you"), "{error}");
         let fill = Command::fill(memory.all(), &[9]).unwrap();
-        // SAFETY: does nothing.
+        // SAFETY: the function does nothing.
         let nothing = unsafe { Command::native(|_| Ok::<_, &str>(())) };
         queue.submit(fill.after_value(&gate, 1)).unwrap();
         queue.submit(nothing.after_earlier().signal(&done)).unwrap();
@@ -259,7 +261,7 @@ fn what_a_refused_command_used_is_kept_until_the_list_is_past_it() {
     }
     let context = context();
     let queue = context.create_queue().unwrap();
-    // From now on, all goes to the list that the program may append to.
+    // From now on, all commands go to the list that the program may append to.
     queue.native().unwrap();
     let memory = context.allocate(BYTES).unwrap();
     let [gates, done] = [(); 2].map(|()| context.create_event().unwrap());
@@ -270,7 +272,7 @@ fn what_a_refused_command_used_is_kept_until_the_list_is_past_it() {
     }
     let used = Arc::new(());
     let kept = Arc::downgrade(&used);
-    // SAFETY: does nothing.
+    // SAFETY: the function does nothing.
     let refused = unsafe {
         Command::native(move |_| {
             let _ = &used;
@@ -280,7 +282,7 @@ fn what_a_refused_command_used_is_kept_until_the_list_is_past_it() {
     queue.submit(refused).unwrap_err();
     gates.signal().unwrap();
     done.wait_value_timeout(1, SOON).unwrap();
-    // The list has ended a command, but stands before the refused one.
+    // The list has ended a command, but has not passed the refused one yet.
     assert!(kept.upgrade().is_some());
     gates.signal().unwrap();
     queue.finish_timeout(SOON).unwrap();
@@ -321,7 +323,7 @@ fn finish_waits_for_nothing_that_comes_later() {
             });
             let thread = told.recv_timeout(SOON).unwrap();
             let end = Instant::now() + SOON;
-            // Not for a lock, which takes a moment.
+            // A sleep on a lock is short, so the thread must be seen asleep several times in a row.
             let mut looks = 0;
             while looks < 5 {
                 assert!(Instant::now() < end, "it does not wait");
@@ -346,7 +348,7 @@ fn what_is_another_drivers_is_refused() {
     let (context, device) = (context(), Device::find("level_zero:0").unwrap());
     let of_host = NativeObject::new(crate::handle::BackendKind::Host, 64);
     let options = crate::ContextOptions::new();
-    // SAFETY: refused before it is used.
+    // SAFETY: the objects are refused before they are used.
     unsafe {
         assert!(context.adopt_queue(of_host, Ownership::Borrowed).is_err());
         assert!(Context::adopt(&device, of_host, options.clone()).is_err());

@@ -101,13 +101,14 @@ impl<C> Admission<C> {
         }
     }
 
-    /// Returns a number for a newcomer.
+    /// Returns a number for a new connection.
     pub(super) fn number(&mut self) -> Number {
         self.next += 1;
         self.next
     }
 
-    /// Decides on a newcomer with this user and descriptor.
+    /// Decides whether to accept a new connection from the user `uid`, and whether it replaces an
+    /// older connection.
     pub(super) fn admit(
         &mut self,
         number: Number,

@@ -46,11 +46,12 @@ pub(crate) trait Exports: Send + Sync {
     /// Finds the native mirror of an event.
     fn mirror(&self, credential: &Credential) -> Result<Fetch, Refusal>;
 
-    /// Describes the context for people, and lists at most `most` objects of each kind. May take
+    /// Returns a report of the context, which lists at most `most` objects of each kind. May take
     /// milliseconds, so the exchange thread must not call it.
     fn describe(&self, most: usize) -> ContextReport;
 
-    /// Processes the hang-up of an importer: fails its unfinished signals and discards its opens.
+    /// Handles the hang-up of an importer. Fails the importer's unfinished signals, and discards
+    /// its opens.
     fn detach(&self, owner: u16);
 
     /// Ends one use of the exports. After the last use, they are dropped in the background.

@@ -50,8 +50,9 @@ impl EventCore {
         Ok(())
     }
 
-    /// Prepares a device's wait for a signal, so that the word reaches the number when the signal
-    /// finishes. If the signal has finished, returns its result instead.
+    /// Prepares a device's wait for a signal. After this call, the completion word is sure to reach
+    /// the signal's number when the signal finishes. If the signal has already finished, returns
+    /// its result instead.
     pub(crate) fn prepare_device_wait(&self, number: u64) -> Result<Option<Result<()>>> {
         match self.slot().prepare_device_wait(number) {
             DeviceWait::Ready => Ok(None),
@@ -62,8 +63,8 @@ impl EventCore {
         }
     }
 
-    /// Returns whether a signal may still be submitted. It was not submitted yet, and the event's
-    /// creator is not known to have ended.
+    /// Returns whether a process may still submit a signal. The signal is not submitted yet, and
+    /// the event's creator is not known to have ended.
     #[inline]
     pub(crate) fn may_still_come(&self, number: u64) -> bool {
         number > self.issued() && !self.liveness().is_known_abandoned()
@@ -103,8 +104,8 @@ impl EventCore {
     }
 
     /// Does the work that other processes left undone for a device that waits for `number` (see
-    /// `Slot::help_device_wait`). If the number will never come because the event's creator has
-    /// ended, it is taken and failed. Must be called at intervals, so that the device does not wait
+    /// `Slot::help_device_wait`). If the event's creator has ended before it submitted the signal,
+    /// takes and fails the number. Must be called at intervals, so that the device does not wait
     /// forever.
     pub(crate) fn help_device_wait(self: &Arc<Self>, number: u64) {
         if number <= self.issued() {
@@ -114,8 +115,8 @@ impl EventCore {
         }
     }
 
-    /// Returns whether a number was not submitted and never will be, because the event's creator
-    /// has ended. May make a system call.
+    /// Returns whether a signal will never be submitted, because the event's creator has ended. May
+    /// make a system call.
     pub(crate) fn is_abandoned(&self, number: u64) -> bool {
         number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
     }
@@ -126,8 +127,9 @@ impl EventCore {
         self.liveness().is_known_abandoned() && number > self.issued()
     }
 
-    /// Returns whether a device that waits for a signal resumes. If the signal has finished and the
-    /// device does not resume, [`help_device_wait`](Self::help_device_wait) releases it.
+    /// Returns whether a device that waits for this signal can resume, because the completion word
+    /// shows the signal as finished. If the signal has finished but the word does not show it,
+    /// [`help_device_wait`](Self::help_device_wait) writes the word.
     #[inline]
     pub(crate) fn releases_device(&self, number: u64) -> bool {
         self.is_finished(number) && self.slot().is_written(number)

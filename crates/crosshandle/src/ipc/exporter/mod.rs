@@ -268,8 +268,9 @@ impl Exporter {
         generation.is_some_and(|now| now.load(Ordering::SeqCst) == record.generation)
     }
 
-    /// Returns an object's credential for an access, and makes it if necessary. The caller has
-    /// prepared the memory. `segment` is its number.
+    /// Returns the credential of a memory object for `access`, and creates the record if it does
+    /// not exist yet. The caller must have prepared the memory for export. `segment` is the number
+    /// of its segment.
     #[inline]
     pub(crate) fn export_at(
         &self,

@@ -7,101 +7,107 @@ pub use partition::{AffinityDomain, Partition, PartitionLimits};
 use crate::handle::{BackendKind, DeviceUuid};
 use std::time::Duration;
 
-/// A description of a device. A field is `None` where the driver or the system does not say.
+/// A description of a device. A field is `None` if neither the driver nor the system provides the
+/// value.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
-    /// The device's name, by its driver.
+    /// The device's name, as given by its driver.
     pub name: String,
-    /// The maker's name, `unknown` where it is not known.
+    /// The vendor's name, or `unknown`.
     pub vendor: String,
-    /// The maker's PCI vendor number, also of devices that are not on a PCI bus.
+    /// The vendor's PCI id, also for devices that are not on a PCI bus.
     pub vendor_id: Option<u32>,
-    /// The PCI device number that the maker gave it.
+    /// The PCI device id that the vendor assigned to the device.
     pub device_id: Option<u32>,
-    /// The place on the PCI bus, as `domain:bus:device.function`.
+    /// The location on the PCI bus, as `domain:bus:device.function`.
     pub pci_address: Option<String>,
-    /// The driver's version; of the host, the kernel's.
+    /// The driver's version. For the host, the kernel's version.
     pub driver_version: String,
     /// The backend that the device belongs to.
     pub backend: BackendKind,
-    /// The device's number among those of its backend, in this process.
+    /// The device's number among the devices of its backend, in this process.
     pub index: usize,
     /// The device's identity, the same in every process on this machine.
     pub uuid: DeviceUuid,
     /// The memory of the device, in bytes.
     pub total_memory: u64,
-    /// The most that one allocation can have, in bytes.
+    /// Maximum size of one allocation, in bytes.
     pub max_allocation: u64,
     /// The highest clock rate of the memory, in MHz.
     pub memory_clock_rate: Option<u32>,
-    /// Bits that the memory moves with each half of a clock cycle.
+    /// Number of bits that the memory transfers with each half of a clock cycle.
     pub memory_bus_width: Option<u32>,
     /// The size of the largest cache, in bytes.
     pub cache_size: Option<u64>,
-    /// The length of a line of that cache, in bytes.
+    /// The length of a line of the largest cache, in bytes.
     pub cache_line: Option<u32>,
     /// The number of units that compute independently.
     pub compute_units: u32,
     /// The highest clock rate of the compute units, in MHz.
     pub clock_rate: Option<u32>,
-    /// The widest vector that one instruction computes on, in bytes.
+    /// The widest vector that one instruction processes, in bytes.
     pub vector_width: Option<u32>,
-    /// The smallest piece of physical memory and of a mapping, in bytes.
+    /// The smallest unit of physical memory and of mappings, in bytes.
     pub granularity: usize,
     /// The device's abilities.
     pub capabilities: Capabilities,
 }
 
-/// Returns `None` for 0, by which drivers say that they do not know a number.
+/// Returns `None` for 0, which drivers report for an unknown number.
 pub(crate) fn known<T: Default + PartialEq>(number: T) -> Option<T> {
     (number != T::default()).then_some(number)
 }
 
-/// The limits of kernels on a device ([`Device::kernels`](crate::Device::kernels)), whatever they need themselves.
+/// The limits of a device that apply to all kernels (see
+/// [`Device::kernels`](crate::Device::kernels)). A kernel may have lower limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KernelLimits {
     /// The version of the device's instruction set: major and minor number.
     pub architecture: (u32, u32),
-    /// The most threads in a block.
+    /// Maximum number of threads in a block.
     pub block_threads: u32,
-    /// The most threads in a block, in each dimension.
+    /// Maximum number of threads in a block, in each dimension.
     pub block: [u32; 3],
-    /// The most blocks in a grid, in each dimension.
+    /// Maximum number of blocks in a grid, in each dimension.
     pub grid: [u32; 3],
-    /// The number of threads that run in lockstep: the usual one, where kernels differ.
+    /// Number of threads that run in lockstep. If kernels differ, this is the usual number.
     pub subgroup: u32,
-    /// All numbers of threads that run in lockstep in some kernel, smallest first.
+    /// All numbers of threads that kernels can run in lockstep, in ascending order.
     pub subgroups: &'static [u32],
-    /// The shared memory of a block, in bytes.
+    /// Maximum shared memory of a block, in bytes.
     pub shared_memory: u32,
-    /// The registers of all threads of a block together.
+    /// Maximum number of registers of all threads of a block together.
     pub registers: u32,
-    /// The constants of a program, in bytes.
+    /// Maximum size of a program's constants, in bytes.
     pub constant_memory: u32,
-    /// The size of all arguments of a launch, in bytes.
+    /// Maximum size of all arguments of a launch, in bytes.
     pub arguments: u32,
-    /// All blocks of a launch can run at the same time, to wait for each other.
+    /// Whether all blocks of a launch can run at the same time, so that they can wait for each
+    /// other.
     pub cooperative: bool,
-    /// The most blocks of a cooperative launch, of whatever kernel. [`Kernel::concurrent_blocks`](crate::Kernel::concurrent_blocks)
-    /// tells that of one.
+    /// Maximum number of blocks of a cooperative launch, for any kernel.
+    /// [`Kernel::concurrent_blocks`](crate::Kernel::concurrent_blocks) returns the limit of one
+    /// kernel.
     pub cooperative_blocks: u32,
-    /// Blocks can be put together in clusters.
+    /// Whether blocks can be grouped into clusters.
     pub clusters: bool,
-    /// Kernels take shared memory as arguments
-    /// ([`KernelArguments::local`](crate::KernelArguments::local)), not with the launch.
+    /// Whether kernels take shared memory as an argument
+    /// ([`KernelArguments::local`](crate::KernelArguments::local)) instead of with the launch.
     pub local_arguments: bool,
-    /// Threads can be counted from another number than 0 ([`LaunchShape::offset`](crate::LaunchShape::offset)).
+    /// Whether thread numbers can start at another value than 0
+    /// ([`LaunchShape::offset`](crate::LaunchShape::offset)).
     pub offsets: bool,
-    /// The intermediate languages that programs can be loaded in, as `SPIR-V_1.4`, with spaces between
-    /// them.
+    /// The intermediate languages that programs can be loaded in, such as `SPIR-V_1.4`, separated
+    /// by spaces.
     pub intermediate_languages: &'static str,
-    /// The OpenCL extensions of what compiles and runs kernels, with spaces between them.
+    /// The OpenCL extensions of the compiler and runtime of kernels, separated by spaces.
     pub extensions: &'static str,
-    /// The driver chooses blocks, if asked to ([`LaunchShape::threads`](crate::LaunchShape::threads)).
+    /// Whether the driver can choose the block size
+    /// ([`LaunchShape::threads`](crate::LaunchShape::threads)).
     pub block_choice: bool,
-    /// A program may be linked of several images.
+    /// Whether a program can be linked from several images.
     pub linking: bool,
 }
 
@@ -116,48 +122,51 @@ impl KernelLimits {
     }
 }
 
-/// The abilities of a device. A call that needs one that is absent fails with
+/// The abilities of a device. A call that needs a missing ability fails with
 /// [`Error::Unsupported`](crate::Error::Unsupported).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Capabilities {
-    /// The device's memory can be shared with other processes.
+    /// Whether the device's memory can be shared with other processes.
     pub memory_sharing: bool,
-    /// The device's physical memory can be shared and mapped into reserved ranges.
+    /// Whether the device's physical memory can be shared and mapped into reserved ranges.
     pub physical_memory_sharing: bool,
-    /// The device's events can be shared.
+    /// Whether the device's events can be shared.
     pub event_sharing: bool,
-    /// Importers can be limited to reading.
+    /// Whether importers can be limited to reading.
     pub read_only_memory: bool,
-    /// The host can access device memory through its address.
+    /// Whether the host can access device memory through its address.
     pub host_accessible_memory: bool,
-    /// Parts of physical memory can be mapped. Where absent, only all of it at once.
+    /// Whether parts of physical memory can be mapped. If not, physical memory can only be mapped
+    /// as a whole.
     pub partial_mappings: bool,
-    /// The device has memory whose [fabric handles](crate::Context::allocate_fabric_memory) other hosts open. Whether the
-    /// system permits it shows when such memory is allocated.
+    /// Whether the device has memory whose [fabric handles](crate::Context::allocate_fabric_memory)
+    /// can be opened on other hosts. The allocation of such memory can still fail if the system
+    /// does not permit it.
     pub fabric_memory: bool,
-    /// A command in a queue fails if a signal that it waits for fails, however late that is. Where
-    /// absent, it fails if the signal has failed when the command is submitted, and if a function of
-    /// the host ([`Command::call`](crate::Command::call)) fails later; after the death of a process it
-    /// runs as if nothing had happened.
+    /// Whether a command in a queue fails if a signal that it waits for fails, however late. If
+    /// not, the command fails in two cases only: the signal has already failed when the command is
+    /// submitted, or a function of the host ([`Command::call`](crate::Command::call)) fails later.
+    /// If a process dies after the submission, the command runs normally.
     pub late_failures: bool,
-    /// A run of an [`ExecutableGraph`](crate::ExecutableGraph) is one launch of a graph of the driver. Where
-    /// absent, this library submits the nodes in order, as one command all the same.
+    /// Whether a run of an [`ExecutableGraph`](crate::ExecutableGraph) is a single launch of a
+    /// driver's graph. If not, this library submits the nodes in order. The run is one command in
+    /// both cases.
     pub native_graphs: bool,
-    /// Device memory is the host's memory: nothing moves between the two, and the device can access all
-    /// that the host can.
+    /// Whether device memory is the host's memory. Data need not move between the two, and the
+    /// device can access everything that the host can.
     pub unified_memory: bool,
-    /// The device's kernels and copies use all memory that the host can access in place, also what no driver
-    /// has allocated or was told of.
+    /// Whether the device's kernels and copies can use all memory of the host in place, including
+    /// memory that the driver neither allocated nor registered.
     pub system_memory: bool,
-    /// The device's memory is known to correct errors.
+    /// Whether the device's memory is known to correct errors.
     pub error_correction: bool,
-    /// Kernels can use floating-point numbers of 16 bits. On the host, the processor reads and writes them;
-    /// whether it also computes with them, or in 32 bits, is the kernel runtime's affair.
+    /// Whether kernels can use 16-bit floating-point numbers. On the host, the processor can load
+    /// and store them. The kernel runtime decides whether it computes in 16 or in 32 bits.
     pub half_precision: bool,
-    /// The device computes with floating-point numbers of 64 bits.
+    /// Whether the device computes with 64-bit floating-point numbers.
     pub double_precision: bool,
-    /// The device multiplies and adds in one step, with one rounding.
+    /// Whether the device multiplies and adds in one operation, with one rounding.
     pub fused_multiply_add: bool,
     /// The resolution of profiling timestamps.
     pub timer_resolution: Duration,

@@ -7,20 +7,20 @@ use std::fmt;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum Partition {
-    /// As many parts as there can be that have this many compute units each. Units that are left over
-    /// belong to none.
+    /// As many parts as possible, each with this many compute units. The remaining units belong to
+    /// no part.
     Equally(u32),
-    /// A part for each of these numbers of compute units. Units that are left over belong to none.
+    /// One part for each of these numbers of compute units. The remaining units belong to no part.
     ByCounts(Vec<u32>),
-    /// A part for each set of compute units that share something.
+    /// One part for each set of compute units that share a resource.
     ByAffinity(AffinityDomain),
 }
 
-/// What compute units share, nearer or farther from them.
+/// A resource that compute units share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum AffinityDomain {
-    /// Memory that is near to them.
+    /// Memory that is near to the compute units.
     Numa,
     /// A cache of the fourth level.
     L4Cache,
@@ -30,7 +30,7 @@ pub enum AffinityDomain {
     L2Cache,
     /// A cache of the first level.
     L1Cache,
-    /// The first of those above by which the device can be divided.
+    /// The first resource of this list, from the top, by which the device can be divided.
     NextPartitionable,
 }
 
@@ -38,21 +38,21 @@ pub enum AffinityDomain {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PartitionLimits {
-    /// The most parts; 0 for a device that cannot be divided any more.
+    /// Maximum number of parts, or 0 for a device that cannot be divided further.
     pub parts: u32,
-    /// The compute units that are divided: those of what runs kernels, which may have been told of fewer or more
-    /// than [the device](crate::DeviceInfo::compute_units) has.
+    /// Number of compute units that are divided. This is the number that the kernel runtime uses,
+    /// which can differ from [`DeviceInfo::compute_units`](crate::DeviceInfo::compute_units).
     pub compute_units: u32,
-    /// Whether it can be divided [equally](Partition::Equally).
+    /// Whether the device can be divided [equally](Partition::Equally).
     pub equally: bool,
-    /// Whether it can be divided [by counts](Partition::ByCounts).
+    /// Whether the device can be divided [by counts](Partition::ByCounts).
     pub by_counts: bool,
-    /// What it can be divided [by](Partition::ByAffinity).
+    /// The resources [by which](Partition::ByAffinity) the device can be divided.
     pub by_affinity: Vec<AffinityDomain>,
 }
 
 impl Partition {
-    /// Refuses a partition that a device with these limits does not allow.
+    /// Rejects a partition that a device with these limits does not support.
     pub(crate) fn check(&self, limits: &PartitionLimits) -> Result<()> {
         let units = limits.compute_units;
         let can = match self {

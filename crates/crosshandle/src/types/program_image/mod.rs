@@ -5,13 +5,13 @@ pub(crate) mod spirv;
 use std::collections::HashMap;
 use std::fmt;
 
-/// Code for a device, as a compiler has made it.
+/// Code for a device, as produced by a compiler.
 #[derive(Clone, Copy)]
 pub struct ProgramImage<'a> {
     pub(crate) format: Format<'a>,
-    /// Specialization constants.
+    /// Specialization constants, each with its number and value.
     pub(crate) constants: &'a [(u32, Vec<u8>)],
-    /// Options of the compiler for this image alone.
+    /// Compiler options for this image only.
     pub(crate) options: &'a str,
 }
 
@@ -23,26 +23,27 @@ pub(crate) enum Format<'a> {
 }
 
 impl<'a> ProgramImage<'a> {
-    /// Makes an image of text that the device's driver compiles: assembly code for CUDA (PTX), source
-    /// code for the host (OpenCL C). Zeros at its end are ignored.
+    /// Creates an image from text that the device's driver compiles: PTX assembly code for CUDA,
+    /// OpenCL C source code for the host. Zeros at the end of the text are ignored.
     pub fn text(text: &'a str) -> Self {
         Self::new(Format::Text(text))
     }
 
-    /// Makes an image of a SPIR-V module with OpenCL kernels, in little-endian order.
+    /// Creates an image from a SPIR-V module with OpenCL kernels, in little-endian order.
     ///
     /// # Safety
-    /// It must be valid: compilers in drivers trust much of what is in it.
+    /// The module must be valid, because the compilers in drivers trust its contents.
     #[allow(unsafe_code)] // The promise is the caller's.
     pub unsafe fn spirv(bytes: &'a [u8]) -> Self {
         Self::new(Format::SpirV(bytes))
     }
 
-    /// Makes an image of code in a binary format of the driver (cubin and fatbin for CUDA; on Level Zero and
-    /// the host, what the driver, the OpenCL runtime or its offline compiler made).
+    /// Creates an image from code in a binary format of the driver. CUDA takes cubin and fatbin
+    /// files. Level Zero and the host take the output of the driver, of the OpenCL runtime, or of
+    /// its offline compiler.
     ///
     /// # Safety
-    /// It must be well-formed: drivers trust the offsets in it.
+    /// The code must be well-formed, because drivers trust the offsets in it.
     #[allow(unsafe_code)] // The promise is the caller's.
     pub unsafe fn binary(bytes: &'a [u8]) -> Self {
         Self::new(Format::Binary(bytes))
@@ -58,20 +59,20 @@ impl<'a> ProgramImage<'a> {
         }
     }
 
-    /// Sets specialization constants of an image in SPIR-V, each by its number and a value of as many
+    /// Sets specialization constants of a SPIR-V image. Each has a number, and a value of as many
     /// bytes as the constant's type. Constants that are not set keep the module's own values.
     pub fn specialized(self, constants: &'a [(u32, Vec<u8>)]) -> Self {
         Self { constants, ..self }
     }
 
-    /// Sets options of the driver's compiler for this image alone, which come before those of
+    /// Sets options of the driver's compiler for this image only. They come before the options of
     /// [`ProgramOptions::compiler`].
     pub fn compiled_with(self, options: &'a str) -> Self {
         Self { options, ..self }
     }
 
-    /// Returns the specialization constants of an image in SPIR-V, by their numbers: how many bytes the
-    /// value of each has, where that is known.
+    /// Returns the specialization constants of a SPIR-V image by their numbers, with the size of
+    /// each value in bytes if it is known.
     pub fn constant_sizes(&self) -> HashMap<u32, Option<usize>> {
         match self.format {
             Format::SpirV(module) => spirv::constants(module),
@@ -79,7 +80,7 @@ impl<'a> ProgramImage<'a> {
         }
     }
 
-    /// Returns the options of the compiler for this image, among those of a whole program.
+    /// Returns the compiler options for this image, followed by those of the whole program.
     pub(crate) fn options_among(&self, options: &ProgramOptions) -> String {
         let both = [self.options, &options.compiler];
         let both = both.into_iter().filter(|options| !options.is_empty());
@@ -109,21 +110,22 @@ pub struct ProgramOptions {
 }
 
 impl ProgramOptions {
-    /// Returns the driver's own choices.
+    /// Creates options that leave every choice to the driver.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Limits the registers of a thread; values that do not fit go to memory. The limit applies to
-    /// images that the driver compiles: [text](ProgramImage::text), and binaries that hold such code.
-    /// Machine code in a binary keeps the registers that it was compiled for.
+    /// Limits the number of registers per thread. Values that do not fit are kept in memory. The
+    /// limit applies to images that the driver compiles, which are [text](ProgramImage::text) and
+    /// binaries that contain text. Machine code in a binary keeps the registers that it was
+    /// compiled for.
     pub fn max_registers(mut self, registers: u32) -> Self {
         self.max_registers = Some(registers);
         self
     }
 
-    /// Adds options of the driver's compiler, in its own words (`-cl-fast-relaxed-math`, say), for
-    /// drivers that take any: those of OpenCL and of Level Zero.
+    /// Adds options of the driver's compiler in the compiler's own syntax, such as
+    /// `-cl-fast-relaxed-math`. Only OpenCL and Level Zero drivers accept such options.
     pub fn compiler(mut self, options: &str) -> Self {
         if !self.compiler.is_empty() && !options.is_empty() {
             self.compiler.push(' ');

@@ -1,12 +1,12 @@
-//! SPIR-V modules, as far as they are looked at before drivers compile them: whether they are whole, and
-//! their specialization constants.
+//! Checks of SPIR-V modules before a driver compiles them. The checks find modules that are cut
+//! off, and the specialization constants.
 
 use crate::error::{Error, Result};
 use std::collections::HashMap;
 
 /// The first word of a module, in little-endian order.
 const MAGIC: [u8; 4] = [0x03, 0x02, 0x23, 0x07];
-/// Bytes of a module's header.
+/// Size of a module's header, in bytes.
 const HEADER: usize = 20;
 
 const OP_TYPE_INT: u32 = 21;
@@ -17,7 +17,7 @@ const OP_SPEC_CONSTANT: u32 = 50;
 const OP_DECORATE: u32 = 71;
 const DECORATION_SPEC_ID: u32 = 1;
 
-/// The instructions of a module, up to the first that is cut off or damaged.
+/// The instructions of a module, up to the first truncated or damaged one.
 struct Instructions<'a>(&'a [u8]);
 
 impl<'a> Instructions<'a> {
@@ -27,7 +27,7 @@ impl<'a> Instructions<'a> {
 }
 
 impl Iterator for Instructions<'_> {
-    /// The operation, and the words behind it.
+    /// The operation code, and the words that follow it.
     type Item = (u32, Vec<u32>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -44,8 +44,8 @@ impl Iterator for Instructions<'_> {
     }
 }
 
-/// Refuses bytes that are no module, or are cut off within an instruction, and constants that the module
-/// does not have, or whose values have other sizes.
+/// Rejects bytes that are not a SPIR-V module or that end within an instruction. Also rejects
+/// constants that the module does not have, or whose values have the wrong size.
 pub(crate) fn check(module: &[u8], constants: &[(u32, Vec<u8>)]) -> Result<()> {
     check_module(module)?;
     if constants.is_empty() {
@@ -104,8 +104,8 @@ fn check_module(bytes: &[u8]) -> Result<()> {
     }
 }
 
-/// Returns the specialization constants of a module by their numbers, with the bytes of the value of each;
-/// `None` where these are not known.
+/// Returns the specialization constants of a module by their numbers, with the size of each value
+/// in bytes, or `None` if the size is unknown.
 pub(crate) fn constants(module: &[u8]) -> HashMap<u32, Option<usize>> {
     let mut numbers = HashMap::new();
     let mut sizes_of_types = HashMap::new();
@@ -139,7 +139,8 @@ pub(crate) fn constants(module: &[u8]) -> HashMap<u32, Option<usize>> {
 mod tests {
     use super::*;
 
-    /// The kernels of the conformance suite, of which `scale` has a constant of 32 bits.
+    /// The kernels of the conformance suite. The kernel `scale` has a 32-bit specialization
+    /// constant.
     const MODULE: &[u8] = include_bytes!("../../../../conformance/kernels/kernels.spv");
 
     #[test]
@@ -167,7 +168,7 @@ mod tests {
         check(MODULE, &[(0, vec![0; 4])]).unwrap();
         assert!(check(MODULE, &[(0, vec![0; 8])]).is_err());
         assert!(check(MODULE, &[(1, vec![0; 4])]).is_err());
-        // Damage ends the search, and no more.
+        // Damage only ends the search.
         for cut in 0..MODULE.len() {
             constants(&MODULE[..cut]);
         }

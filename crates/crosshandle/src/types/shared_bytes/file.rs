@@ -1,4 +1,4 @@
-//! Copies between shared bytes and files, made by the kernel: no buffer lies between.
+//! Copies between shared bytes and files. The kernel copies directly, without a buffer in between.
 
 use super::SharedBytes;
 use crate::error::{Error, Result};
@@ -6,12 +6,12 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd as _};
 
 impl SharedBytes<'_> {
-    /// Fills the range with a file's bytes, from byte `position` of the file on.
+    /// Fills the range with bytes from a file, starting at byte `position` of the file.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`] if the memory was opened read-only; [`Error::InvalidArgument`] if the file ends
-    /// before the range does; [`Error::Os`] if the file cannot be read there. Part of the range may
-    /// have been filled then.
+    /// [`Error::ReadOnly`] if the memory was opened read-only; [`Error::InvalidArgument`] if the
+    /// file is too short; [`Error::Os`] if the file cannot be read. Part of the range may be filled
+    /// even if the call fails.
     pub fn read_file(&self, file: impl AsFd, position: u64) -> Result<()> {
         self.check_writable()?;
         let file = file.as_fd().as_raw_fd();
@@ -25,10 +25,11 @@ impl SharedBytes<'_> {
         })
     }
 
-    /// Writes the range's bytes to a file, from byte `position` of the file on.
+    /// Writes the bytes of the range to a file, starting at byte `position` of the file.
     ///
     /// # Errors
-    /// [`Error::Os`] if the file cannot be written there. Part of the file may have been written then.
+    /// [`Error::Os`] if the file cannot be written. Part of the file may be written even if the
+    /// call fails.
     pub fn write_file(&self, file: impl AsFd, position: u64) -> Result<()> {
         let file = file.as_fd().as_raw_fd();
         transfer(self.len, position, "writing a file", |done, position| {
@@ -41,8 +42,9 @@ impl SharedBytes<'_> {
     }
 }
 
-/// Repeats a call that transfers some of `len` bytes until all are. The call is given how many were,
-/// and the position of the next one in the file.
+/// Repeats a system call that may transfer fewer bytes than requested, until `len` bytes are
+/// transferred. `call` gets the number of bytes transferred so far and the next position in the
+/// file.
 fn transfer(
     len: usize,
     position: u64,
@@ -84,7 +86,8 @@ mod tests {
         let wanted = bytes.clone();
         let len = bytes.len() * 8;
         let start = NonNull::from(bytes.as_mut_slice()).cast();
-        // SAFETY: `bytes` lives on, and is not used until the end. Its words are all its own.
+        // SAFETY: `bytes` outlives both values and is not used before the end. No other object
+        // shares its words.
         let (shared, sealed) = unsafe {
             let shared = SharedBytes::new(start, len, true);
             (shared, SharedBytes::new(start, len, false))

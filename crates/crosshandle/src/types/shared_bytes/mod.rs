@@ -1,14 +1,16 @@
 //! Bytes that other processes, devices and threads may read and write at the same time.
 //!
-//! No reference to them is ever made, only copies by value: whatever a peer writes meanwhile, every
-//! copy is some bytes, and types are limited to those for which any bytes are valid.
+//! This module never creates a reference to these bytes, and only copies them by value. If a peer
+//! writes during a copy, the copy contains arbitrary bytes. So element types are limited to types
+//! for which all bytes are valid.
 //!
 //! # Why racing copies are sound
-//! Two threads of one process may copy to and from the same bytes at once, from safe code. Plain
-//! copies would be a data race, which the language does not define. So the shared side of every copy
-//! is accessed by machine instructions in `asm!`, of which the compiler knows only that memory changes:
-//! for it they are what another process or a device does, which this memory is open to anyway. On
-//! other architectures than x86-64 the shared side is accessed by relaxed atomic operations on whole
+//! Two threads of one process may copy to and from the same bytes at the same time, from safe code.
+//! With plain copies that would be a data race, which is undefined behavior. So machine
+//! instructions in `asm!` access the shared side of every copy. The compiler only knows that they
+//! change memory, as another process or a device may do at any time anyway. On architectures other
+//! than x86-64, relaxed atomic operations on whole aligned 64-bit words access the shared side.
+//! They all have the same size.
 //! aligned words of 64 bits, all of one size.
 
 mod file;
@@ -27,10 +29,11 @@ use zerocopy::IntoBytes;
 /// A range of shared memory that the host can access.
 ///
 /// # Races
-/// Any thread of any process may read and write the same bytes at the same time. That is never
-/// undefined, but a copy is not atomic: each byte that it gets from a racing write is the old or the
-/// new one, in any mixture. A copy orders nothing: use events, or [`atomics`](Self::atomics).
-/// [`TypedSlice`] says for which elements an access is whole.
+/// Any thread of any process may read and write the same bytes at the same time. The behavior is
+/// always defined, but a copy is not atomic. Each byte that a racing write changes is read as
+/// either its old or its new value, in any mixture. A copy does not order other accesses. For that,
+/// use events or [`atomics`](Self::atomics). [`TypedSlice`] tells for which elements an access is
+/// atomic.
 #[derive(Clone, Copy)]
 pub struct SharedBytes<'a> {
     start: NonNull<u8>,
@@ -39,16 +42,20 @@ pub struct SharedBytes<'a> {
     _memory: PhantomData<&'a ()>,
 }
 
-// SAFETY: all access is by copies of plain bytes, which any thread may make: see above.
+// SAFETY: all access is by copies of plain bytes, which any thread may make (see the top of this
+// module).
 unsafe impl Send for SharedBytes<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for SharedBytes<'_> {}
 
 impl<'a> SharedBytes<'a> {
+    /// Creates a range of shared bytes from its address and length.
+    ///
     /// # Safety
-    /// The range must stay mapped for `'a`, writable if `writable`, in whole pages (parts of which
-    /// may lie outside the range), and be accessed by others only as shared memory, never through
-    /// Rust references that exclude that.
+    /// For `'a`, the whole pages that contain the range must stay mapped, and stay writable if
+    /// `writable` is `true`. Parts of these pages may lie outside the range. All other accesses to
+    /// the range must treat it as shared memory. In particular, no Rust reference may exclude these
+    /// accesses.
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize, writable: bool) -> Self {
         Self {
             start,
@@ -68,15 +75,15 @@ impl<'a> SharedBytes<'a> {
         self.len == 0
     }
 
-    /// Returns the start.
+    /// Returns the address of the first byte.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Returns the part in a range of bytes, counted from the start of this range.
+    /// Returns a part of this range. The offsets in `range` count from the start of this range.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
+    /// [`Error::InvalidArgument`] if the part is not inside this range.
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let Range { start, end } = byte_range::resolve(range, self.len)?;
         Ok(Self {
@@ -87,20 +94,20 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// Copies bytes out, starting at byte `offset`.
+    /// Copies bytes from the range into `into`, starting at byte `offset` of the range.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are not all inside.
+    /// [`Error::InvalidArgument`] if the bytes are not all inside the range.
     #[inline]
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         byte_range::check(offset, into.len(), self.len)?;
-        // SAFETY: the source is mapped and long enough; `into` is the caller's alone, so the two
-        // don't overlap.
+        // SAFETY: the source is mapped and long enough. The caller has exclusive access to `into`,
+        // so the two don't overlap.
         unsafe { shared_copy::read(self.as_ptr().add(offset), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
 
-    /// Copies bytes in, starting at byte `offset`.
+    /// Copies bytes from `from` into the range, starting at byte `offset` of the range.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they don't all fit, [`Error::ReadOnly`] if the memory was
@@ -115,7 +122,7 @@ impl<'a> SharedBytes<'a> {
         Ok(())
     }
 
-    /// Returns the range as elements of a type.
+    /// Returns the range as a slice of elements of type `T`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the start is not aligned for `T` or the length is not a
@@ -128,11 +135,12 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// Returns the range as 64-bit words for atomic access, by several processes at once. A copy that
-    /// races with them is as [above](Self): it may see a part of a word.
+    /// Returns the range as 64-bit words for atomic access by several processes. A [copy](Self)
+    /// that races with atomic accesses may still see a part of a word.
     ///
     /// # Errors
-    /// As [`typed`](Self::typed); [`Error::ReadOnly`] if the memory was opened read-only.
+    /// [`Error::InvalidArgument`] if the range is not aligned for 64-bit words or is not a whole
+    /// number of words; [`Error::ReadOnly`] if the memory was opened read-only.
     pub fn atomics(&self) -> Result<&'a [AtomicU64]> {
         self.check_writable()?;
         let words = self.typed::<u64>()?;
@@ -149,11 +157,11 @@ impl<'a> SharedBytes<'a> {
     }
 }
 
-/// Refuses bytes that are no slice of `T`.
+/// Checks that bytes can be a slice of `T`.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a start that is not aligned for `T`, a length that is not a multiple
-/// of its size, and a type without bytes.
+/// [`Error::InvalidArgument`] if the start is not aligned for `T`, if the length is not a multiple
+/// of its size, or if `T` has no bytes.
 pub(crate) fn check_elements<T>(start: usize, len: usize) -> Result<()> {
     let fits = size_of::<T>() != 0
         && len.is_multiple_of(size_of::<T>())
@@ -170,9 +178,10 @@ pub(crate) fn check_elements<T>(start: usize, len: usize) -> Result<()> {
 
 /// Elements in shared memory, accessed by value.
 ///
-/// [`get`](Self::get) and [`set`](Self::set) access an element of 1, 2, 4 or 8 bytes that is aligned
-/// to its size as a whole: a racing access sees the old or the new element, not a mixture. Larger
-/// elements and copies of several are as [`SharedBytes`] says. No access orders others.
+/// [`get`](Self::get) and [`set`](Self::set) access an element atomically if it has 1, 2, 4 or 8
+/// bytes and is aligned to its size. A racing access then sees the old or the new element, never a
+/// mixture. Larger elements and copies of several elements behave as described at [`SharedBytes`].
+/// No access orders other accesses.
 #[derive(Clone, Copy)]
 pub struct TypedSlice<'a, T> {
     bytes: SharedBytes<'a>,
@@ -195,14 +204,14 @@ impl<'a, T: Pod> TypedSlice<'a, T> {
         self.bytes.as_ptr().cast()
     }
 
-    /// Returns a copy of an element; `None` behind the end.
+    /// Returns a copy of an element, or `None` if the index is out of bounds.
     #[inline]
     pub fn get(&self, index: usize) -> Option<T> {
         if index >= self.len() {
             return None;
         }
         let mut element = MaybeUninit::<T>::uninit();
-        // SAFETY: the element is in bounds; every byte of `element` is written, and any bytes are a
+        // SAFETY: the element is in bounds. Every byte of `element` is written, and any bytes are a
         // T.
         unsafe {
             let place = self.as_ptr().add(index).cast();
@@ -214,24 +223,24 @@ impl<'a, T: Pod> TypedSlice<'a, T> {
     /// Replaces an element.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] behind the end, [`Error::ReadOnly`] if the memory was opened
-    /// read-only.
+    /// [`Error::InvalidArgument`] if the index is out of bounds, [`Error::ReadOnly`] if the memory
+    /// was opened read-only.
     #[inline]
     pub fn set(&self, index: usize, value: T) -> Result<()> {
         self.bytes
             .write(index.saturating_mul(size_of::<T>()), value.as_bytes())
     }
 
-    /// Copies elements out, starting at element `first`.
+    /// Copies elements into `into`, starting at element `first` of this slice.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they are not all inside.
+    /// [`Error::InvalidArgument`] if the elements are not all inside this slice.
     pub fn read(&self, first: usize, into: &mut [T]) -> Result<()> {
         let offset = first.saturating_mul(size_of::<T>());
         self.bytes.read(offset, into.as_mut_bytes())
     }
 
-    /// Copies elements in, starting at element `first`.
+    /// Copies elements from `from` into this slice, starting at element `first`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if they don't all fit, [`Error::ReadOnly`] if the memory was
@@ -241,26 +250,27 @@ impl<'a, T: Pod> TypedSlice<'a, T> {
         self.bytes.write(offset, from.as_bytes())
     }
 
-    /// Returns the elements in place.
+    /// Returns the elements as a slice, without copying them.
     ///
     /// # Safety
-    /// Until the slice is last used, no process, queue or thread may write to the memory.
+    /// Until the last use of the slice, no process, queue or thread may write to the memory.
     pub unsafe fn as_slice(&self) -> &'a [T] {
-        // SAFETY: mapped and aligned for 'a; any bytes are a T; the caller keeps writers away.
+        // SAFETY: mapped and aligned for 'a. Any bytes are a T. The caller prevents writes.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len()) }
     }
 
-    /// Returns the elements in place, to be changed.
+    /// Returns the elements as a mutable slice, without copying them.
     ///
     /// # Safety
-    /// Until the slice is last used, no other process, queue or thread may read or write the memory.
+    /// Until the last use of the slice, no other process, queue or thread may read or write the
+    /// memory.
     ///
     /// # Errors
     /// [`Error::ReadOnly`] if the memory was opened read-only.
     pub unsafe fn as_mut_slice(&self) -> Result<&'a mut [T]> {
         self.bytes.check_writable()?;
-        // SAFETY: mapped, writable and aligned for 'a; any bytes are a T; the caller keeps
-        // all others away.
+        // SAFETY: mapped, writable and aligned for 'a. Any bytes are a T. The caller prevents all
+        // other accesses.
         Ok(unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len()) })
     }
 }

@@ -1,4 +1,4 @@
-//! Copies of bytes of which one side, or both, are shared.
+//! Copies of bytes where one side or both sides are shared memory.
 
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 use words as machine;
@@ -7,8 +7,8 @@ use x86_64 as machine;
 
 /// Copies shared bytes to private ones.
 ///
-/// # Safety
-/// `len` bytes are mapped at `from`, in whole pages, and valid for writes at `to`. The two don't
+/// `len` bytes must be mapped at `from`, in whole pages, and valid for writes at `to`. The two
+/// ranges must not overlap.
 /// overlap.
 #[inline]
 pub(crate) unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
@@ -19,18 +19,18 @@ pub(crate) unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
 /// Copies private bytes to shared ones.
 ///
 /// # Safety
-/// `len` bytes are valid for reads at `from`, and mapped for writing at `to`, in whole pages. The
-/// two don't overlap.
+/// `len` bytes must be valid for reads at `from`, and mapped for writing at `to`, in whole pages.
+/// The two ranges must not overlap.
 #[inline]
 pub(crate) unsafe fn write(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: promised by the caller.
     unsafe { machine::write(from, to, len) }
 }
 
-/// Copies shared bytes to shared ones, which may overlap.
+/// Copies shared bytes to shared bytes. The two ranges may overlap.
 ///
 /// # Safety
-/// `len` bytes are mapped at `from`, and mapped for writing at `to`, in whole pages.
+/// `len` bytes must be mapped at `from`, and mapped for writing at `to`, in whole pages.
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     if from.addr().abs_diff(to.addr()) >= len {
         // SAFETY: promised by the caller; they don't overlap.
@@ -40,7 +40,8 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let mut done = 0;
     while done < len {
         let part = BUFFER_BYTES.min(len - done);
-        // From the end, if the destination is behind: what is written was read before.
+        // If the destination has the higher address, the copy runs backwards, so that no byte is
+        // overwritten before it is read.
         let at = if to.addr() > from.addr() {
             len - done - part
         } else {
@@ -55,40 +56,44 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// Sets shared bytes.
+/// Sets all bytes of a range of shared memory to one value.
 ///
 /// # Safety
-/// `len` bytes are mapped for writing at `to`, in whole pages.
+/// `len` bytes must be mapped for writing at `to`, in whole pages.
 pub(crate) unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
     // SAFETY: promised by the caller.
     unsafe { machine::fill(to, byte, len) }
 }
 
-/// Bytes of the buffer through which overlapping ranges are copied: it lies on the stack and in
-/// the innermost cache. Half as many would show the cost of the calls, twice as many gain nothing.
+/// Size in bytes of the buffer through which overlapping ranges are copied. It lies on the stack
+/// and fits into the innermost cache. With half the size, the cost of the calls shows. With twice
+/// the size, nothing is gained.
 const BUFFER_BYTES: usize = 4 << 10;
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod x86_64 {
     use std::arch::asm;
 
-    /// Copies from this many bytes on use the loops for long copies, whose start costs some 10 ns.
-    /// At half of it that start shows; at twice, the loop of 16-byte moves has lost more.
+    /// Length in bytes from which copies use the loops for long copies, which take about 10 ns to
+    /// start. With half the length, this start is noticeable. With twice the length, the loop of
+    /// 16-byte moves is already slower.
     const LONG_BYTES: usize = 256;
 
-    /// Copies from this many bytes on use `rep movsb`, if both sides are aligned alike. At half of
-    /// it the instruction's start of some 30 ns shows; at twice, nothing is gained.
+    /// Length in bytes from which copies use `rep movsb`, if both sides have the same alignment.
+    /// The instruction takes about 30 ns to start. With half the length, this start is noticeable.
+    /// With twice the length, nothing is gained.
     const STRING_BYTES: usize = 4 << 10;
 
-    /// Copies from this many bytes on bypass the caches, if the sides are aligned differently:
-    /// they would find nothing there. At half of it, what fits a cache is evicted; at twice, such
-    /// copies take half as long again.
+    /// Length in bytes from which copies bypass the caches, if the sides have different alignments.
+    /// Such long copies gain nothing from the caches. With half the length, data that fits into a
+    /// cache is evicted. With twice the length, such copies take half as long again.
     const STREAM_BYTES: usize = 8 << 20;
 
     pub(super) use copy as read;
     pub(super) use copy as write;
 
-    /// Moves one register's width between two addresses by one load and one store.
+    /// Defines a function that moves one register's width between two addresses with one load and
+    /// one store.
     macro_rules! move_one {
         ($name:ident, $class:ident, $modifier:literal, $move:literal) => {
             #[inline(always)]
@@ -114,10 +119,11 @@ mod x86_64 {
     move_one!(move_8, reg, ":r", "mov");
     move_one!(move_16, xmm_reg, "", "movups");
 
-    /// Copies bytes that don't overlap. An aligned element of 1, 2, 4 or 8 bytes moves as one.
+    /// Copies bytes that don't overlap. An aligned element of 1, 2, 4 or 8 bytes is copied
+    /// atomically.
     ///
     /// # Safety
-    /// `len` bytes are mapped at both addresses, and writable at `to`.
+    /// `len` bytes must be mapped at both addresses, and be writable at `to`.
     #[inline]
     pub(super) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
         // SAFETY: each move is inside the first or the last part of `len` bytes.
@@ -155,7 +161,7 @@ mod x86_64 {
     }
 
     unsafe fn copy_long(from: *const u8, to: *mut u8, len: usize) {
-        // The destination is aligned, since the processor then stores whole cache lines.
+        // Aligns the destination, because the processor then stores whole cache lines.
         let first = to.align_offset(64);
         // SAFETY: as for `copy`; there are more than 64 + 16 bytes.
         unsafe {
@@ -163,7 +169,8 @@ mod x86_64 {
                 move_16(from.add(done), to.add(done));
             }
             let (from, to, len) = (from.add(first), to.add(first), len - first);
-            // Processors are slow, some by five times, at long strings aligned differently.
+            // Processors copy long strings slowly if the sides have different alignments, some by a
+            // factor of five.
             let is_aligned_alike = from.addr().is_multiple_of(64);
             if is_aligned_alike && len >= STRING_BYTES || !is_x86_feature_detected!("avx") {
                 copy_string(from, to, len);
@@ -188,8 +195,8 @@ mod x86_64 {
         }
     }
 
-    /// Defines a copy in vectors of 32 bytes, of at least 16 bytes to an address that is a multiple
-    /// of 32, for processors with AVX.
+    /// Defines a copy in vectors of 32 bytes, for processors with AVX. It copies at least 16 bytes
+    /// to an address that is a multiple of 32.
     macro_rules! copy_by_vectors {
         ($name:ident, $store:literal, $fence:literal) => {
             unsafe fn $name(from: *const u8, to: *mut u8, len: usize) {
@@ -217,7 +224,7 @@ mod x86_64 {
                             from = inout(reg) from => _,
                             to = inout(reg) to => _,
                             left = inout(reg) done => _,
-                            // `vzeroupper` changes them all.
+                            // `vzeroupper` changes all these registers.
                             out("xmm0") _,
                             out("xmm1") _,
                             out("xmm2") _,
@@ -248,11 +255,11 @@ mod x86_64 {
     }
 
     copy_by_vectors!(copy_vectors, "vmovups", "");
-    // Later stores come after the copy, as after any other.
+    // The fence orders later stores after the copy, as they are after any other copy.
     copy_by_vectors!(copy_streaming, "vmovntps", "sfence");
 
     /// # Safety
-    /// `len` bytes are mapped for writing at `to`.
+    /// `len` bytes must be mapped for writing at `to`.
     pub(super) unsafe fn fill(to: *mut u8, byte: u8, len: usize) {
         // SAFETY: promised by the caller. The direction flag is clear.
         unsafe {
@@ -274,10 +281,11 @@ mod words {
 
     const WORD: usize = size_of::<u64>();
 
-    /// Returns the word that contains an address, and the address's place in it.
+    /// Returns the word that contains an address, and the offset of the address in the word.
     unsafe fn word_at<'a>(address: *const u8) -> (&'a AtomicU64, usize) {
         let place = address.addr() % WORD;
-        // SAFETY: aligned; the page that contains the address is mapped, and so the word.
+        // SAFETY: the word is aligned. The page that contains the address is mapped, so the word is
+        // mapped too.
         (unsafe { &*address.sub(place).cast() }, place)
     }
 
@@ -299,7 +307,7 @@ mod words {
     pub(super) unsafe fn write(from: *const u8, to: *mut u8, len: usize) {
         let mut done = 0;
         while done < len {
-            // SAFETY: as for `read`, the other way round.
+            // SAFETY: as for `read`, with the two sides exchanged.
             unsafe {
                 let (word, place) = word_at(to.add(done));
                 let part = (WORD - place).min(len - done);
@@ -307,7 +315,7 @@ mod words {
                 if part == WORD {
                     word.store(from.cast::<u64>().read_unaligned(), Ordering::Relaxed);
                 } else {
-                    // The word's other bytes stay as they are, also if they change meanwhile.
+                    // Keeps the word's other bytes, even if they change during the update.
                     let replace = |word: u64| {
                         let mut bytes = word.to_ne_bytes();
                         let place = bytes.as_mut_ptr().add(place);
@@ -355,7 +363,7 @@ mod tests {
     type Copy = unsafe fn(*const u8, *mut u8, usize);
     type Fill = unsafe fn(*mut u8, u8, usize);
 
-    /// Memory in words, so that no part shares a word with something else.
+    /// Memory allocated as whole words, so that no part shares a word with another object.
     fn pattern(len: usize, seed: u8) -> Vec<u64> {
         let word = |index| u64::from_ne_bytes([index as u8 ^ seed, seed, 3, 4, 5, 6, 7, 8]);
         (0..len / 8).map(word).collect()

@@ -1,4 +1,4 @@
-//! Executable graphs, which queues run.
+//! Executable graphs, the form in which queues run graphs.
 
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
@@ -10,22 +10,23 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-/// A graph that queues run. Any thread may use it, and it outlives the [`Graph`](crate::Graph) that
-/// it was made from.
+/// A graph that queues can run. Any thread may use it, and it outlives the [`Graph`](crate::Graph)
+/// that it was made from.
 ///
 /// # Order of runs
-/// A run is a command, so its queue and its events order it. A driver's own graph
-/// ([`native_graphs`](crate::Capabilities::native_graphs)) also starts no run before the previous
-/// one has ended, even in another queue. Therefore no run may wait for a signal that comes only
-/// after a later run.
+/// A run is a command, so its queue and its events order it. If the driver runs the graph itself
+/// ([`native_graphs`](crate::Capabilities::native_graphs)), it also starts no run before the
+/// previous one has ended, even in another queue. Therefore no run may wait for a signal that comes
+/// only after a later run.
 ///
-/// Do not rely on that order if runs must not overlap. An [update](Self::update) may make a new
-/// graph of the driver. Only events order its runs with runs of the old graph in other queues.
+/// Do not rely on that order if runs must not overlap. An [update](Self::update) may create a new
+/// graph in the driver. Then only events order runs of the new graph in one queue with runs of the
+/// old graph in another.
 ///
 /// # Updates
-/// [`update`](Self::update) changes only runs that are submitted after it. Earlier runs execute
-/// what was recorded when they were submitted. A driver's own graph keeps the commands of its
-/// latest run until a later run executes others.
+/// An [`update`](Self::update) changes only runs that are submitted after it. Earlier runs execute
+/// the commands that the graph had when they were submitted. A graph in the driver keeps the
+/// commands of its latest run until a later run replaces them.
 pub struct ExecutableGraph {
     core: Arc<ContextCore>,
     graph: u64,
@@ -85,9 +86,10 @@ impl ExecutableGraph {
         })
     }
 
-    /// Makes a command that runs the graph once, as it is now, in a queue of its context. The command can
-    /// wait for events and signal one; the signal comes when all nodes are done. If a node fails, the
-    /// command fails, and which of the other nodes ran is not known.
+    /// Creates a command that runs the graph once, in its current state, in a queue of its context.
+    ///
+    /// The command can wait for events and signal one. The signal comes when all nodes are
+    /// complete. If a node fails, the command fails, and it is unknown which other nodes ran.
     pub fn command(&self) -> Command {
         let state = self.state.lock();
         let mut submission = Submission::new(Work::Graph(Box::new(GraphRun {
@@ -101,33 +103,38 @@ impl ExecutableGraph {
         Command { submission }
     }
 
-    /// Puts another command in the place of a node, for runs that are made from now on: a launch with other
-    /// arguments or of another shape, a fill with another pattern, or any other command that can be recorded.
-    /// The nodes that it comes after stay the same.
+    /// Replaces the command of a node for all runs submitted from now on.
     ///
-    /// A driver's own graph takes another launch of the same kernel, and other fills of memory of the same kind,
-    /// at its next run; for a command of another kind, or another copy, a new one is made, as
-    /// [`instantiate`](crate::Graph::instantiate) does.
+    /// The new command may be a launch with other arguments or another shape, a fill with another
+    /// pattern, or any other command that can be recorded. The node keeps its place in the order.
+    ///
+    /// A graph in the driver applies another launch of the same kernel, and other fills of the same
+    /// kind of memory, at its next run. For other changes a new graph is created, as in
+    /// [`instantiate`](crate::Graph::instantiate).
     ///
     /// # Errors
-    /// As for [`Graph::add`](crate::Graph::add) and [`Graph::instantiate`](crate::Graph::instantiate), and
-    /// [`Error::Unsupported`] for a command that runs a graph, or a node that does; the graph stays as it was.
+    /// The errors of [`Graph::add`](crate::Graph::add) and
+    /// [`Graph::instantiate`](crate::Graph::instantiate), and [`Error::Unsupported`] if the new
+    /// command or the old node runs a graph. After an error the graph is unchanged.
     pub fn update(&self, node: Node, command: Command) -> Result<()> {
         drop(self.update_all([(node, command)])?);
         Ok(())
     }
 
-    /// Updates several nodes at once: all of them, or after an error none. Returns what they replace, for a
-    /// caller that holds locks which the drop of memory or of kernels may take.
+    /// Updates several nodes at once. After an error, none is updated.
+    ///
+    /// Returns the replaced nodes, so that a caller that holds locks can drop them later. Dropping
+    /// memory or kernels may take locks.
     ///
     /// # Errors
-    /// As [`update`](Self::update).
+    /// The errors of [`update`](Self::update).
     pub fn update_all(
         &self,
         updates: impl IntoIterator<Item = (Node, Command)>,
     ) -> Result<Replaced> {
-        // Nothing is locked here: the iterator is the program's, and so may be what a command or a node keeps,
-        // which is dropped here, after an error too. No update changes how many nodes there are, or their order.
+        // Nothing is locked here. The iterator is the program's code. Dropping what a command or a
+        // node keeps, here or after an error, may also run the program's code. No update changes
+        // the number of nodes or their order.
         let recorded = Arc::clone(&self.state.lock().nodes);
         let mut changed = Vec::new();
         for (node, command) in updates {
@@ -135,7 +142,7 @@ impl ExecutableGraph {
                 return Err(unknown_node());
             }
             let index = node.index as usize;
-            // The node was recorded after this graph was instantiated.
+            // It is missing if it was recorded after this graph was instantiated.
             let old = recorded.get(index);
             let old = old.ok_or_else(|| {
                 Error::invalid("this node was recorded after this graph was instantiated")
@@ -154,8 +161,8 @@ impl ExecutableGraph {
         })
     }
 
-    /// Replaces nodes, one update at a time. Returns the previous state, which the caller drops
-    /// without a lock.
+    /// Replaces nodes, one update at a time. Returns the previous state, which the caller must drop
+    /// without holding a lock.
     fn replace(&self, changed: &[(usize, Arc<GraphNode>)]) -> Result<State> {
         let _updating = self.updating.lock();
         let (present, driver_graph) = {
@@ -184,22 +191,22 @@ impl ExecutableGraph {
         self.state.lock().nodes.len()
     }
 
-    /// Returns whether there are no nodes. A run then only waits and signals.
+    /// Returns whether the graph has no nodes. A run of an empty graph only waits and signals.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns whether a run is one launch of a graph of the driver.
+    /// Returns whether a run is one launch of a graph in the driver.
     pub fn is_native(&self) -> bool {
         self.state.lock().driver_graph.is_some()
     }
 }
 
-/// The nodes that an [update](ExecutableGraph::update_all) replaced. Its drop drops the memory and kernels
-/// that nothing else keeps.
+/// The nodes that an [update](ExecutableGraph::update_all) replaced. Dropping it frees the memory
+/// and kernels that nothing else keeps.
 pub struct Replaced {
     _state: State,
-    /// Kept too: on an update by several threads at once, the state may be that of another one.
+    /// Kept too, because `_state` may belong to the update of another thread.
     _nodes: GraphNodes,
 }
 

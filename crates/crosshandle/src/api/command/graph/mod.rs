@@ -1,4 +1,4 @@
-//! Graphs: commands that are recorded once, and run as one command any number of times.
+//! Graphs: commands that are recorded once and run as one command any number of times.
 
 mod executable;
 
@@ -13,14 +13,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Recorded commands, which run in an order that their dependencies allow.
+/// Recorded commands and the order in which they run.
 ///
-/// Record commands with [`add`](Self::add), make what runs with [`instantiate`](Self::instantiate), and
-/// submit [`ExecutableGraph::command`]: one submission, however many commands there are. That command waits
-/// for events and signals one as any other does, across processes too; the nodes inside do neither.
+/// Record commands with [`add`](Self::add), create an executable graph with
+/// [`instantiate`](Self::instantiate), and submit its [`command`](ExecutableGraph::command). One
+/// submission runs all recorded commands. The submitted command waits for events and signals an
+/// event like any other command, also across processes. The recorded commands do neither.
 ///
-/// A graph keeps the memory, images, kernels and programs of its commands, and so do the executable graphs that are
-/// made of it.
+/// A graph and the executable graphs made from it keep the memory, images, kernels and programs of
+/// the recorded commands.
 ///
 /// ```
 /// # use crosshandle::{Command, Context, Device};
@@ -41,29 +42,30 @@ pub struct Graph {
     core: Arc<ContextCore>,
     id: u64,
     nodes: Vec<Recorded>,
-    /// The latest node that all later ones come after.
+    /// The latest node that must run before all nodes recorded after it.
     barrier: Option<u32>,
 }
 
-/// A command of a graph, as that graph and its executable graphs know it.
+/// Identifies a command of a graph, in that graph and in its executable graphs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Node {
     graph: u64,
     index: u32,
 }
 
-/// What an executable graph's node is made of.
+/// A recorded command. Executable graphs make their nodes from it.
 #[derive(Clone)]
 struct Recorded {
     work: Arc<RecordedWork>,
     after: Arc<[u32]>,
     is_on_host: bool,
-    /// A node that stands for a whole graph, whose nodes it comes after: no other command takes its place.
+    /// Set for the node that ends a nested graph. It runs after all nodes of that graph, and no
+    /// update can replace it.
     ends_graph: bool,
 }
 
 impl Recorded {
-    /// Takes a command that comes after some nodes of a graph of a context.
+    /// Records a command that runs after the nodes `after` of a graph of this context.
     fn new(core: &ContextCore, submission: Submission, after: Arc<[u32]>) -> Result<Self> {
         check_events(&submission)?;
         if let Work::CopyImage(copy) = &submission.work
@@ -82,7 +84,7 @@ impl Recorded {
     }
 }
 
-/// Refuses a command with events.
+/// Checks that the command waits for no event and signals none.
 fn check_events(submission: &Submission) -> Result<()> {
     if submission.waits.is_empty() && submission.signal.is_none() {
         return Ok(());
@@ -105,21 +107,25 @@ impl Graph {
         }
     }
 
-    /// Records a copy, a fill, a launch, a marker or a barrier, which begins when all of `after` are done.
-    /// Nodes that nothing orders may run at the same time. [`Command::after_earlier`] and
-    /// [`Command::before_later`] order a command among all nodes of this graph, and so does a
-    /// [barrier](Command::barrier), which is both.
+    /// Records a copy, a fill, a launch, a marker or a barrier. The command starts when all of
+    /// `after` are complete.
     ///
-    /// A command comes after nodes that are there already, so a graph has no cycles.
+    /// Nodes without an order between them may run at the same time. [`Command::after_earlier`] and
+    /// [`Command::before_later`] order a command among all nodes of this graph. A
+    /// [barrier](Command::barrier) does both.
     ///
-    /// [The command that runs another graph](ExecutableGraph::command) records that graph's nodes, as they
-    /// are now: later updates of the other graph change nothing here. The node that is returned is done when
-    /// all of them are, and takes no [update](ExecutableGraph::update).
+    /// A command can only run after nodes that are already recorded, so a graph has no cycles.
+    ///
+    /// [The command that runs another graph](ExecutableGraph::command) records the nodes of that
+    /// graph as they are now. Later updates of the other graph do not affect this one. The returned
+    /// node is complete when all of these nodes are complete, and it cannot be
+    /// [updated](ExecutableGraph::update).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a node of another graph, a graph or an image of another context, or more
-    /// than 4,294,967,295 nodes; [`Error::Unsupported`] for a command that waits for or signals an event, or
-    /// calls a function.
+    /// - [`Error::InvalidArgument`] for a node of another graph, for a graph or an image of another
+    ///   context, and for more than 4,294,967,295 nodes.
+    /// - [`Error::Unsupported`] for a command that waits for an event, signals an event, or calls a
+    ///   function.
     pub fn add(&mut self, command: Command, after: &[Node]) -> Result<Node> {
         let mut before: SmallVec<[u32; 8]> = match command.submission.after_earlier {
             true => self.ends(),
@@ -155,7 +161,8 @@ impl Graph {
         })
     }
 
-    /// Records the nodes of another graph after some of this one, and one that comes after all of them.
+    /// Records the nodes of another graph after the nodes `before`, and then one marker that runs
+    /// after all of them.
     fn add_graph(&mut self, run: &GraphRun, before: &[u32]) -> Result<()> {
         if !Arc::ptr_eq(&run.counter, self.core.exporter().copied()) {
             return Err(Error::invalid("this graph is one of another context"));
@@ -191,7 +198,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Returns the nodes after which nothing comes yet.
+    /// Returns the nodes that no other node runs after.
     fn ends(&self) -> SmallVec<[u32; 8]> {
         let mut is_end = vec![true; self.nodes.len()];
         for node in &self.nodes {
@@ -220,21 +227,21 @@ impl Graph {
         self.nodes.is_empty()
     }
 
-    /// Makes an executable graph of the commands that were recorded until now. Any number can be made;
-    /// an update of one leaves the others as they are.
+    /// Creates an executable graph from the commands recorded so far. Each call creates
+    /// another one, and updates of one do not affect the others.
     ///
-    /// In some drivers this call waits until the device has done all submitted work, as loading a
-    /// program does.
+    /// In some drivers this call waits until the device has completed all submitted work, as
+    /// loading a program does.
     ///
     /// # Errors
-    /// [`Error::Driver`] and limits of the driver; [`Error::InvalidArgument`] for a kernel of another
-    /// device.
+    /// - [`Error::Driver`] if the driver fails or reaches a limit.
+    /// - [`Error::InvalidArgument`] for a kernel of another device.
     pub fn instantiate(&self) -> Result<ExecutableGraph> {
         ExecutableGraph::new(&self.core, self.id, &self.nodes)
     }
 }
 
-/// Refuses more nodes than have indices.
+/// Checks that `more` nodes can be added to `len` nodes. Indices have 32 bits.
 fn index_after(len: usize, more: usize) -> Result<()> {
     match len.checked_add(more) {
         Some(len) if len <= u32::MAX as usize => Ok(()),
@@ -255,7 +262,7 @@ impl fmt::Debug for Graph {
 }
 
 impl Recorded {
-    /// Makes the node of an executable graph of a context.
+    /// Creates the node that executable graphs of a context use.
     fn prepare(&self, core: &ContextCore) -> Result<Arc<GraphNode>> {
         let prepared = match core.backend().graphs() {
             Some(graphs) => graphs.prepare(self.work.work())?,

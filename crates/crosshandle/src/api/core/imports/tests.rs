@@ -1,5 +1,6 @@
-//! Memory that crosses by a driver's handle is mapped while its exporter is asked: what becomes of the mapping. The
-//! driver is one that counts; the exporter answers as in another process.
+//! Tests of memory that the importer maps by a driver's handle while it waits for the exporter's
+//! reply. They check what happens to the mapping. The driver only counts calls, and the exporter
+//! replies as one in another process does.
 
 use super::*;
 use crate::api::core::ContextOptions;
@@ -15,14 +16,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// What the driver was asked for.
+/// A fake driver that records its calls.
 #[derive(Default)]
 struct Driver {
-    /// The first byte of each handle that it was to map.
+    /// The first byte of each handle that it was asked to map.
     asked: Mutex<Vec<u8>>,
-    /// Mappings that there are.
+    /// The number of current mappings.
     mapped: AtomicUsize,
-    /// How many mappings fail before one does not.
+    /// The number of calls that fail before one succeeds.
     failures: AtomicUsize,
     /// Called before each mapping.
     before: Mutex<Option<Box<dyn Fn() + Send>>>,
@@ -37,7 +38,7 @@ impl Driver {
         self.mapped.load(Ordering::SeqCst)
     }
 
-    /// Waits until it was asked for a mapping; returns whether that was in time.
+    /// Waits until the driver is asked for a mapping. Returns `false` if the deadline passes first.
     fn await_asked(&self) -> bool {
         let end = Instant::now() + DEADLINE;
         while self.asked().is_empty() {
@@ -52,7 +53,8 @@ impl Driver {
 
 struct Mapped {
     driver: Arc<Driver>,
-    /// The first byte of the handle that it was mapped by; `None` if it was by a descriptor.
+    /// The first byte of the handle by which the memory was mapped; `None` if it was mapped by a
+    /// descriptor.
     byte: Option<u8>,
 }
 
@@ -151,11 +153,11 @@ impl BackendContext for Counting {
     }
 }
 
-/// Memory whose sealed handle is not what its exporter answers with.
+/// Memory whose exporter may reply with another handle than the sealed one in the catalog.
 struct Answering<F> {
     sealed: u8,
     times: AtomicUsize,
-    /// Returns the first byte of the handle in an answer; `None` for a descriptor.
+    /// Returns the first byte of the handle in a reply; `None` for a descriptor.
     answer: F,
 }
 
@@ -188,7 +190,7 @@ impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Shared for Answering<F> {
     }
 }
 
-/// An exporter, and an importer with a driver that counts.
+/// An exporter, and an importer with a driver that records its calls.
 struct Pair {
     exporting: Exporting,
     core: ContextCore,
@@ -200,7 +202,7 @@ impl Pair {
         let driver = Arc::new(Driver::default());
         let backend = Arc::new(Counting(Arc::clone(&driver)));
         let device = Device::find("host").expect("it is always there");
-        // Where no holder answers.
+        // No holder listens in this directory.
         let directory = std::env::temp_dir().join(format!("xh-imports-{name}"));
         let options = ContextOptions::new().socket_dir(directory);
         let core = ContextCore::new(device, options, |_| Ok(backend)).expect("a context");
@@ -231,7 +233,7 @@ impl Pair {
         }
     }
 
-    /// Attaches as another process does.
+    /// Attaches to the exporter as another process does.
     fn attach(&self, fields: &Fields) -> Arc<Attachment> {
         let attachment = self.exporting.attach(fields);
         let known = &self.core.imports.attachments;
@@ -245,7 +247,7 @@ impl Pair {
     }
 }
 
-/// Returns the first byte of the handle that memory was mapped by.
+/// Returns the first byte of the handle by which the memory was mapped.
 fn mapped_by(imported: &Imported) -> Option<u8> {
     let memory: &dyn std::any::Any = &*imported.memory;
     memory.downcast_ref::<Mapped>().expect("this driver's").byte
@@ -273,7 +275,7 @@ fn memory_is_mapped_before_its_exporter_answers() {
 fn what_the_exporter_refuses_is_unmapped() {
     let pair = Pair::new("refused");
     let mut fields = pair.share(1, Access::ReadOnly);
-    // A forged handle, whose key is good for reading.
+    // A forged handle. Its key only allows reading.
     fields.read_only = false;
     let attachment = pair.attach(&fields);
     let refused = pair.import(&fields).map(drop);
@@ -307,7 +309,7 @@ fn a_mapping_that_fails_is_tried_again_with_the_answer() {
     assert_eq!(mapped_by(&imported), Some(1));
     assert_eq!((pair.driver.asked(), pair.driver.mapped()), (vec![1, 1], 1));
     drop(imported);
-    // Who asks then learns why.
+    // If the second attempt fails too, the caller gets the error.
     pair.driver.failures.store(2, Ordering::SeqCst);
     let failed = pair.import(&fields).map(drop);
     assert!(

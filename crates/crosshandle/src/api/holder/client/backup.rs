@@ -1,4 +1,5 @@
-//! The reader's side of bringing memory back when a holder and its successor have died at once.
+//! Backups of readers. They restore held memory after a holder and its successor have died at the
+//! same time.
 
 use super::super::message::{Offer, OfferedPart, Question};
 use super::super::segment::fetch;
@@ -29,12 +30,16 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// What this process keeps of a name, so that it outlives even a holder that dies at the same moment as its successor:
-/// descriptors of its memory, for reading. When a new holder begins in the directory, the memory is brought back to it in
-/// the background, and it has its name, version, label and tokens again, for reading only.
+/// Keeps the memory of a name in this process, in case a holder and its successor die at the same
+/// time.
 ///
-/// It keeps the memory that the name stood for when it was made, also when the name is replaced: then it brings nothing
-/// back any more, and dropping it frees the memory. Any thread may drop it.
+/// The backup holds read-only descriptors of the memory. When a new holder starts in the directory,
+/// a background thread brings the memory back to it. The name then has its version, label and
+/// tokens again, but can only be read.
+///
+/// A backup keeps the memory that the name stood for when the backup was made. If the name is
+/// replaced, the backup no longer restores anything. Dropping it then frees the memory. Any thread
+/// may drop it.
 pub struct Backup {
     kept: Arc<Kept>,
     _begun: Arc<NewHolders>,
@@ -44,15 +49,18 @@ struct Kept {
     holder: Holder,
     name: String,
     version: u64,
-    /// Each part's handle as the holder gave it, and the one by which this process gives the memory.
+    /// For each part, the handle that the holder gave out, and the handle by which this process
+    /// shares the memory.
     parts: Vec<(MemoryHandle, MemoryHandle)>,
-    /// Holders that have begun, and been told of, since nobody offered anything: whoever counts the first one offers.
+    /// Number of holders that have started since the last round of offers. The thread that
+    /// increments it from 0 makes the offers.
     begun: AtomicU64,
-    /// Answers the new holder.
+    /// Serves the memory to the new holder.
     _exporter: Arc<Exporter>,
 }
 
-/// Held by who offers: a holder does few jobs at a time for one process, and refuses others.
+/// Serialises the offers of this process. A holder runs few jobs at a time for one process, and
+/// refuses more.
 static OFFERING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl fmt::Debug for Backup {
@@ -65,12 +73,14 @@ impl fmt::Debug for Backup {
 }
 
 impl Holder {
-    /// Keeps what a name stands for in this process, too, as [`open`](Self::open) has answered. This costs a descriptor
-    /// for each part, and a socket if this process shares nothing else.
+    /// Keeps the memory of a name in this process too. `held` is the result of
+    /// [`open`](Self::open). A backup costs a descriptor for each part, and a socket if this
+    /// process shares nothing else.
     ///
     /// # Errors
-    /// As [`Context::open_memory`](crate::Context::open_memory); [`Error::InvalidArgument`] without handles for reading;
-    /// limits of the system.
+    /// Returns the errors of [`Context::open_memory`](crate::Context::open_memory), and
+    /// [`Error::InvalidArgument`] if `held` has no read-only handles. Limits of the system also
+    /// cause errors.
     pub fn back_up(&self, held: &HeldName) -> Result<Backup> {
         let deadline = OpenDeadline::after(self.timeout);
         let origin = Origin {
@@ -119,7 +129,7 @@ impl Holder {
             parts.push((handle, own));
         }
         let kept = Arc::new(Kept {
-            // No caller waits for the offers.
+            // No caller waits for the offers, so they may take longer.
             holder: self.within(self.timeout.max(ANSWER_TIMEOUT)),
             name: held.name.clone(),
             version: held.version,
@@ -131,7 +141,7 @@ impl Holder {
             _begun: NewHolders::tell(self, &kept)?,
             kept,
         };
-        // One may have begun before it was watched for.
+        // A holder may have started before the watch began.
         backup.kept.holder_began();
         Ok(backup)
     }
@@ -143,16 +153,17 @@ impl Backup {
         &self.kept.name
     }
 
-    /// Returns the name's version that is kept.
+    /// Returns the version of the name that is kept.
     pub fn version(&self) -> u64 {
         self.kept.version
     }
 
-    /// Brings the memory back to the holder that answers now, unless it has it: this process does that by itself when a
-    /// holder begins.
+    /// Brings the memory back to the running holder, unless that already has it. When a holder
+    /// starts, this happens automatically.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is none, or if it refuses: it never lost the name, or another version of it.
+    /// Returns [`Error::Holder`] if no holder runs, or if it refuses because it never lost this
+    /// version of the name.
     pub fn offer(&self) -> Result<()> {
         self.kept.offer()
     }
@@ -172,7 +183,7 @@ impl Kept {
         self.holder.done(Question::TakeBack(offer))
     }
 
-    /// Brings the memory back in the background, once more if another holder begins meanwhile.
+    /// Brings the memory back in the background. Repeats this if another holder starts meanwhile.
     fn holder_began(self: &Arc<Self>) {
         if self.begun.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
@@ -181,7 +192,7 @@ impl Kept {
         background::run_blocking(move || {
             let mut pause = Pause::new(OFFER_INTERVAL, MAX_RETRY_INTERVAL);
             let mut silent = 0;
-            // The name may be given up meanwhile.
+            // The backup may be dropped meanwhile.
             while let Some(kept) = kept.upgrade() {
                 let begun = kept.begun.load(Ordering::Acquire);
                 let next = kept.offer_once(&mut silent);
@@ -200,8 +211,8 @@ impl Kept {
         });
     }
 
-    /// Offers the memory to a holder that has just begun. Returns whether that is to be done again: only
-    /// a holder that has a reason for refusing it ends the attempts.
+    /// Offers the memory to a holder that has just started. Returns whether to retry. Once a holder
+    /// answers, the attempts continue until it accepts the memory or refuses it permanently.
     fn offer_once(&self, silent: &mut u32) -> After {
         let turn = OFFERING.lock();
         let offered = self.offer();
@@ -218,7 +229,7 @@ impl Kept {
             }
         );
         if is_silent {
-            // The next one that begins is noticed.
+            // If no holder answers, the watch will report the next one that starts.
             *silent += 1;
             return match *silent < MAX_OFFERS {
                 true => After::Retry,
@@ -239,29 +250,30 @@ impl Kept {
     }
 }
 
-/// What comes after an offer.
+/// What follows an offer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
-    /// The holder has the name, or has a reason not to take it.
+    /// The holder has the name, or has a permanent reason to refuse it.
     Done,
-    /// The holder could not take it at this moment.
+    /// The holder could not accept the offer at this moment.
     Retry,
 }
 
-/// Tells the backups of this process when a holder begins in some directories: it makes its sockets anew, which its
-/// successors do not. All backups of a process share one, since the system gives a user few watches.
+/// Notifies the backups of this process when a holder starts in one of some directories. A new
+/// holder creates its sockets, and a successor does not. Backups with the same directories share
+/// one value, since the system limits the watches of each user.
 struct NewHolders {
     kept: Mutex<Vec<Weak<Kept>>>,
-    /// `None` if the directories are looked at instead.
+    /// `None` if the directories are polled instead.
     watch: OnceLock<Watch>,
 }
 
-/// Those of this process, by their directories.
+/// The values of this process, by their directories.
 static NEW_HOLDERS: PerProcess<Mutex<BTreeMap<Vec<PathBuf>, Weak<NewHolders>>>> =
     PerProcess::new(Mutex::default);
 
 impl NewHolders {
-    /// Tells a backup of holders that begin, until the result is dropped.
+    /// Registers a backup for notifications, which continue until the result is dropped.
     fn tell(holder: &Holder, kept: &Arc<Kept>) -> Result<Arc<Self>> {
         let directories = address::directories(holder.socket_dir.as_deref());
         let mut all = NEW_HOLDERS.lock();
@@ -289,7 +301,7 @@ impl NewHolders {
             Ok(changes) => {
                 let _ = this.watch.set(watch(Arc::new(changes))?);
             }
-            // Of a user's processes together.
+            // These limits apply to all processes of a user together.
             Err(Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM) => {
                 look_now_and_then(directories.to_vec(), Arc::downgrade(&this));
             }
@@ -308,7 +320,7 @@ impl NewHolders {
         drop(kept);
         for kept in all {
             kept.holder_began();
-            // Dropping the last reference is not for the thread that watches.
+            // Dropping the last reference may block, so the exchange thread must not do it.
             if let Some(last) = Arc::into_inner(kept) {
                 background::run_blocking(move || drop(last));
             }
@@ -316,7 +328,7 @@ impl NewHolders {
     }
 }
 
-/// Looks for new holders where the system has no watch left.
+/// Polls for new holders where the system has no watch left.
 fn look_now_and_then(directories: Vec<PathBuf>, of: Weak<NewHolders>) {
     let files = move || -> Vec<_> {
         let paths = directories.iter().map(|path| control_path(path));
@@ -337,7 +349,7 @@ fn look_now_and_then(directories: Vec<PathBuf>, of: Weak<NewHolders>) {
     });
 }
 
-/// What the kernel tells of the directories.
+/// The kernel's notifications of changes in the directories.
 struct Changes {
     changes: OwnedFd,
     of: Weak<NewHolders>,
@@ -359,7 +371,7 @@ impl Changes {
         })
     }
 
-    /// Takes what has been told. Returns whether some of it is of a holder.
+    /// Consumes the pending notifications. Returns whether one of them is about a new holder.
     fn take(&self) -> bool {
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut events = inotify::Reader::new(&self.changes, &mut buffer);
@@ -392,7 +404,7 @@ impl Source for Changes {
         if self.take() {
             of.holder_began();
         }
-        // It has a watch, whose end is not for this thread.
+        // Dropping the last reference ends its watch, which this thread must not do.
         if let Some(last) = Arc::into_inner(of) {
             background::run_blocking(move || drop(last));
         }

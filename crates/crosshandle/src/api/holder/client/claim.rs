@@ -1,4 +1,4 @@
-//! The program's side of claims: one writer of a name at a time.
+//! The client's side of claims. A claim makes one process the only writer of a name.
 
 use super::super::message::{Answer, Question};
 use super::super::tuning::CLAIM_INTERVAL;
@@ -8,7 +8,7 @@ use crate::sync::Deadline;
 use crate::threads::background;
 use std::time::Duration;
 
-/// How a name is to be claimed.
+/// Options of a claim.
 #[derive(Clone, Debug, Default)]
 pub struct ClaimOptions {
     forces: bool,
@@ -16,30 +16,32 @@ pub struct ClaimOptions {
 }
 
 impl ClaimOptions {
-    /// Returns the usual options: proof is asked for, at once.
+    /// Returns the default options: the claim needs proof that the previous writer has ended, and
+    /// does not wait for it.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets whether the claim is granted although the writer before may write still (default: no). It takes
-    /// the token of administration, if the name has one. What two writers make of the memory is then the
-    /// program's affair.
+    /// Sets whether the claim succeeds even if the previous writer may still write (default: no).
+    /// This needs the administration token, if the name has one. The program is then responsible
+    /// for what two concurrent writers do to the memory.
     pub fn force(mut self, force: bool) -> Self {
         self.forces = force;
         self
     }
 
-    /// Sets how long to wait until the writer before has provably ended (default: not at all). A claim that waits also
-    /// gets the holder's answer within this time. One that does not wait gives the holder its
-    /// [`timeout`](Holder::timeout).
+    /// Sets how long to wait until the previous writer has provably ended (default: no wait). A
+    /// claim that waits also limits the holder's reply to this time. A claim that does not wait
+    /// uses the holder's [`timeout`](Holder::timeout).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 }
 
-/// The right to write the memory of a name, in an epoch of its own. It ends with this process, or when it
-/// says so ([`end`](Self::end)); dropping it ends nothing, since the memory may be open still.
+/// The exclusive right to write the memory of a name, in an epoch of its own. It ends when this
+/// process ends, or calls [`end`](Self::end). Dropping the lease does not end it, since the memory
+/// may still be open.
 #[derive(Debug)]
 #[must_use = "a claim that is not ended lasts as long as the process"]
 pub struct Lease {
@@ -49,23 +51,23 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the number of this writer: one more than that of the writer before.
+    /// Returns the number of this writer. It is one more than that of the previous writer.
     pub fn epoch(&self) -> u64 {
         self.held.epoch
     }
 
-    /// Returns the name, with handles for writing. Handles for writing that were made before open nothing
-    /// any more.
+    /// Returns the name, with handles for writing. Handles for writing that were made earlier no
+    /// longer open anything.
     pub fn held(&self) -> &HeldName {
         &self.held
     }
 
-    /// Says that this process writes the memory no more: it has dropped what it opened, its queues are done,
-    /// and so are those of its children. For memory of the host the holder looks for itself when the next one
-    /// claims it.
+    /// Ends the claim. The caller promises that this process no longer writes the memory. It and
+    /// its child processes have dropped everything that they opened, and their queues have
+    /// finished. For host memory, the holder checks this when the next process claims the name.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is no holder, or the name has another writer by now.
+    /// Returns [`Error::Holder`] if no holder runs, or if the name has another writer by now.
     pub fn end(self) -> Result<()> {
         self.holder.done(Question::EndClaim {
             name: self.held.name,
@@ -75,20 +77,26 @@ impl Lease {
 }
 
 impl Holder {
-    /// Claims a name: this process is its one writer, in a new epoch, once the writer before has provably
-    /// ended. The holder must see its process and those of its user, so they share a PID namespace.
+    /// Claims a name, so that this process becomes its only writer in a new epoch. The claim
+    /// succeeds once the previous writer has provably ended. The holder must see this process and
+    /// the processes of its user, so they must share a PID namespace.
     ///
-    /// It is proven by this. The writer's process has ended, or has [ended its claim](Lease::end). No
-    /// process lives that was forked from it. Memory of the host is mapped or open for writing by no other
-    /// process; the maker of a driver's memory has ended too or is this process, and no MPS daemon runs.
+    /// The proof requires all of the following:
     ///
-    /// From then on nobody opens the memory for writing but by the result's handles, and
-    /// [`open_to_write`](Self::open_to_write) is refused. Readers are told by
+    /// - The previous writer has [ended its claim](Lease::end), or its process and all processes
+    ///   that were forked from it have ended.
+    /// - For host memory, no other process has it mapped or open for writing.
+    /// - For a driver's memory, the exporter has also ended or is this process.
+    /// - For CUDA memory, no MPS daemon runs.
+    ///
+    /// From then on the memory can be opened for writing only by the handles of the result, and
+    /// [`open_to_write`](Self::open_to_write) fails. Readers are notified by
     /// [`await_epoch`](Self::await_epoch).
     ///
     /// # Errors
-    /// [`Error::Holder`] with [`HolderFault::Fenced`] if it is not proven, with the reason; if there is no
-    /// holder, nothing has the name, or the name's token was not shown.
+    /// Returns [`Error::Holder`] with [`HolderFault::Fenced`] and the reason if the proof fails.
+    /// Also returns [`Error::Holder`] if no holder runs, the name does not exist, or its token was
+    /// not presented.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Lease> {
         let request = new_request()?;
         let deadline = Deadline::after(options.wait);
@@ -116,9 +124,10 @@ impl Holder {
                 }
                 Err(error) => {
                     if error.is_timeout() || is_fenced(&error) {
-                        // The holder may have let this process in since; it would keep others out.
+                        // The holder may have granted the claim since. A granted claim would
+                        // exclude other writers.
                         let (holder, name) = (self.clone(), name.to_owned());
-                        // The holder may be stopped, and the caller's time is over.
+                        // The holder may be stopped, and the caller's time has run out.
                         background::run_blocking(move || {
                             let _ = holder.done(Question::EndClaim { name, request });
                         });
@@ -129,11 +138,12 @@ impl Holder {
         }
     }
 
-    /// Waits until a name has a later epoch than `epoch`, for at most `timeout`, and asks for its memory to
-    /// read it: another writer may have begun to write.
+    /// Waits for at most `timeout` until a name has a later epoch than `epoch`, and opens it for
+    /// reading. Another process may have begun to write.
     ///
     /// # Errors
-    /// As [`open`](Self::open), also when the name is removed meanwhile; [`Error::TimedOut`].
+    /// Returns the errors of [`open`](Self::open), also if the name is removed during the wait.
+    /// Returns [`Error::TimedOut`] if the timeout passes.
     pub fn await_epoch(&self, name: &str, epoch: u64, timeout: Duration) -> Result<HeldName> {
         self.within(timeout).opened(Question::Await {
             name: name.to_owned(),

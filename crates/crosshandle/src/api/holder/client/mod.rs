@@ -1,4 +1,4 @@
-//! The program's side: asks a holder for names, and hands memory over to it.
+//! The client of a holder. It asks for names and hands memory over.
 
 mod backup;
 mod claim;
@@ -28,8 +28,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A holder, as programs see it: it is asked for names, and takes memory over. Cheap to clone; any thread
-/// may use it. Each call connects anew, and goes on with the successor if the holder dies meanwhile.
+/// A client of a holder: it opens names and hands memory over. Clones are cheap, and any thread may
+/// use it. Each call makes a new connection, and continues with the successor if the holder dies
+/// during the call.
 #[derive(Clone, Debug)]
 pub struct Holder {
     socket_dir: Option<PathBuf>,
@@ -44,7 +45,7 @@ impl Default for Holder {
     }
 }
 
-/// What a name is to be, when memory is handed over.
+/// Options of a name under which memory is handed over.
 #[derive(Clone, Default)]
 pub struct HoldOptions {
     label: String,
@@ -62,68 +63,73 @@ impl fmt::Debug for HoldOptions {
 }
 
 impl HoldOptions {
-    /// Returns the usual options: no label, no tokens, and a name that nothing has.
+    /// Returns the default options: no label, no tokens, and a name that is not in use yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets a text for programs that open the name, of at most 4,096 bytes. Everybody can read it who may
-    /// ask the holder.
+    /// Sets a text of at most 4,096 bytes for programs that open the name. Every program that may
+    /// send requests to the holder can read it.
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// Sets whether the name may be in use already (default: no). Then what is handed over is the name's
-    /// next version. The holder lets go of the version before; who has that open keeps it. The name keeps its
-    /// tokens if none are set here; setting others takes the token of administration.
+    /// Sets whether the name may already be in use (default: no). If it is, the memory becomes its
+    /// next version, and the holder releases the previous one. Processes that have the previous
+    /// version open keep it.
+    ///
+    /// The name keeps its tokens if no token is set here. Setting tokens on an existing name needs
+    /// the administration token.
     pub fn replaces(mut self, replaces: bool) -> Self {
         self.replaces = replaces;
         self
     }
 
-    /// Sets the word that programs must show to read (default: none is needed).
+    /// Sets the token that programs must present to read (default: none).
     pub fn read_token(mut self, token: impl Into<String>) -> Self {
         self.tokens.read = Some(token.into());
         self
     }
 
-    /// Sets the word that programs must show to write, and to replace the name. It lets them read, too.
+    /// Sets the token that programs must present to write, or to replace the name. It also allows
+    /// reading.
     pub fn write_token(mut self, token: impl Into<String>) -> Self {
         self.tokens.write = Some(token.into());
         self
     }
 
-    /// Sets the word that programs must show to remove or pin the name. It lets them do all else, too.
+    /// Sets the token that programs must present to remove or pin the name. It also allows every
+    /// other operation.
     pub fn admin_token(mut self, token: impl Into<String>) -> Self {
         self.tokens.admin = Some(token.into());
         self
     }
 }
 
-/// A name that a holder knows, and what it stands for.
+/// A name of a holder, with the memory that it stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HeldName {
     /// The name.
     pub name: String,
-    /// Counts what the name stood for so far, from 1.
+    /// The version of the name, counted from 1. Each replacement increments it.
     pub version: u64,
-    /// The text that whoever handed the memory over gave it.
+    /// The text that the process set when it handed the memory over.
     pub label: String,
-    /// Whether the name is protected from being removed and replaced.
+    /// Whether the name is protected against removal and replacement.
     pub pinned: bool,
-    /// When the memory was handed over, in seconds since 1970.
+    /// When the memory was handed over, in seconds since 1970-01-01 UTC.
     pub created_unix_s: u64,
-    /// Whether some uses of the name take a token.
+    /// Whether some operations on the name need a token.
     pub has_tokens: bool,
-    /// Counts the writers that have [claimed](Holder::claim) the name, from 1; 0 if none has.
+    /// The number of writers that have [claimed](Holder::claim) the name. 0 if no process has.
     pub epoch: u64,
-    /// The process that may write the memory, in the holder's PID namespace, unless it has ended its claim
-    /// or none has one. It may have ended itself.
+    /// The process id of the current writer, in the holder's PID namespace. `None` if no process
+    /// has claimed the name or the claim has ended. The process itself may have ended.
     pub writer: Option<u32>,
-    /// Whether the memory has come back from a process that had it open for reading ([`Backup`](super::Backup)), and
-    /// what is known of it then.
+    /// How the memory was verified, if a process that had it open for reading brought it back
+    /// ([`Backup`](super::Backup)).
     pub recovered: Option<Recovered>,
     /// The memory.
     pub parts: Vec<HeldPart>,
@@ -133,22 +139,22 @@ pub struct HeldName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HeldPart {
-    /// What tells it from the other parts of the name.
+    /// The role of this part. No other part of the name has the same one.
     pub role: String,
-    /// The device, as the process that handed it over calls it: `host`, `cuda:1`.
+    /// The device, as the process that handed the memory over names it: `host`, `cuda:1`.
     pub device: String,
     /// The kind of the memory.
     pub kind: ObjectKind,
     /// The length in bytes.
     pub bytes: u64,
-    /// A handle for reading only; `None` in lists.
+    /// A read-only handle. `None` in lists.
     pub read_only: Option<MemoryHandle>,
-    /// A handle for reading and writing; `None` unless that was asked for.
+    /// A handle for reading and writing. `None` unless the caller asked for it.
     pub handle: Option<MemoryHandle>,
 }
 
 impl HeldName {
-    /// Returns the part with a role, if there is one.
+    /// Returns the part with the given role, if the name has one.
     pub fn part(&self, role: &str) -> Option<&HeldPart> {
         self.parts.iter().find(|part| part.role == role)
     }
@@ -184,18 +190,20 @@ impl TryFrom<Entry> for HeldName {
     }
 }
 
-/// What a holder says of memory that it has taken over.
+/// The holder's reply to a hand-over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HandedOver {
-    /// The version of the name that the memory is.
+    /// The version of the name that this memory has become.
     pub version: u64,
-    /// Whether the holder's successor has it too, so that it outlives the holder.
+    /// Whether the successor also has the memory and the journal records it. The memory then
+    /// outlives the holder.
     pub is_safe: bool,
 }
 
 impl Holder {
-    /// Returns the holder of the usual socket directories. Nothing is asked yet.
+    /// Returns a client of the holder in the default socket directories. This function sends no
+    /// request.
     pub fn new() -> Self {
         Self {
             socket_dir: None,
@@ -205,43 +213,48 @@ impl Holder {
         }
     }
 
-    /// Sets the directory in which to look for the holder (default: as
+    /// Sets the directory that the holder is looked up in (default: the
     /// [`socket_directories`](crate::socket_directories)).
     pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.socket_dir = Some(directory.into());
         self
     }
 
-    /// Sets the users as whom the holder may run (default: the same user).
+    /// Sets the users as which the holder may run (default: the same user).
     pub fn peers(mut self, peers: PeerPolicy) -> Self {
         self.peers = peers;
         self
     }
 
-    /// Sets how long a call may wait for the holder (default: 30 s), however many questions the call takes.
+    /// Sets how long a call may wait for the holder (default: 30 s). The limit applies to the whole
+    /// call, even if it sends several requests.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the token to show.
+    /// Sets the token that calls present.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(token.into());
         self
     }
 
-    /// Hands memory over, under a name: each piece with its role. From then on the holder answers for it,
-    /// handles that were made before stay good, and this process may go on using the memory, drop it, or
-    /// end. Returns when the holder and its successor have it.
+    /// Hands memory over under a name. Each piece has a role. From then on the holder serves the
+    /// memory and handles that were made earlier stay valid. This process may continue to use the
+    /// memory, drop it, or end. Returns when the holder and its successor have it. If the successor
+    /// is late, [`HandedOver::is_safe`] is false.
     ///
-    /// Only memory that has a segment alone can be handed over, since a descriptor is for all of a segment:
-    /// allocate it in a context [without pooling](crate::ContextOptions::pooling).
+    /// Only memory with a segment of its own can be handed over, since a descriptor covers a whole
+    /// segment. Allocate it in a context [without pooling](crate::ContextOptions::pooling).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for memory that shares its segment, was opened from a handle, or ends with
-    /// this process; [`Error::Holder`] if there is no holder or it refuses; [`Error::TimedOut`]. After an
-    /// error the memory is this process's as before, unless the time was over: then the holder may have it,
-    /// and the call can be made again.
+    /// - [`Error::Unsupported`] for memory that shares its segment, was opened from a handle, or
+    ///   ends with this process.
+    /// - [`Error::Holder`] if no holder runs, or if it refuses the request.
+    /// - [`Error::TimedOut`] if the timeout passes.
+    ///
+    /// After an error the memory still belongs to this process alone. After a timeout the holder
+    /// may have it as well, and the call can be repeated.
     pub fn hand_over(
         &self,
         name: &str,
@@ -275,12 +288,13 @@ impl Holder {
         Ok(handed_over)
     }
 
-    /// Has the holder keep what it answered with ([`open_to_write`](Self::open_to_write)) under another name, too. Both
-    /// names are for the same memory, which stays as long as one of them does.
+    /// Asks the holder to keep memory under a further name. `held` is the result of
+    /// [`open_to_write`](Self::open_to_write). The memory stays as long as one of its names exists.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if handles for writing are missing; [`Error::Stale`] or [`Error::Holder`] if the
-    /// memory is held no more, or has one writer at a time; as [`hand_over`](Self::hand_over).
+    /// Returns [`Error::InvalidArgument`] if handles for writing are missing. Returns
+    /// [`Error::Stale`] or [`Error::Holder`] if the memory is no longer held, or has only one
+    /// writer at a time. Other errors are those of [`hand_over`](Self::hand_over).
     pub fn hold_as(&self, held: &HeldName, name: &str, options: HoldOptions) -> Result<HandedOver> {
         let part = |part: &HeldPart| {
             let missing = "the answer to `open_to_write` is needed, which has handles for writing";
@@ -314,10 +328,11 @@ impl Holder {
         }
     }
 
-    /// Asks for the memory under a name, to read it.
+    /// Opens a name for reading.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is no holder, nothing has the name, or the name's token was not shown.
+    /// Returns [`Error::Holder`] if no holder runs, the name does not exist, or its token was not
+    /// presented.
     pub fn open(&self, name: &str) -> Result<HeldName> {
         self.opened(Question::Open {
             name: name.to_owned(),
@@ -325,10 +340,10 @@ impl Holder {
         })
     }
 
-    /// Asks for the memory under a name, to read and write it.
+    /// Opens a name for reading and writing.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Returns the errors of [`open`](Self::open).
     pub fn open_to_write(&self, name: &str) -> Result<HeldName> {
         self.opened(Question::Open {
             name: name.to_owned(),
@@ -336,11 +351,12 @@ impl Holder {
         })
     }
 
-    /// Waits until a name has a later version than `version`, for at most `timeout`, and asks for its
-    /// memory to read it.
+    /// Waits for at most `timeout` until a name has a later version than `version`, and opens it
+    /// for reading.
     ///
     /// # Errors
-    /// As [`open`](Self::open), also when the name is removed meanwhile; [`Error::TimedOut`].
+    /// Returns the errors of [`open`](Self::open), also if the name is removed during the wait.
+    /// Returns [`Error::TimedOut`] if the timeout passes.
     pub fn await_version(&self, name: &str, version: u64, timeout: Duration) -> Result<HeldName> {
         let question = Question::Await {
             name: name.to_owned(),
@@ -350,7 +366,7 @@ impl Holder {
         self.within(timeout).opened(question)
     }
 
-    /// Returns a holder that waits for so long.
+    /// Returns a client with this timeout.
     fn within(&self, timeout: Duration) -> Self {
         Self {
             timeout,
@@ -358,10 +374,10 @@ impl Holder {
         }
     }
 
-    /// Returns all names, in order, without handles.
+    /// Returns all names in order, without handles.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is no holder.
+    /// Returns [`Error::Holder`] if no holder runs.
     pub fn list(&self) -> Result<Vec<HeldName>> {
         let mut all: Vec<HeldName> = Vec::new();
         let deadline = Deadline::after(self.timeout);
@@ -381,20 +397,21 @@ impl Holder {
         }
     }
 
-    /// Lets go of what a name stands for. Who has it open keeps it; nobody can open it any more.
+    /// Removes a name, so that it can no longer be opened. Processes that have its memory open keep
+    /// it.
     ///
     /// # Errors
-    /// As [`open`](Self::open); also if the name is pinned.
+    /// Returns the errors of [`open`](Self::open), and [`Error::Holder`] if the name is pinned.
     pub fn remove(&self, name: &str) -> Result<()> {
         self.done(Question::Remove {
             name: name.to_owned(),
         })
     }
 
-    /// Protects a name from being removed or replaced, or does so no more.
+    /// Sets or clears the protection of a name against removal and replacement.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Returns the errors of [`open`](Self::open).
     pub fn pin(&self, name: &str, pinned: bool) -> Result<()> {
         self.done(Question::Pin {
             name: name.to_owned(),
@@ -402,10 +419,10 @@ impl Holder {
         })
     }
 
-    /// Asks how the holder is.
+    /// Returns the state of the holder.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is none.
+    /// Returns [`Error::Holder`] if no holder runs.
     pub fn status(&self) -> Result<Status> {
         match self.ask(Question::Status)? {
             Answer::Status(status) => Ok(status),
@@ -413,10 +430,12 @@ impl Holder {
         }
     }
 
-    /// Ends the holder and its successor, who let go of everything. Who has something open keeps it.
+    /// Ends the holder and its successor, which release everything. Processes that have memory open
+    /// keep it.
     ///
     /// # Errors
-    /// [`Error::Holder`] if there is none, or a name is pinned or needs a token for that.
+    /// Returns [`Error::Holder`] if no holder runs, or if a name is pinned or needs a token for
+    /// this.
     pub fn stop(&self) -> Result<()> {
         self.done(Question::Stop)
     }
@@ -435,7 +454,7 @@ impl Holder {
         }
     }
 
-    /// Asks a question, again if the holder dies meanwhile. All questions may be asked twice.
+    /// Sends a request, and repeats it if the holder dies meanwhile. All requests may be repeated.
     fn ask(&self, question: Question) -> Result<Answer> {
         self.ask_until(question, Deadline::after(self.timeout))
     }
@@ -463,7 +482,7 @@ impl Holder {
                     attempts += 1;
                     pause.wait(deadline);
                 }
-                // The holder serves every user and process in turn, so this one's turn comes.
+                // The holder serves all users and processes by turns, so this one will be served.
                 Ok(Answer::Refused {
                     fault: HolderFault::Busy,
                     ..
@@ -495,7 +514,8 @@ impl Holder {
         }
     }
 
-    /// Asks once. `holder` is set to the holder's process id, if it has one in this process's namespace.
+    /// Sends the request once. Sets `holder` to the process id of the holder, or to 0 if the holder
+    /// has no id in this PID namespace.
     fn ask_once(
         &self,
         request: &[u8],
@@ -509,7 +529,7 @@ impl Holder {
             return Err(Errno::PERM);
         }
         match socket::send(&stream, request, &[]) {
-            // It has hung up, but may have said before why.
+            // The holder has hung up, but may have sent the reason before.
             Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
             Err(errno) => return Err(errno),
         }
@@ -524,7 +544,7 @@ impl Holder {
         serde_json::from_slice(&buffer[..len]).map_err(|_| Errno::PROTO)
     }
 
-    /// Connects to the first holder that there is ([`Errno::NOENT`]: there is none).
+    /// Connects to the first holder that listens. Returns [`Errno::NOENT`] if none does.
     fn connect(&self, deadline: Deadline) -> Result<std::os::fd::OwnedFd, Errno> {
         for directory in address::directories(self.socket_dir.as_deref()) {
             match socket::connect(&control_path(&directory), deadline) {
@@ -551,10 +571,11 @@ impl Holder {
     }
 }
 
-/// Bytes of the last entry of a list, which may begin within the limit.
+/// Space for the last entry of a list, in bytes. It may begin within the limit of a message and end
+/// beyond it.
 const LIST_SLACK: usize = 64 << 10;
 
-/// Returns a number for a question that may be asked twice and is to be done once.
+/// Returns a random number for a request that may be repeated but must take effect only once.
 fn new_request() -> Result<u64> {
     let mut bytes = [0; 8];
     process::random(&mut bytes).map_err(Error::os("asking for random numbers"))?;
@@ -566,14 +587,14 @@ fn senseless() -> Error {
 }
 
 impl Memory {
-    /// Hands all of the memory over to a holder, under a name of its own. See [`Holder::hand_over`].
+    /// Hands the memory over to a holder under a name. See [`Holder::hand_over`].
     ///
     /// # Errors
-    /// As [`Holder::hand_over`].
+    /// Returns the errors of [`Holder::hand_over`].
     pub fn hand_over(&self, holder: &Holder, name: &str) -> Result<HandedOver> {
         holder.hand_over(name, &[(WHOLE, self)], HoldOptions::new())
     }
 }
 
-/// The role of the one part of a name.
+/// The role of the part of a name that has only one.
 pub(super) const WHOLE: &str = "memory";

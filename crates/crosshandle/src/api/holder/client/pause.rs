@@ -1,11 +1,11 @@
-//! Pauses between attempts at what a busy holder puts off.
+//! Pauses between repeated requests to a busy holder.
 
 use crate::os::process;
 use crate::sync::Deadline;
 use std::time::Duration;
 
-/// Pauses of growing length. Their lengths vary, so that programs which were put off together do not
-/// come back together.
+/// A pause that doubles with each attempt. Its length is randomised, so that programs that were put
+/// off together do not all return at the same time.
 pub(super) struct Pause {
     next: Duration,
     longest: Duration,
@@ -19,10 +19,10 @@ impl Pause {
         }
     }
 
-    /// Sleeps until it is time for the next attempt, or until `deadline`.
+    /// Sleeps until the next attempt is due, or until `deadline`.
     pub(super) fn wait(&mut self, deadline: Deadline) {
         let mut byte = [0x80];
-        // Without random numbers pauses are alike.
+        // If no random numbers are available, all pauses have the same length.
         let _ = process::random(&mut byte);
         let length = self.next * (128 + u32::from(byte[0])) / 256;
         deadline.sleep(length);

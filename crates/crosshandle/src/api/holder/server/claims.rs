@@ -1,4 +1,4 @@
-//! Claims: one writer of a name at a time, each in an epoch of its own.
+//! Claims. A name has one writer at a time, and each writer has an epoch of its own.
 
 use super::super::fence::{self, Claim, Region, Writer};
 use super::super::identity::{Asker, ProcessIdentity, Status};
@@ -14,25 +14,25 @@ use crate::os::process;
 use crate::types::Access;
 use std::sync::Arc;
 
-/// A claim that is being looked into.
+/// A claim that is being checked.
 struct Claimed {
     name: String,
-    /// What the name stood for when it was claimed.
+    /// The version of the name when the claim was made.
     version: u64,
     epoch: u64,
     forces: bool,
     writer: Writer,
-    /// Why somebody else may write still, if so.
+    /// The reason why another process may still write, if one may.
     proof: Result<(), String>,
-    /// The handles for writing that were made for it, and the keys in whose place theirs are.
+    /// The handles for writing that were made for this claim, each with the key that it replaces.
     changed: Vec<(MemoryHandle, Key)>,
 }
 
 impl Claimed {
-    /// Returns why the program may not be the writer, if so.
+    /// Checks whether the program may become the writer. Returns the refusal if it may not.
     fn check(&self, found: &Name) -> Result<(), Answer> {
         let name = &self.name;
-        // Of several that claim at a time one alone is let in.
+        // Only one of several concurrent claims succeeds.
         if (found.version, found.epoch) != (self.version, self.epoch) {
             return Err(fenced(format!(
                 "{name} was replaced or claimed meanwhile; try again"
@@ -52,7 +52,7 @@ impl Claimed {
 }
 
 impl Server {
-    /// Looks in the background into whether a program may be the writer of a name.
+    /// Checks in the background whether a program may become the writer of a name.
     pub(super) fn claim(
         &mut self,
         number: u64,
@@ -82,7 +82,7 @@ impl Server {
         }
         let claimer = Writer::new(request, asker.uid, asker.pid);
         if is_of(found, &claimer) {
-            // The answer was lost.
+            // The reply to an earlier attempt was lost.
             let answer = Answer::Claimed(found.tell(Some(Access::ReadWrite)));
             self.promise(number, answer);
             return None;
@@ -117,8 +117,9 @@ impl Server {
         None
     }
 
-    /// Takes the right to write from everybody before a program has it: handles for writing that were made before
-    /// open nothing any more. Who opened the memory in between is found by a second look.
+    /// Revokes the right to write from all processes before a program receives it. Handles for
+    /// writing that were made earlier no longer open anything. A second check finds processes that
+    /// opened the memory in between.
     fn revoke(&mut self, number: u64, asker: Asker, mut claimed: Claimed) {
         if self.position(number).is_none() {
             return;
@@ -149,19 +150,21 @@ impl Server {
         let found = self.holdings.name_mut(&claimed.name).expect("it was found");
         found.claiming = Arc::downgrade(&mark);
         let found = found.clone();
-        // Anew: others may have been given handles since the first look.
+        // The claim is described again, since other processes may have received handles since the
+        // first check.
         let claim = self.claim_of(&found, asker);
         self.jobs.submit(number, asker, move || {
             claimed.proof = claim.prove();
             Box::new(move |server| {
                 server.decide(number, claimed);
-                // Until now nobody was given handles for writing; nor if the job is given up or panics.
+                // The holder gives out handles for writing again once `mark` is dropped, even if
+                // the job is abandoned or panics.
                 drop(mark);
             })
         });
     }
 
-    /// Answers for all memory of a name under other keys for writing, and notes those before.
+    /// Changes the keys for writing of all memory of a name, and records the previous keys.
     fn rekey_all(
         &mut self,
         name: &Name,
@@ -179,7 +182,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers for a record under another key, also after a takeover. Returns its handle then.
+    /// Changes the key of a record, here and in the successor. Returns the new handle.
     fn rekey(&mut self, handle: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
         let after = self.holdings.rekey(handle, key)?;
         let change = Change::Rekey {
@@ -190,15 +193,15 @@ impl Server {
         Some(after)
     }
 
-    /// Answers under the keys again that there were before a claim which was not granted: nobody was given those in
-    /// their place. A key that another claim has changed since stays.
+    /// Restores the keys from before a claim that failed. No process has received the keys in their
+    /// place. A key that another claim has changed since stays.
     fn restore_keys(&mut self, claimed: &Claimed) {
         for (handle, before) in &claimed.changed {
             self.rekey(handle, *before);
         }
     }
 
-    /// Describes what is to be proven before a program may write.
+    /// Describes what must be proven before a program may write.
     fn claim_of(&self, name: &Name, asker: Asker) -> Claim {
         let mut region = Region {
             host: Vec::new(),
@@ -211,7 +214,7 @@ impl Server {
             };
             let file = record.memory.file_id();
             region.host.extend(file.map(fence::normal));
-            // Of memory of the host a maker that can be seen is found by what it has open.
+            // A visible exporter of host memory is found by the files that it has open.
             if file.is_none() || record.maker.process.is_none() {
                 region.makers.push(record.maker);
             }
@@ -232,7 +235,7 @@ impl Server {
         }
     }
 
-    /// Refuses a name whose memory can be written by another name.
+    /// Refuses a name whose memory has another name.
     fn check_alone(&self, name: &Name) -> Result<(), Answer> {
         match self.holdings.other_name_of(name) {
             Some(other) => Err(refused(
@@ -246,11 +249,12 @@ impl Server {
         }
     }
 
-    /// Lets a program write, or refuses it, as was proven.
+    /// Grants or refuses a claim, according to the proof.
     fn decide(&mut self, number: u64, claimed: Claimed) {
         let name = claimed.name.clone();
         if self.position(number).is_none() {
-            // It has given up, and would keep others out; if only its answer was lost, it asks again.
+            // A program that has given up would exclude others. If only its connection was lost, it
+            // repeats the claim.
             return self.restore_keys(&claimed);
         }
         match self.grant(&claimed) {
@@ -277,7 +281,7 @@ impl Server {
         found.epoch += 1;
         let before = found.writer.replace(claimed.writer.clone());
         match &claimed.proof {
-            // Without a second look.
+            // A forced claim has no second check, so the earlier writers are kept.
             Ok(()) if claimed.forces => {}
             Ok(()) => found.earlier.clear(),
             Err(_) => {
@@ -292,7 +296,7 @@ impl Server {
         Ok(Answer::Claimed(entry))
     }
 
-    /// Notes that the writer of a name writes no more.
+    /// Notes that the writer of a name no longer writes.
     pub(super) fn end_claim(
         &mut self,
         number: u64,
@@ -304,13 +308,13 @@ impl Server {
         let pid = index.map_or(0, |index| self.connected[index].asker.pid);
         let found = self.holdings.name_mut(name).expect("it was found");
         let of = |writer: &Writer| {
-            // A forked child of the writer knows the number too.
+            // A forked child of the writer also knows the number.
             let is_it = writer.process.is_none_or(|process| {
                 Status::of(pid).is_some_and(|status| status.identity == process)
             });
             request != 0 && writer.request == request && is_it
         };
-        // One in whose place another was forced may say so too.
+        // A writer that was replaced by force may also end its claim.
         let kept = found.earlier.len();
         found.earlier.retain(|writer| !of(writer));
         let is_earlier = found.earlier.len() < kept;
@@ -334,7 +338,7 @@ fn fenced(why: String) -> Answer {
     refused(HolderFault::Fenced, why)
 }
 
-/// Returns whether a name has this very writer, by the same question.
+/// Returns whether this writer already has the name, by the same request.
 fn is_of(name: &Name, writer: &Writer) -> bool {
     let same = |of: &&Writer| {
         (of.request, of.uid, of.process) == (writer.request, writer.uid, writer.process)

@@ -1,4 +1,4 @@
-//! Hand-overs: memory is fetched in the background, and held under a name.
+//! Hand-overs. A background job fetches the memory, and the holder then keeps it under a name.
 
 use super::super::identity::{Asker, Maker};
 use super::super::message::{Answer, Hold, Right, refused};
@@ -25,14 +25,14 @@ struct Fetched {
 }
 
 impl Server {
-    /// Returns why memory may not be held under a name.
+    /// Checks whether memory may be held under a name. Returns the refusal if it may not.
     fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Answer> {
         if let Err(error) = hold.check() {
             return Err(refused(HolderFault::Refused, error.to_string()));
         }
         let name = &hold.name;
         let held = self.holdings.names().get(name);
-        // Who may not replace it may not do so because its holder has died.
+        // A program that may not replace a held name may not replace a lost one either.
         if let Some(found) = held.or_else(|| self.lost_name(name)) {
             if held.is_some() && !hold.replaces {
                 return Err(refused(
@@ -64,7 +64,7 @@ impl Server {
         self.quota.admit(&self.holdings, hold, asker)
     }
 
-    /// Has the memory of a hand-over fetched in the background.
+    /// Fetches the memory of a hand-over in the background.
     pub(super) fn hold(&mut self, number: u64, hold: Hold, token: Option<&str>) -> Option<Answer> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
@@ -83,7 +83,8 @@ impl Server {
             policy: self.terms.policy.clone(),
             timeout: FETCH_TIMEOUT,
         };
-        // What a program hands over again, since it got no answer, is not its maker's any more.
+        // After a lost reply, a program may repeat a hand-over of memory that its exporter no
+        // longer serves. Known records are therefore not fetched again.
         let records = self.holdings.records().values();
         let known: Vec<MemoryHandle> = records.map(|record| record.handle).collect();
         let token = token.map(str::to_owned);
@@ -100,7 +101,8 @@ impl Server {
         None
     }
 
-    /// Answers a question that was asked and done before, as one is whose answer was lost with a holder.
+    /// Replies to a request if it has already taken effect. Its first reply may have been lost with
+    /// a holder. Returns whether the request had taken effect.
     fn is_done(&mut self, number: u64, hold: &Hold, token: Option<&str>) -> bool {
         let found = self.holdings.names().get(&hold.name);
         let Some(found) = found.filter(|found| found.is_of(hold)) else {
@@ -135,7 +137,7 @@ impl Server {
         }
     }
 
-    /// Holds what was fetched. Returns the name's version.
+    /// Holds the fetched memory. Returns the version of the name.
     fn keep(&mut self, fetched: Fetched) -> Result<u64, Answer> {
         let Fetched {
             hold,
@@ -143,7 +145,7 @@ impl Server {
             token,
             records,
         } = fetched;
-        // Again: another program may have been faster.
+        // The checks are repeated, since another program may have been faster.
         self.may_hold(&hold, asker, token.as_deref())?;
         if let Some(claimed) = self.holdings.claimed_name_of(&hold) {
             let why = format!(
@@ -196,14 +198,15 @@ impl Server {
         Ok(version)
     }
 
-    /// Has other names of a name's memory know who may write it, since that name goes or is replaced.
+    /// Passes the earlier writers of a name on to the other names of its memory, since the name is
+    /// removed or replaced.
     pub(super) fn spread_earlier(&mut self, name: &str) {
         for told in self.holdings.spread_earlier(name) {
             self.tell(Change::Name(Box::new(told)), Vec::new());
         }
     }
 
-    /// Holds records no more that no name needs.
+    /// Releases those of the records that no name needs.
     pub(super) fn release(&mut self, keys: Vec<RecordKey>) {
         for key in keys {
             let Some(record) = self.holdings.records().get(&key) else {
@@ -222,7 +225,7 @@ impl Server {
     }
 }
 
-/// Fetches the records of a hand-over from their makers, but for those that are held already.
+/// Fetches the records of a hand-over from their exporters, except for those that are held already.
 fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec<Record>> {
     let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut records = Vec::new();
@@ -252,7 +255,8 @@ fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec
             )));
         }
         for handle in [handle, read_only] {
-            // The whole handle: a key alone may be one that somebody else was given.
+            // The whole handle is compared, since a key alone could be one that another process
+            // received.
             if known.contains(&handle) {
                 continue;
             }

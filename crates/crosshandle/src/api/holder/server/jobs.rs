@@ -1,5 +1,5 @@
-//! Jobs in the background: a maker that never answers costs those that ask for it, and not the others. Users take
-//! turns, and so do the processes of a user; each leaves places free for the next one.
+//! Background jobs. An exporter that never replies delays only the programs that wait for it. Users
+//! take turns, and so do the processes of a user. Each leaves places free for the next one.
 
 use super::super::identity::Asker;
 use super::super::message::refused;
@@ -15,30 +15,30 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// What is done on the holder's own thread when a job is over.
+/// The work that follows a job, on the holder's own thread.
 pub(super) type Then = Box<dyn FnOnce(&mut Server) + Send>;
 type Job = Box<dyn FnOnce() -> Then + Send>;
 
-/// A job that waits for its turn.
+/// A queued job.
 struct Queued {
     program: u64,
     asker: Asker,
     job: Job,
 }
 
-/// A job that is over.
+/// A job that has ended.
 struct Finished {
     program: u64,
     asker: Asker,
-    /// `None` if it panicked.
+    /// `None` if the job panicked.
     then: Option<Then>,
 }
 
 pub(super) struct Jobs {
-    /// Whom the running ones are for, also those whose program has hung up since.
+    /// The processes for which jobs run, including those whose program has disconnected since.
     running: Vec<Asker>,
     queue: VecDeque<Queued>,
-    /// When each process that has jobs in the queue had its last turn, in starts.
+    /// The last turn of each process with queued jobs, counted in started jobs.
     turns: BTreeMap<Asker, u64>,
     starts: u64,
     finished: (Sender<Finished>, Receiver<Finished>),
@@ -58,12 +58,12 @@ impl Jobs {
         })
     }
 
-    /// Returns what can be read from when a job is over.
+    /// Returns the descriptor that becomes readable when a job has ended.
     pub(super) fn wake(&self) -> &OwnedFd {
         &self.wake
     }
 
-    /// Does a job for a program when it is its turn.
+    /// Queues a job for a program.
     pub(super) fn submit(
         &mut self,
         program: u64,
@@ -77,16 +77,16 @@ impl Jobs {
         });
     }
 
-    /// Returns whether a program's job waits for its turn.
+    /// Returns whether a program's job is queued.
     pub(super) fn is_queued(&self, program: u64) -> bool {
         self.queue.iter().any(|queued| queued.program == program)
     }
 
-    /// Takes the job out of the queue whose turn it is, if one may run.
+    /// Removes the job with the next turn from the queue, if one may start.
     fn take_next(&mut self, limit: Limit, has_users: bool) -> Option<Queued> {
         let running = Tally::from_iter(self.running.iter().copied());
         let turn = |asker: Asker| {
-            // The user's last turn is that of its processes.
+            // The last turn of a user is the latest turn of its processes.
             let of_user = self.turns.range(Asker { pid: 0, ..asker }..);
             let of_user = of_user.take_while(|(of, _)| of.uid == asker.uid);
             let last_of_user = of_user.map(|(_, turn)| *turn).max();
@@ -94,7 +94,7 @@ impl Jobs {
             (last_of_user.unwrap_or(0), last.unwrap_or(0))
         };
         let may_start = |asker: Asker| {
-            // Processes leave as much as they have, too: of what their user may have.
+            // A process may also only have as many running jobs as remain free for others.
             let left = limit.all.saturating_sub(running.all());
             let has = running.of_process(asker);
             has < left && running.admits(limit, asker, 1, has_users).is_ok()
@@ -135,7 +135,7 @@ impl Jobs {
     }
 }
 
-/// Tells the holder that a job is over, also of one that panics.
+/// Reports to the holder that a job has ended, even if it panics.
 struct Report {
     finished: Option<Finished>,
     sender: Sender<Finished>,
@@ -145,7 +145,7 @@ struct Report {
 impl Drop for Report {
     fn drop(&mut self) {
         if let Some(finished) = self.finished.take() {
-            // It fails only if the holder has ended.
+            // Sending fails only if the holder has ended.
             let _ = self.sender.send(finished);
             let _ = retry_on_intr(|| rustix::io::write(&*self.wake, &1_u64.to_ne_bytes()));
         }
@@ -153,14 +153,14 @@ impl Drop for Report {
 }
 
 impl Server {
-    /// Notes that a job is done for a program.
+    /// Notes that a job runs for a program.
     pub(super) fn begin_work(&mut self, program: u64) {
         if let Some(index) = self.position(program) {
             self.connected[index].stage = Stage::Working;
         }
     }
 
-    /// Starts the jobs whose turn it is, and forgets those whose program has hung up or was put off.
+    /// Starts the jobs that may run. Drops those whose program has disconnected or was put off.
     pub(super) fn start_jobs(&mut self) {
         if self.jobs.queue.is_empty() {
             self.jobs.turns.clear();

@@ -1,6 +1,7 @@
-//! The holder's own loop: programs that ask for names and hand memory over, the successor, and the jobs
-//! that fetch memory. Nothing in it waits for anybody: importers are answered by the exchange thread,
-//! jobs run in the background, and answers wait until the successor has what they promise.
+//! The main loop of the holder. It serves programs that ask for names or hand memory over, the
+//! successor, and background jobs that fetch memory. The loop never blocks on a single peer: the
+//! exchange thread serves importers, and jobs run in the background. A reply about a change waits
+//! until the successor has confirmed the change, for a limited time.
 
 mod claims;
 mod hand_over;
@@ -35,36 +36,36 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How much a line matters that a holder says of itself.
+/// Importance of a log line of a holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 #[non_exhaustive]
 pub enum LogLevel {
-    /// What happens in the course of things.
+    /// Normal operation.
     Detail,
     /// The holder has begun, a successor has taken over, or names have come back.
     Notice,
-    /// Something that is held is not safe, or could not be done.
+    /// Held memory is not safe, or an operation has failed.
     Warning,
 }
 
-/// What a holder says of itself, for people.
+/// Receives the log lines of a holder. They are meant for people.
 pub(super) type Log = Arc<dyn Fn(LogLevel, &str) + Send + Sync>;
 
-/// What a holder is told when it is started.
+/// Settings with which a holder is started.
 pub(super) struct Terms {
     pub(super) policy: PeerPolicy,
     pub(super) successor: Option<SuccessorCommand>,
-    /// The holder ends when this is readable.
+    /// The holder ends when this descriptor is readable.
     pub(super) stop: Option<OwnedFd>,
     pub(super) log: Log,
 }
 
-/// A holder at work.
+/// A running holder.
 pub(super) struct Server {
     terms: Terms,
     path: PathBuf,
     directory: HolderDirectory,
-    /// Which files of the directory are this holder's.
+    /// The files in the directory that belong to this holder.
     files: HolderFiles,
     holdings: Holdings,
     quota: Quota,
@@ -72,36 +73,37 @@ pub(super) struct Server {
     guard: Guard,
     importers: Arc<OwnedFd>,
     lock: Arc<OwnedFd>,
-    /// Whether the socket of programs belongs to a service manager.
+    /// Whether the socket for programs belongs to a service manager.
     is_given: bool,
     listeners: Vec<HeldListener>,
-    /// Answers `crosshandle ps`.
+    /// Answers the queries of `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
     turns: AnswerOrder,
     next_number: u64,
     successor: Option<Successor>,
-    /// When a successor is started.
+    /// When the next successor may be started.
     starts: Instant,
-    /// How long to wait before the next one is started if this one never comes to be.
+    /// Delay before another successor is started if this one never becomes complete.
     restart: Duration,
-    /// A name that the successor cannot take over, and why.
+    /// A name that the successor cannot take over, and the reason.
     dropped: Option<(String, String)>,
     jobs: Jobs,
     takeovers: u64,
-    /// What a holder before this one had when it died with its successor.
+    /// The names that a previous holder had when it died together with its successor.
     lost: BTreeMap<String, Lost>,
     journal: Journal,
     watched: Watched,
 }
 
-/// Returns a copy of a descriptor of this process's own.
+/// Duplicates a descriptor.
 fn copy(file: impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(file, 0).map_err(Error::os("copying a descriptor"))
 }
 
-/// Takes the lock of the directory's one holder; `None` if a holder has it. The processes of one that was killed
-/// keep the lock and the sockets until the system has ended all their threads, but answer no question.
+/// Takes the lock of the directory. Returns `None` if a running holder has it. A holder that was
+/// killed keeps its lock and its sockets until the system has ended all its threads, but it answers
+/// no request.
 fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>> {
     let deadline = Instant::now() + LOCK_TIME;
     let other = Holder::new().socket_dir(path).peers(PeerPolicy::Anyone);
@@ -116,8 +118,8 @@ fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>
 }
 
 impl Server {
-    /// Begins to hold in the directory at `path`, with a socket for programs that was made for it, or one
-    /// of its own.
+    /// Starts a holder in the directory at `path`. `programs` is a socket that a service manager
+    /// made for it. Without one, the holder creates its own.
     pub(super) fn begin(path: PathBuf, programs: Option<OwnedFd>, terms: Terms) -> Result<Self> {
         let directory = HolderDirectory::open(&path, terms.policy != PeerPolicy::SameUser)?;
         let Some(lock) = take_lock(&directory, &path)? else {
@@ -156,15 +158,16 @@ impl Server {
         )
     }
 
-    /// Goes on where a holder has died.
+    /// Continues in the place of a holder that has died.
     pub(super) fn take_over(mut inheritance: Inheritance, terms: Terms) -> Result<Self> {
         inheritance.takeovers += 1;
-        // The holder died between a record and its name, or between a name and what it replaces.
+        // The holder may have died between sending a record and its name, or between a name and the
+        // release of the previous version.
         inheritance.holdings.remove_unnamed();
         let shared = terms.policy != PeerPolicy::SameUser;
         let directory = HolderDirectory::open(&inheritance.directory, shared)?;
         let mut server = Self::with(inheritance, directory, terms)?;
-        // As a rule all of it is there.
+        // Usually all names still exist.
         server.restore_names();
         server.say(
             LogLevel::Notice,
@@ -191,7 +194,7 @@ impl Server {
             lost,
             dropped,
         } = inheritance;
-        // First: importers may be waiting in its queue.
+        // The listener comes first, since importers may be waiting in its queue.
         let listener = HeldListener::serve(copy(&importers)?)?;
         let guard = socket::refuse_descriptors(&programs);
         set_nonblocking(&programs)?;
@@ -252,21 +255,21 @@ impl Server {
         })
     }
 
-    /// Says that this holder has begun.
+    /// Logs that this holder has started.
     pub(super) fn say_begin(&self) {
         let (pid, path) = (crate::os::process::pid(), self.path.display());
         self.say(LogLevel::Notice, &format!("process {pid} holds in {path}"));
     }
 
-    /// Says a line of this holder.
+    /// Writes a log line.
     fn say(&self, level: LogLevel, line: &str) {
         (self.terms.log)(level, line);
     }
 
-    /// Holds until it is told to end. Then nothing is held any more.
+    /// Runs until the holder is told to end. Then everything is released.
     ///
     /// # Errors
-    /// The socket directory is gone; limits of the system.
+    /// Returns an error if the socket directory is gone, or if a limit of the system is reached.
     pub(super) fn run(mut self) -> Result<()> {
         loop {
             self.look_at_successor();
@@ -310,7 +313,7 @@ impl Server {
         Ok(())
     }
 
-    /// Writes down what has changed, before anybody is promised anything.
+    /// Writes changes to the journal, before any reply reports them.
     fn write_journal(&mut self) {
         let state = State {
             directory: &self.directory,
@@ -332,7 +335,7 @@ impl Server {
         }
     }
 
-    /// Ends the successor, and leaves the directory.
+    /// Ends the successor, and removes this holder's names from the directory.
     fn end(&mut self) {
         if let Some(successor) = self.successor.take() {
             successor.end();
@@ -381,7 +384,7 @@ impl Server {
         self.attend_successor();
     }
 
-    /// Returns what a successor is told of the sockets.
+    /// Returns the message and the descriptors that give a successor the sockets.
     fn sockets(&self) -> (Change, Vec<Sent>) {
         let change = Change::Sockets {
             programs: self.files.programs,
@@ -391,7 +394,7 @@ impl Server {
         (change, sockets.into())
     }
 
-    /// Returns what a successor is told of the lock.
+    /// Returns the message and the descriptor that give a successor the lock.
     fn lock(&self) -> (Change, Vec<Sent>) {
         let change = Change::Lock {
             file: self.files.lock,
@@ -399,7 +402,7 @@ impl Server {
         (change, vec![Arc::clone(&self.lock) as Sent])
     }
 
-    /// Sends the successor what it lacks, and takes what it says.
+    /// Sends pending messages to the successor, and handles its confirmations.
     fn attend_successor(&mut self) {
         let Some(successor) = &mut self.successor else {
             return;
@@ -429,7 +432,7 @@ impl Server {
         }
     }
 
-    /// Replaces a successor that does not answer, as one that is stopped.
+    /// Replaces a successor that does not respond, for example because it is stopped.
     fn look_at_successor(&mut self) {
         let Some(successor) = &mut self.successor else {
             return;
@@ -437,7 +440,7 @@ impl Server {
         if Instant::now() < successor.next_look() {
             return;
         }
-        // What it said while this process was held up counts.
+        // Messages that arrived while this process was held up are handled first.
         self.attend_successor();
         let Some(successor) = &mut self.successor else {
             return;
@@ -456,7 +459,8 @@ impl Server {
         self.starts = Instant::now();
     }
 
-    /// Tells the successor of a change, and has the journal note it. Returns the number to wait for.
+    /// Sends a change to the successor, and notes it for the journal. Returns the number to wait
+    /// for.
     fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
         match &change {
             Change::Name(name) => self.journal.note(&name.name),
@@ -478,7 +482,7 @@ impl Server {
         ];
         let next = stages.chain(looks.into_iter().flatten()).min();
         let timeout = next.map(|next| next.saturating_duration_since(Instant::now()));
-        // Rounded up, so that what is due is due.
+        // Rounded up, so that the work is due when the poll ends.
         let timeout = timeout.map(|timeout| timeout + Duration::from_micros(100));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let mut descriptors = vec![
@@ -525,7 +529,7 @@ impl Server {
     }
 }
 
-/// When each process and each user was answered last, in answers.
+/// Records when each process and each user was last answered, counted in answers.
 #[derive(Default)]
 struct AnswerOrder {
     answers: u64,
@@ -534,25 +538,26 @@ struct AnswerOrder {
 }
 
 impl AnswerOrder {
-    /// Notes that a process is answered.
+    /// Notes that a process is being answered.
     fn note(&mut self, asker: Asker) {
         self.answers += 1;
         self.of_process.insert(asker, self.answers);
         self.of_user.insert(asker.uid, self.answers);
         if self.of_process.len() > 2 * MAX_PROGRAMS {
-            // Those that were answered long ago come first, as do new ones.
+            // Entries of processes that were answered long ago are dropped. They then come first,
+            // like new processes.
             let recent = self.answers.saturating_sub(MAX_PROGRAMS as u64);
             self.of_process.retain(|_, turn| *turn > recent);
             self.of_user.retain(|_, turn| *turn > recent);
         }
     }
 
-    /// Returns whose questions are answered before the holder looks again: those of each user in turn, and of
-    /// each of its processes. Who was answered longest ago comes first, and not whose connection is oldest: a
-    /// process can ask on the same one again and again.
+    /// Returns which requests the holder answers before it polls again. Users take turns, and so do
+    /// the processes of a user. Whichever was answered longest ago comes first. The age of a
+    /// connection does not matter, since a process can send many requests on one connection.
     fn order(&self, programs: impl Iterator<Item = (Asker, u64)>) -> Vec<u64> {
         let mut of_process: BTreeMap<Asker, u32> = BTreeMap::new();
-        // The first ones of all its processes come before the second one of any.
+        // The first connection of every process comes before the second connection of any process.
         let mut all: Vec<_> = programs
             .map(|(asker, number)| {
                 let count = of_process.entry(asker).or_default();
@@ -578,7 +583,7 @@ impl AnswerOrder {
     }
 }
 
-/// What there is to do.
+/// Work that a poll has found.
 #[derive(Default)]
 struct Ready {
     listener: bool,
@@ -589,7 +594,7 @@ struct Ready {
     programs: Vec<u64>,
 }
 
-/// A socket that another program made may block.
+/// Makes a socket non-blocking. A socket that another program made may block.
 fn set_nonblocking(socket: &OwnedFd) -> Result<()> {
     rustix::io::ioctl_fionbio(socket, true).map_err(Error::os("looking at the holder's socket"))
 }

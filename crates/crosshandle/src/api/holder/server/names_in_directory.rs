@@ -1,6 +1,7 @@
-//! The holder's names in the socket directory, which others may remove: a program that cleans up, or any process of
-//! a user who may write there. What is held does not depend on them. The holder notices and makes them again; if
-//! the directory itself is gone and does not come back, the holder ends.
+//! The holder's names in the socket directory. Other programs may remove them: a clean-up tool, or
+//! any process of a user who may write there. Held memory does not depend on these names. The
+//! holder notices and restores them. If the directory itself is gone and is not restored, the
+//! holder ends.
 
 use super::super::journal::State;
 use super::super::tuning::{
@@ -18,16 +19,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The socket directory as the kernel tells of its changes.
+/// The watched socket directory.
 pub(super) struct Watched {
-    /// `None` if the system has no more watches: then the directory is looked at now and then.
+    /// `None` if the system has no inotify watch left. The directory is then inspected at
+    /// intervals.
     changes: Option<OwnedFd>,
-    /// When the directory is looked at. A moment after a change, so that who removes all of the directory is not
-    /// in a race with who makes it again.
+    /// The time of the next inspection. It is a moment after a change, so that the holder does not
+    /// compete with a program that removes the whole directory.
     look: Option<Instant>,
-    /// Since when there is no directory.
+    /// The time since which the directory has been missing.
     gone: Option<Instant>,
-    /// Why the holder's names are not all there.
+    /// The reason why some of the holder's names are missing.
     failure: Option<String>,
 }
 
@@ -35,7 +37,7 @@ impl Watched {
     pub(super) fn new(path: &Path) -> Self {
         let changes = watch(path).ok();
         Self {
-            // Something may have gone before.
+            // Names may have been removed before the watch began.
             look: Some(Instant::now() + DIRECTORY_LOOK),
             changes,
             gone: None,
@@ -51,12 +53,13 @@ impl Watched {
         self.look
     }
 
-    /// Returns why programs or importers cannot reach the holder, if so.
+    /// Returns the reason why programs or importers cannot reach the holder, if there is one.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Takes what the kernel tells. Returns whether some of it is of the holder's names, or of the directory.
+    /// Consumes the kernel's notifications. Returns whether one of them concerns the holder's names
+    /// or the directory itself.
     fn take(&self) -> bool {
         let Some(changes) = &self.changes else {
             return false;
@@ -90,7 +93,8 @@ fn watch(path: &Path) -> std::result::Result<OwnedFd, Errno> {
 }
 
 impl Server {
-    /// Looks at the directory when it is time to. Returns whether it is gone for so long that the holder ends.
+    /// Inspects the directory if that is due. Returns whether it has been gone for so long that the
+    /// holder must end.
     pub(super) fn look_at_directory(&mut self, has_changed: bool) -> bool {
         let now = Instant::now();
         if has_changed && self.watched.take() && self.watched.look.is_none_or(|look| look <= now) {
@@ -111,7 +115,7 @@ impl Server {
                 return true;
             }
             Ok(Some(_)) if self.watched.gone.take().is_some() => {
-                // Another one of the same name.
+                // A new directory of the same name exists.
                 self.watched.changes = watch(&self.path).ok();
             }
             _ => {}
@@ -129,8 +133,8 @@ impl Server {
         false
     }
 
-    /// Gives the holder's sockets and its lock their names again where those are gone or of other files, and
-    /// all makers' names. What fails is tried again soon.
+    /// Restores the names of the holder's sockets and lock if they are missing or belong to other
+    /// files, and the names of all exporters. After a failure, a new attempt follows soon.
     pub(super) fn restore_names(&mut self) {
         let failure = self.try_restore().err().map(|error| error.to_string());
         if failure != self.watched.failure {
@@ -148,7 +152,7 @@ impl Server {
         self.watched.failure = failure;
     }
 
-    /// Answers for an exporter under its name from now on.
+    /// Starts to serve an exporter under its name.
     pub(super) fn answer_for(&mut self, exporter: u64) -> Result<()> {
         if self.directory.files() != self.files {
             self.try_restore()?;
@@ -169,7 +173,8 @@ impl Server {
         }
         let mut is_other = false;
         if found.programs != self.files.programs && !self.is_given {
-            // Who waits in the queue of the one before is hung up on, and asks again.
+            // Programs in the queue of the previous socket are disconnected and repeat their
+            // requests.
             let programs = self.directory.listen_for_programs()?;
             self.guard = socket::refuse_descriptors(&programs);
             set_nonblocking(&programs)?;

@@ -1,4 +1,4 @@
-//! The programs that are connected: one question at a time each, and how far its answer is.
+//! The connected programs. Each has one request at a time, in one of several stages.
 
 use super::super::identity::Asker;
 use super::super::message::{
@@ -16,44 +16,44 @@ use crate::threads::disposer::PeerStream;
 use rustix::io::Errno;
 use std::time::Instant;
 
-/// A program that is connected.
+/// A connected program.
 pub(super) struct Program {
     pub(super) stream: PeerStream,
     pub(super) number: u64,
     pub(super) asker: Asker,
-    /// The version of the protocol that it has last asked in.
+    /// The protocol version of its latest request.
     pub(super) protocol: u32,
     pub(super) stage: Stage,
 }
 
-/// How far a program's question is.
+/// The stage of a program's request.
 pub(super) enum Stage {
-    /// It has not asked yet, and is hung up on at this time.
+    /// The program has no request. Its connection is closed at this time.
     Silent(Instant),
-    /// A job is done for it, or waits for its turn.
+    /// A job for the request runs or is queued.
     Working,
-    /// It is answered once the successor has this change, or at this time.
+    /// The reply is sent once the successor has the change `serial`, or at the time `late`.
     Promised {
         answer: Answer,
         serial: u64,
         late: Instant,
     },
-    /// It waits for a version or an epoch of a name beyond this one.
+    /// The program waits for a later version or epoch of a name.
     Waiting(Wait),
 }
 
-/// What a program waits for.
+/// The condition that a program waits for.
 #[derive(Clone)]
 pub(super) struct Wait {
     pub(super) name: String,
     pub(super) version: u64,
-    /// If it is there, the version does not matter.
+    /// If this is set, the version does not matter.
     pub(super) epoch: Option<u64>,
     pub(super) token: Option<String>,
 }
 
 impl Program {
-    /// Returns when something is to be done about it whoever says what.
+    /// Returns the time at which the program needs attention even if no message arrives.
     pub(super) fn late(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Silent(late) | Stage::Promised { late, .. } => Some(*late),
@@ -61,7 +61,7 @@ impl Program {
         }
     }
 
-    /// Returns whether it takes some of a resource.
+    /// Returns whether the program uses some of a resource.
     pub(super) fn takes(&self, resource: Resource) -> bool {
         match resource {
             Resource::Connections => true,
@@ -71,7 +71,8 @@ impl Program {
         }
     }
 
-    /// Returns how little is lost if it must ask again: the least first.
+    /// Returns how much would be lost if the program had to repeat its request. A lower value means
+    /// less.
     fn progress(&self) -> u8 {
         match self.stage {
             Stage::Silent(_) => 0,
@@ -83,9 +84,9 @@ impl Program {
 }
 
 impl Server {
-    /// Takes the connections that have come.
+    /// Accepts the pending connections.
     pub(super) fn accept_all(&mut self) {
-        // Once: a flood brings many connections at a time.
+        // The tally is made only once, since a flood brings many connections at a time.
         let mut tally = self.tally(Resource::Connections);
         for _ in 0..MAX_ACCEPTED_AT_ONCE {
             if !self.accept(&mut tally) {
@@ -94,18 +95,18 @@ impl Server {
         }
     }
 
-    /// Adds up who takes how much of a resource.
+    /// Counts the use of a resource by each process.
     pub(super) fn tally(&self, resource: Resource) -> Tally {
         let taking = (self.connected.iter()).filter(|program| program.takes(resource));
         Tally::from_iter(taking.map(|program| program.asker))
     }
 
-    /// Takes the next connection, with `tally` of all connections. Returns whether there was one.
+    /// Accepts the next connection. `tally` counts all connections. Returns whether there was one.
     pub(super) fn accept(&mut self, tally: &mut Tally) -> bool {
         let stream = match socket::accept(&self.programs) {
             Ok(stream) => stream,
             Err(Errno::MFILE | Errno::NFILE) => {
-                // Whoever waits for a version can ask again.
+                // Programs that wait for a version can repeat their requests.
                 self.connected
                     .retain(|program| !matches!(program.stage, Stage::Waiting(_)));
                 *tally = self.tally(Resource::Connections);
@@ -141,14 +142,15 @@ impl Server {
         true
     }
 
-    /// Returns whether a process may take one more of a resource. Where all of it is taken, the process that has
-    /// most gives one up, users first.
+    /// Returns whether a process may use one more unit of a resource. If the resource is exhausted,
+    /// the process with the largest share gives one up. Users are compared first.
     pub(super) fn has_room(&mut self, resource: Resource, asker: Asker) -> bool {
         let mut tally = self.tally(resource);
         self.makes_room(resource, asker, &mut tally)
     }
 
-    /// Does so where `tally` is known, and takes from it what was given up.
+    /// Does the work of [`has_room`](Self::has_room) with a known `tally`, and subtracts units that
+    /// were given up.
     fn makes_room(&mut self, resource: Resource, asker: Asker, tally: &mut Tally) -> bool {
         let limit = self.quota.limit(resource);
         match tally.admits(limit, asker, 1, self.quota.has_users) {
@@ -161,14 +163,15 @@ impl Server {
                 }
             }
         }
-        // Who says nothing has its place for as long as it is not needed.
+        // A connection without a request keeps its place only as long as no other one needs it.
         resource == Resource::Connections
             && self.put_off(resource, tally, |program| {
                 program.asker.uid == asker.uid && matches!(program.stage, Stage::Silent(_))
             })
     }
 
-    /// Has one of the programs give up what it takes of a resource. Returns whether there was one.
+    /// Makes one of the matching programs give up its unit of a resource. Returns whether there was
+    /// one.
     fn put_off(
         &mut self,
         resource: Resource,
@@ -208,7 +211,8 @@ impl Server {
             .position(|program| program.number == number)
     }
 
-    /// Takes a program's question or hang-up. Returns whether it wants the holder to end.
+    /// Reads a program's request or notices its hang-up. Returns whether the program wants the
+    /// holder to end.
     pub(super) fn attend(&mut self, number: u64) -> bool {
         let Some(index) = self.position(number) else {
             return false;
@@ -224,7 +228,7 @@ impl Server {
                 return false;
             }
         };
-        // One question at a time.
+        // A program that sends a second request before its reply is disconnected.
         if !matches!(program.stage, Stage::Silent(_)) {
             self.connected.swap_remove(index);
             return false;
@@ -236,7 +240,8 @@ impl Server {
                 match self.answer(number, request) {
                     Some(answer) if is_stop => {
                         if matches!(answer, Answer::Done) {
-                            // First: who has the answer may end this process, too.
+                            // The holder ends first, since the program that has the reply may kill
+                            // this process.
                             self.end();
                         }
                         if let Some(index) = self.position(number) {
@@ -255,7 +260,7 @@ impl Server {
         false
     }
 
-    /// Answers a program that waits for it.
+    /// Sends a program its reply.
     pub(super) fn reply(&mut self, number: u64, answer: &Answer) {
         let Some(index) = self.position(number) else {
             return;
@@ -268,7 +273,7 @@ impl Server {
         }
     }
 
-    /// Answers once the successor has all changes so far.
+    /// Schedules a reply for when the successor has all changes so far.
     pub(super) fn promise(&mut self, number: u64, answer: Answer) {
         let serial = self.successor.as_ref().map_or(0, Successor::changed);
         if let Some(index) = self.position(number) {
@@ -281,18 +286,19 @@ impl Server {
         self.attend_successor();
     }
 
-    /// Gives the answers whose promise is kept, or late.
+    /// Sends the scheduled replies that are due.
     pub(super) fn keep_promises(&mut self) {
         let now = Instant::now();
         let is_alone = self.terms.successor.is_none();
-        // If both processes died at once, it would not come back.
+        // Without the journal, the memory would not come back after both processes died at the same
+        // time.
         let is_noted = self.journal.failure().is_none();
         let mut due = Vec::new();
         for program in &mut self.connected {
             let Stage::Promised { serial, late, .. } = &program.stage else {
                 continue;
             };
-            // A successor that was started since has told it among what came first.
+            // A successor that was started later received the change with its initial messages.
             let is_kept = self
                 .successor
                 .as_ref()
@@ -310,7 +316,7 @@ impl Server {
                     version,
                     is_safe: is_kept && is_noted,
                 },
-                // Its successor could let in another writer.
+                // Without a confirmation, a successor that takes over could admit another writer.
                 Answer::Claimed(_) if !is_kept && !is_alone => refused(
                     HolderFault::Fenced,
                     "no successor has confirmed the claim yet; ask again",
@@ -325,7 +331,7 @@ impl Server {
     }
 }
 
-/// Sends an answer. Returns whether that was possible.
+/// Sends a reply. Returns whether that succeeded.
 fn send(stream: &PeerStream, answer: &Answer) -> bool {
     let text = serde_json::to_vec(answer).expect("plain data");
     socket::send(stream, &text, &[]).is_ok()

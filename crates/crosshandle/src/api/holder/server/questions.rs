@@ -1,4 +1,4 @@
-//! The answers to questions about names.
+//! Replies to requests about names.
 
 use super::super::fence::Writer;
 use super::super::message::{Answer, Entry, Question, Request, Right, Status, check_name, refused};
@@ -14,7 +14,7 @@ use crate::os::process;
 use crate::types::Access;
 
 impl Server {
-    /// Answers a question; `None`: later.
+    /// Handles a request. Returns `None` if the reply follows later.
     pub(super) fn answer(&mut self, number: u64, request: Request) -> Option<Answer> {
         let Request {
             token, question, ..
@@ -130,7 +130,8 @@ impl Server {
         }
     }
 
-    /// Returns why something that is held could be lost with one process, or with both; `None` if nothing could.
+    /// Returns the reason why held memory could be lost with one process, or with both. Returns
+    /// `None` if nothing could be lost.
     pub(super) fn why_unsafe(&self) -> Option<String> {
         let Some(successor) = &self.successor else {
             return Some("there is no successor".into());
@@ -192,8 +193,9 @@ impl Server {
         Ok(found.tell(Some(access)))
     }
 
-    /// Answers with handles for writing. Of a driver's memory nobody can tell later who has it, so who is given
-    /// them is kept for the first claim.
+    /// Replies with handles for writing. For a driver's memory, the holder cannot determine later
+    /// which processes have it open. It therefore records each process that receives such handles,
+    /// for the first claim.
     pub(super) fn open_to_write(
         &mut self,
         number: u64,
@@ -210,7 +212,7 @@ impl Server {
         }
         let asker = self.connected[self.position(number)?].asker;
         let found = self.holdings.name_mut(name).expect("it was opened");
-        // All of one process's are one.
+        // Requests of the same process share one entry.
         if found.add_earlier(Writer::new(0, asker.uid, asker.pid)) {
             let told = found.clone();
             self.tell(Change::Name(Box::new(told)), Vec::new());
@@ -219,13 +221,14 @@ impl Server {
         None
     }
 
-    /// Returns whether a handle is of memory of the host, which the kernel tells of.
+    /// Returns whether a handle is of host memory, for which the kernel reports the processes that
+    /// have it open.
     fn is_of_host(&self, handle: &MemoryHandle) -> bool {
         let record = self.holdings.records().get(&key_of(handle));
         record.is_some_and(|record| record.memory.file_id().is_some())
     }
 
-    /// Returns the answer to who waits, if the wait is over.
+    /// Returns the reply to a waiting program, if its wait is over.
     fn is_over(&self, wait: &Wait) -> Option<Answer> {
         match self.open(&wait.name, Access::ReadOnly, wait.token.as_deref()) {
             Ok(entry) => {
@@ -269,7 +272,7 @@ impl Server {
         }
     }
 
-    /// Answers the programs that wait for another version or epoch of a name.
+    /// Replies to the programs that wait for another version or epoch of a name.
     pub(super) fn notify(&mut self, changed: &str) {
         let mut due = Vec::new();
         for program in &self.connected {

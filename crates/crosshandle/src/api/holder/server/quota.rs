@@ -1,8 +1,8 @@
-//! What one user and one process may take of a holder: one rule for every kind of resource. Users come
-//! first, since a process can fork and a user cannot.
+//! Limits of what one user and one process may take of a holder. One rule applies to every kind of
+//! resource. Users are compared before processes, since a process can fork and a user cannot.
 //!
-//! What is used is never counted along: it is added up from what there is ([`Tally`]), so that nothing that
-//! ends can be forgotten in an account.
+//! The use of a resource is never kept in counters. A [`Tally`] adds it up when it is needed, so no
+//! release can be missed.
 
 use super::super::identity::{Asker, Status};
 use super::super::message::{Answer, Hold, busy, refused};
@@ -18,42 +18,43 @@ use crate::ipc::broker::PeerPolicy;
 use rustix::process::{Resource as SystemResource, getrlimit};
 use std::collections::BTreeMap;
 
-/// A kind of resource that a holder has a bounded amount of.
+/// A resource of which a holder has a limited amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Resource {
     /// Connections of programs.
     Connections,
     /// Programs that wait for a version or an epoch.
     Waits,
-    /// Hand-overs, claims and returns that run.
+    /// Running jobs: hand-overs, claims and returns of lost memory.
     Jobs,
-    /// Hand-overs, claims and returns that run or wait for their turn.
+    /// Running and queued jobs: hand-overs, claims and returns of lost memory.
     QueuedJobs,
     /// Names.
     Names,
-    /// Contexts of makers whose memory is held.
+    /// Contexts of exporters whose memory is held.
     Contexts,
-    /// Descriptors of what is held.
+    /// Descriptors for held memory.
     Descriptors,
-    /// Bytes of the holder's own memory: labels, handles, and tables of makers' records.
+    /// Bytes of the holder's own memory: labels, handles, and tables of exporters' records.
     Bytes,
 }
 
-/// What happens where all of a resource is taken.
+/// What happens when a resource is exhausted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Full {
-    /// The user who has most gives some up, and of that user the process that has most.
+    /// The user with the largest share gives some up, and of that user the process with the largest
+    /// share.
     MostGivesWay,
-    /// A user may have as much as is left free for others.
+    /// A user may take only as much as then remains free for others.
     LeavesAsMuch,
 }
 
-/// How much there is of a resource.
+/// The limits of a resource.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Limit {
-    /// For all programs together.
+    /// Maximum for all programs together.
     pub(super) all: usize,
-    /// For one process.
+    /// Maximum for one process.
     pub(super) process: usize,
     pub(super) full: Full,
 }
@@ -71,7 +72,7 @@ impl Resource {
         Self::Bytes,
     ];
 
-    /// Returns the resource's name, for people.
+    /// Returns the name of the resource in messages.
     fn name(self) -> &'static str {
         match self {
             Self::Connections => "connections",
@@ -85,7 +86,7 @@ impl Resource {
         }
     }
 
-    /// Returns how much there is of it in a process that may have so many descriptors.
+    /// Returns the limits of the resource in a process that may open this many descriptors.
     pub(super) fn limit(self, descriptors: usize) -> Limit {
         let (all, process, full) = match self {
             Self::Connections => (MAX_PROGRAMS, MAX_PROGRAMS, Full::MostGivesWay),
@@ -113,7 +114,7 @@ impl Resource {
     }
 }
 
-/// Whose share is used up.
+/// The share that is exhausted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Share {
     Process,
@@ -121,7 +122,7 @@ pub(super) enum Share {
     All,
 }
 
-/// How much of one resource each user and each process has.
+/// The use of one resource by each user and each process.
 #[derive(Default)]
 pub(super) struct Tally(BTreeMap<u32, BTreeMap<u32, usize>>);
 
@@ -141,7 +142,7 @@ impl Tally {
         *of_user.entry(asker.pid).or_default() += amount;
     }
 
-    /// Takes away what was added.
+    /// Subtracts an amount that was added before.
     pub(super) fn take(&mut self, asker: Asker, amount: usize) {
         let of_user = self.0.get_mut(&asker.uid);
         if let Some(of_process) = of_user.and_then(|of_user| of_user.get_mut(&asker.pid)) {
@@ -162,7 +163,10 @@ impl Tally {
         self.0.values().flat_map(BTreeMap::values).sum()
     }
 
-    /// Returns whose share does not allow a process to take more.
+    /// Checks whether a process may take `amount` more.
+    ///
+    /// # Errors
+    /// Returns the share that does not allow it.
     pub(super) fn admits(
         &self,
         limit: Limit,
@@ -170,7 +174,8 @@ impl Tally {
         amount: usize,
         has_users: bool,
     ) -> Result<(), Share> {
-        // Processes that have no number here cannot be told from each other.
+        // Processes without an id in this namespace cannot be distinguished, so this limit does not
+        // apply to them.
         let process = asker.pid != 0 && self.of_process(asker) + amount > limit.process;
         let all = self.all() + amount;
         let left = limit.all.saturating_sub(all);
@@ -186,8 +191,8 @@ impl Tally {
         }
     }
 
-    /// Returns which process gives way to another one where all is taken. `None`: the newcomer's user, and of
-    /// that one's processes the newcomer's, has most itself.
+    /// Returns the process that gives way to `newcomer` when a resource is exhausted. Returns
+    /// `None` if the newcomer's own user and process have the largest share.
     pub(super) fn gives_way_to(&self, newcomer: Asker) -> Option<Asker> {
         let own = self.of_user(newcomer.uid);
         let users = self.0.keys().map(|uid| (self.of_user(*uid), *uid));
@@ -204,8 +209,8 @@ impl Tally {
     }
 }
 
-/// How much may be held: less than the descriptors that a process may have, since a successor has a
-/// duplicate of each.
+/// The limits of what a holder holds. The limit of descriptors is below that of the process, since
+/// a successor has a duplicate of each one.
 pub(super) struct Quota {
     descriptors: usize,
     /// Whether several users may hand memory over.
@@ -213,7 +218,7 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Returns what this process, and with it its successor, may hold.
+    /// Returns the limits of this process. They also apply to its successor.
     pub(super) fn of(policy: &PeerPolicy) -> Self {
         let limit = getrlimit(SystemResource::Nofile)
             .current
@@ -228,7 +233,8 @@ impl Quota {
         resource.limit(self.descriptors)
     }
 
-    /// Refuses a hand-over that would be too much, whatever it replaces: that stays until this is held.
+    /// Checks whether a hand-over fits into the limits. A version that it replaces still counts,
+    /// since that stays until the new one is held.
     pub(super) fn admit(
         &self,
         holdings: &Holdings,
@@ -238,7 +244,7 @@ impl Quota {
         let own = Status::of(asker.pid).map(|status| status.identity);
         let mut held: BTreeMap<Asker, Usage> = BTreeMap::new();
         for name in holdings.names().values() {
-            // The share of a process that has ended is its user's alone.
+            // The names of a process that has ended count only for its user.
             let is_own = own.is_some() && name.process == own;
             let of = Asker {
                 uid: name.owner,
@@ -279,13 +285,13 @@ fn too_much(resource: Resource, share: Share) -> Answer {
     refused(HolderFault::Refused, why)
 }
 
-/// What the names take that one process has handed over.
+/// The resources that all names of one process take.
 #[derive(Clone, Default)]
 struct Usage {
     names: usize,
     parts: usize,
     bytes: usize,
-    /// The contexts, and how many places the table of each has.
+    /// The contexts, with the number of entries in the table of each.
     contexts: BTreeMap<ContextKey, usize>,
 }
 
@@ -322,7 +328,8 @@ impl Usage {
     }
 }
 
-/// Puts a question off since its process or its user has taken what there is of a resource.
+/// Returns the refusal that puts a request off because its process or its user has used up a
+/// resource.
 pub(super) fn none_left(resource: Resource) -> Answer {
     busy(format!(
         "the holder is busy, and has no {} left for this process at the moment",

@@ -1,5 +1,6 @@
-//! What was held when a holder and its successor died at once, and comes back from processes that have it open. They
-//! had it for reading only, so it comes back for reading only.
+//! The return of lost memory. After a holder and its successor have died at the same time,
+//! processes that have the memory open bring it back. They had it open for reading only, so it
+//! returns for reading only.
 
 use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
@@ -18,16 +19,17 @@ use crate::ipc::{OpenDeadline, Origin};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// The memory that a process has brought, checked, in the order of the name's parts.
+/// The verified memory that a process has brought back, in the order of the name's parts.
 type Brought = Vec<Arc<HeldSegment>>;
 
 impl Server {
-    /// Returns a name that is lost, as it was.
+    /// Returns a lost name as it was.
     pub(super) fn lost_name(&self, name: &str) -> Option<&Name> {
         self.lost.get(name).map(|lost| &lost.name)
     }
 
-    /// Refuses to hold memory in the place of what is lost: under its handle, or its maker's name.
+    /// Refuses records that would take the place of lost memory: with the handle of lost memory, or
+    /// under the name of its exporter.
     pub(super) fn check_lost(&self, records: &[Record]) -> Result<()> {
         for (handle, was) in self.lost.values().flat_map(Lost::handles) {
             let is_false = |record: &Record| {
@@ -45,7 +47,7 @@ impl Server {
         Ok(())
     }
 
-    /// Has memory fetched in the background that a process brings back.
+    /// Fetches memory in the background that a process brings back.
     pub(super) fn take_back(&mut self, number: u64, offer: Offer) -> Option<Answer> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
@@ -97,7 +99,7 @@ impl Server {
         None
     }
 
-    /// Returns the lost name that an offer is for; `None` if it is held.
+    /// Returns the lost name that an offer is for. Returns `None` if the name is held already.
     fn find_lost(&self, offer: &Offer) -> Result<Option<&Lost>, Answer> {
         if let Some(held) = self.holdings.names().get(&offer.name)
             && held.version == offer.version
@@ -119,7 +121,7 @@ impl Server {
         Ok(Some(lost))
     }
 
-    /// Holds what was brought under the name that it had.
+    /// Holds the returned memory under its previous name.
     fn restore(&mut self, offer: &Offer, asker: Asker, brought: Brought) -> Result<(), Answer> {
         let Some(lost) = self.find_lost(offer)?.cloned() else {
             return Ok(());
@@ -133,13 +135,15 @@ impl Server {
             parts: name.parts.clone(),
             request: 0,
         };
-        // Its user has had it before, and the process that handed it over may have ended.
+        // The memory counts only for its user, who had it before. The process that handed it over
+        // may have ended.
         let owner = Asker {
             uid: name.owner,
             pid: 0,
         };
         self.quota.admit(&self.holdings, &as_hold, owner)?;
-        // As the kernel numbers files they are the same; of others nobody can tell.
+        // The inode numbers have shown that identifiable files are the same. Other memory cannot be
+        // verified.
         name.recovered = Some(match lost.parts.iter().all(LostPart::is_told) {
             true => Recovered::SameFiles,
             false => Recovered::Unverified,
@@ -169,7 +173,8 @@ impl Server {
         for ((part, was), memory) in name.parts.iter().zip(lost).zip(brought) {
             let handle: MemoryHandle = part.read_only.parse()?;
             let exporter = handle.fields().exporter;
-            // Under another name, handed over again by its maker or brought back.
+            // The handle may be held under another name, because its exporter handed the memory
+            // over again or a process brought it back.
             if let Some(known) = self.holdings.records().get(&key_of(&handle))
                 && !was.may_be(&known.memory)
             {
@@ -195,7 +200,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for a lost name no more.
+    /// Gives up a lost name, so that it can no longer come back.
     pub(super) fn give_up(&mut self, name: &str, token: Option<&str>) -> Option<Answer> {
         let lost = self.lost_name(name)?;
         if !lost.tokens.allow(Right::Admin, token) {
@@ -213,7 +218,7 @@ impl Server {
     }
 }
 
-/// Returns whether memory could not be fetched for a reason that may pass: its process is busy, or this one is.
+/// Returns whether a fetch failed for a temporary reason: one of the two processes was busy.
 fn may_pass(error: &Error) -> bool {
     matches!(
         error.kind(),
@@ -221,7 +226,7 @@ fn may_pass(error: &Error) -> bool {
     )
 }
 
-/// Returns each part's handle, and the one by which the process gives the memory.
+/// Returns the handle of each part, with the handle by which the process shares the memory.
 fn pairs_of(lost: &Lost, offer: &Offer, asker: Asker) -> Result<Vec<(MemoryHandle, MemoryHandle)>> {
     let mut pairs = Vec::new();
     for (part, was) in lost.name.parts.iter().zip(&lost.parts) {

@@ -18,14 +18,15 @@ fn users_are_answered_in_turn_and_so_are_their_processes() {
     let place = |number: u64| turn.iter().position(|it| *it == number);
     assert!(place(60) <= Some(1) && place(61) <= Some(3), "{turn:?}");
     assert!(place(50).is_some_and(|place| place <= 3), "{turn:?}");
-    // Of its own in the order in which they came.
+    // Requests of one process are answered in their order of arrival.
     assert!(place(0) < place(1) && place(1) < place(2), "{turn:?}");
 }
 
 #[test]
 fn old_connections_that_ask_again_and_again_come_after_others() {
     let asker = |pid: u32| Asker { uid: 1, pid };
-    // More processes than are answered at once, each with an old connection, and a newcomer.
+    // There are more processes than one round answers, each with an old connection, and one
+    // newcomer.
     let hostile = 0..3 * MAX_QUESTIONS_AT_ONCE as u32;
     let newcomer = 1_000;
     let mut turns = AnswerOrder::default();
@@ -40,7 +41,7 @@ fn old_connections_that_ask_again_and_again_come_after_others() {
         answered.extend(order);
     }
     assert!(answered.contains(&1_000), "{answered:?}");
-    // A user with one process comes in the first place, whoever was there before.
+    // A user with a single process comes first, even if other users connected earlier.
     let stranger = (Asker { uid: 2, pid: 7 }, 2_000);
     let ready = hostile.map(|pid| (asker(pid), u64::from(pid)));
     assert_eq!(turns.order(ready.chain([stranger]))[0], 2_000);
@@ -51,7 +52,7 @@ fn a_holder_waits_for_the_lock_of_one_that_was_just_killed() {
     let path = std::env::temp_dir().join(format!("xh-lock-{}", std::process::id()));
     let directory = HolderDirectory::open(&path, false).expect("a directory");
     let lock = directory.lock().expect("a file").expect("no holder");
-    // The socket of a holder that was killed: nobody listens.
+    // The socket of a killed holder remains, but no process listens on it.
     drop(directory.listen_for_programs().expect("a socket"));
     let begun = std::thread::spawn({
         let path = path.clone();
@@ -65,14 +66,14 @@ fn a_holder_waits_for_the_lock_of_one_that_was_just_killed() {
             Server::begin(path, None, terms).map(drop)
         }
     });
-    // The system ends its threads.
+    // This delay stands for the time in which the system ends the threads of the killed holder.
     std::thread::sleep(Duration::from_millis(100));
     drop(lock);
     begun.join().expect("no panic").expect("the lock is free");
     std::fs::remove_dir_all(path).expect("removed");
 }
 
-/// The bench's name again, under another one and with a long label.
+/// Adds the memory of the bench under another name, with a long label.
 fn add(server: &mut Server, name: &str, label: usize) {
     let mut other = server.holdings.names()["region"].clone();
     other.name = name.into();
@@ -106,7 +107,7 @@ fn a_journal_is_no_longer_than_what_counts_and_no_change_takes_long() {
         file.expect("a file").len()
     });
     let bytes: u64 = lengths.sum();
-    // A line is some 5,000 bytes.
+    // A line has about 5,000 bytes.
     let counts = NAMES as u64 * 5_000;
     assert!(bytes < 3 * counts, "{bytes} bytes in {} files", files.len());
     assert!(files.len() <= 5, "{files:?}");
@@ -144,7 +145,7 @@ fn what_the_journal_lacks_is_called_unsafe_until_it_is_written() {
     }
     let empty = Holdings::new(server.terms.policy.clone());
     assert!(journal::read(&server.directory, &empty).contains_key("other"));
-    // Files that somebody removes are written again.
+    // The journal writes removed files again.
     for (_, name) in server.directory.journals() {
         std::fs::remove_file(server.path.join(name)).expect("removed");
     }

@@ -1,5 +1,5 @@
-//! The successor's side: it follows a holder's changes until that one dies. Nothing that a
-//! holder tells of one name ends it: it drops that name, and says so.
+//! The successor's side. It follows the changes of a holder until the holder dies. No message about
+//! a single name ends it: it drops the name and reports that.
 
 use super::super::identity::Maker;
 use super::super::journal::Lost;
@@ -25,11 +25,13 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Takes a holder's changes until it dies. `None`: it had not said enough yet to go on with, or this process
-/// is to end, as `stop` says when it can be read.
+/// Receives the changes of a holder until it dies. Returns `None` if the holder died before it had
+/// sent enough for a takeover. Also returns `None` when `stop` becomes readable, which tells this
+/// process to end.
 ///
 /// # Errors
-/// The holder is of a release that this one does not follow, or makes no sense; limits of the system.
+/// Returns an error if the holder is of a release that this one does not follow, if it sends
+/// invalid messages, or if a limit of the system is reached.
 pub(crate) fn follow(
     stream: BorrowedFd<'_>,
     stop: Option<BorrowedFd<'_>>,
@@ -71,7 +73,7 @@ pub(crate) fn follow(
     Ok(follower.inherit())
 }
 
-/// Sends a confirmation. Returns whether the holder is there.
+/// Sends a confirmation. Returns whether the holder is still connected.
 fn answer(stream: BorrowedFd<'_>, confirmed: &Confirmed) -> Result<bool> {
     let mut bytes = serde_json::to_vec(confirmed).expect("plain data");
     if bytes.len() > MAX_CONFIRMED_BYTES {
@@ -93,7 +95,7 @@ fn answer(stream: BorrowedFd<'_>, confirmed: &Confirmed) -> Result<bool> {
     }
 }
 
-/// What a successor has been told so far.
+/// The state that a successor has received so far.
 struct Follower {
     serial: u64,
     begun: Option<(PathBuf, bool, u64)>,
@@ -104,14 +106,14 @@ struct Follower {
     /// The holder's version.
     version: u32,
     lost: BTreeMap<String, Lost>,
-    /// Records that could not be taken, and why.
+    /// Records that this process could not hold, and the reasons.
     refused: BTreeMap<RecordKey, String>,
     dropped: BTreeMap<String, String>,
-    /// One of them that the holder was not told of.
+    /// One of the dropped names that has not been reported to the holder yet.
     drops: Option<(String, String)>,
 }
 
-/// A record as it is told.
+/// The properties of a record in a message.
 struct Told {
     handle: MemoryHandle,
     device: String,
@@ -139,10 +141,10 @@ impl Follower {
         }
     }
 
-    /// Takes note of a change.
+    /// Applies a change.
     ///
     /// # Errors
-    /// The holder cannot be followed at all.
+    /// Returns an error if the holder cannot be followed at all.
     fn take(&mut self, change: Change, granted: Granted<PeerDescriptor>) -> Result<()> {
         let mut granted = granted.into_iter();
         let mut file = || {
@@ -188,7 +190,7 @@ impl Follower {
                 note,
                 maker,
             } => {
-                // Without a key it is of no name.
+                // Without a valid handle, no name can need the record.
                 if let Ok(handle) = handle.parse::<MemoryHandle>() {
                     let told = Told {
                         handle,
@@ -251,7 +253,8 @@ impl Follower {
         drop(self.holdings.remove_name(name));
     }
 
-    /// Takes a name, or drops it if its memory is not here: a version before would be the wrong one.
+    /// Takes a name, or drops it if some of its memory is missing. Its previous version would be
+    /// wrong, so that is dropped too.
     fn set_name(&mut self, name: Name) {
         let missing =
             (name.parts.iter().map(|part| part.handles())).find_map(|handles| match handles {
@@ -275,7 +278,7 @@ impl Follower {
         }
     }
 
-    /// Returns why a record is not here.
+    /// Returns the reason if a record is missing.
     fn missing(&self, handle: &MemoryHandle) -> Option<String> {
         let found = self.holdings.records().get(&key_of(handle));
         if found.is_some_and(|record| record.handle == *handle) {
@@ -301,7 +304,7 @@ impl Follower {
         else {
             return None;
         };
-        // Dropped names are in the journal, and holders of version 1 do not tell what is lost.
+        // Dropped names are in the journal. Holders of version 1 do not send lost names.
         let is_told = self.version > 1 && self.dropped.is_empty();
         Some(Inheritance {
             directory,
@@ -318,7 +321,7 @@ impl Follower {
     }
 }
 
-/// Waits until the holder has said something, or this process is to end.
+/// Waits until the holder sends a message or this process must end. Returns whether it must end.
 fn is_to_stop(stream: BorrowedFd<'_>, stop: Option<BorrowedFd<'_>>) -> Result<bool> {
     let Some(stop) = stop else {
         return Ok(false);

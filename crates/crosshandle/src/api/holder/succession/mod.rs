@@ -1,10 +1,10 @@
-//! What a holder and its successor say to each other, over a pair of sockets that only they have: the
-//! holder sends every change, with the descriptors that belong to it, and the successor confirms it. The
-//! hang-up is the successor's word to take over. This file has the messages and the holder's side;
-//! `follow.rs` has the successor's.
+//! The protocol between a holder and its successor, over a private pair of sockets. The holder
+//! sends every change together with its descriptors, and the successor confirms it. When the
+//! holder's end hangs up, the successor takes over. This file has the messages and the holder's
+//! side. `follow.rs` has the successor's side.
 //!
-//! Both may be of different releases while a holder is upgraded: each side says the version of these
-//! messages that it speaks, and a successor follows holders of its own version and of the one before.
+//! While a holder is upgraded, the two processes may be of different releases. Each states its
+//! version of the protocol. A successor follows holders of its own version and of the previous one.
 
 mod follow;
 
@@ -34,14 +34,15 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The command that starts a successor: a program that calls [`serve_as_successor`](super::serve_as_successor).
+/// The command that starts a successor. Its program calls
+/// [`serve_as_successor`](super::serve_as_successor).
 #[derive(Clone, Debug)]
 pub(super) struct SuccessorCommand {
     pub(super) program: PathBuf,
     pub(super) arguments: Vec<OsString>,
 }
 
-/// A path in JSON: a text, or its bytes if they are none.
+/// A path in JSON: a string, or an array of bytes if the path is not UTF-8.
 mod any_path {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::ffi::OsString;
@@ -70,18 +71,18 @@ mod any_path {
     }
 }
 
-/// The version of these messages. In version 1 holders told neither their version nor what is lost, and never
-/// asked whether their successor is there.
+/// Version of the protocol. In version 1, holders sent neither their version nor the lost names,
+/// and did not ping their successor.
 #[cfg(not(test))]
 pub(super) fn version() -> u32 {
     VERSION
 }
 
 const VERSION: u32 = 2;
-/// The oldest version of a holder that a successor follows: that of the release before.
+/// Oldest version of a holder that a successor follows: that of the previous release.
 const OLDEST_VERSION: u32 = 1;
 
-/// The version of these messages, which tests change to be another release.
+/// Version of the protocol. Tests override it to act as another release.
 #[cfg(test)]
 pub(super) fn version() -> u32 {
     let told = std::env::var("CROSSHANDLE_TEST_SUCCESSION").ok();
@@ -95,21 +96,21 @@ pub(super) enum Change {
     Begin {
         #[serde(with = "any_path")]
         directory: PathBuf,
-        /// Whether the socket of programs belongs to a service manager.
+        /// Whether the socket for programs belongs to a service manager.
         is_given: bool,
         takeovers: u64,
-        /// The version that the holder speaks.
+        /// The version of the holder.
         #[serde(default = "first_version")]
         version: u32,
     },
-    /// The sockets of programs and importers come along, in the place of those before.
+    /// Sends the sockets for programs and importers, which replace the previous ones.
     Sockets {
         programs: Option<FileId>,
         importers: Option<FileId>,
     },
-    /// The lock of the directory's holder comes along, in the place of the one before.
+    /// Sends the lock of the directory, which replaces the previous one.
     Lock { file: Option<FileId> },
-    /// A record is held from now on. Its descriptor comes along.
+    /// Adds a record, with its descriptor.
     Record {
         handle: String,
         device: String,
@@ -119,19 +120,19 @@ pub(super) enum Change {
         note: String,
         maker: Maker,
     },
-    /// A record has another key from now on.
+    /// Changes the key of a record.
     Rekey { handle: String, key: RecordKey },
-    /// A name stands for something from now on, and for what it stood before no more.
+    /// Sets a name, and replaces its previous version.
     Name(Box<Name>),
-    /// A name stands for nothing any more.
+    /// Removes a name.
     Forget { name: String },
-    /// A record that no name needs is held no more.
+    /// Releases a record that no name needs.
     Release { handle: String },
-    /// A name is lost, as long as nothing is held under it.
+    /// Adds a lost name. It stays lost until memory is held under it.
     Lost(Box<Lost>),
-    /// A lost name is waited for no more.
+    /// Gives up a lost name.
     Found { name: String },
-    /// Nothing has changed: the successor confirms that it is there.
+    /// Changes nothing. The successor confirms that it is alive.
     Ping,
 }
 
@@ -139,25 +140,26 @@ fn first_version() -> u32 {
     1
 }
 
-/// A change and its number.
+/// A change and its serial number.
 #[derive(Serialize, Deserialize)]
 struct Message {
     serial: u64,
     change: Change,
 }
 
-/// The successor's confirmation of all changes up to this one.
+/// Confirms all changes up to a serial number.
 #[derive(Serialize, Deserialize, Default)]
 #[serde(default)]
 struct Confirmed {
     serial: u64,
-    /// The version that the successor speaks.
+    /// The version of the successor.
     version: u32,
-    /// Why it does not follow this holder.
+    /// The reason why the successor does not follow this holder.
     refuses: Option<String>,
-    /// A name that it cannot take over, of those that it was told of since its last confirmation, and why.
+    /// One of the names since the last confirmation that the successor cannot take over, and the
+    /// reason.
     drops: Option<(String, String)>,
-    /// How many names it cannot take over.
+    /// Number of names that it cannot take over.
     dropped: usize,
 }
 
@@ -176,50 +178,51 @@ impl Change {
     }
 }
 
-/// What is sent along with a change: whoever drops it last closes it as its kind of descriptor must be.
+/// An object that is sent with a change. Dropping its last reference closes the descriptor in the
+/// way that its kind needs.
 pub(super) type Sent = Arc<dyn AsFd>;
 
-/// The most descriptors that come with one change.
+/// Maximum number of descriptors of one change.
 const MAX_FILES: usize = 2;
 
-/// Bytes of the longest message to a successor.
+/// Maximum size of a message to a successor, in bytes.
 const MAX_CHANGE_BYTES: usize =
     MAX_MESSAGE_BYTES + 1024 + (MAX_EARLIER_WRITERS + 1) * EARLIER_WRITER_BYTES;
-/// Bytes of the longest confirmation.
+/// Maximum size of a confirmation, in bytes.
 const MAX_CONFIRMED_BYTES: usize = 4096;
 
-/// A holder's successor, as the holder knows it.
+/// A successor, as its holder sees it.
 pub(super) struct Successor {
     stream: KeptFromChildren,
     child: Child,
-    /// Changes that are not sent yet.
+    /// Messages that have not been sent yet.
     outgoing: VecDeque<(Vec<u8>, Vec<Sent>)>,
-    /// The number of the latest message.
+    /// The serial number of the latest message.
     serial: u64,
-    /// The number of the latest one that changes something.
+    /// The serial number of the latest message that changes something.
     changed: u64,
     confirmed: u64,
-    /// The number of the last change of those that the holder had when the successor was started.
+    /// The serial number of the last change that belongs to the initial state.
     initial: u64,
-    /// The version that it speaks; 0 until it has said so.
+    /// The version of the successor. 0 until it has stated it.
     version: u32,
-    /// How many names it cannot take over.
+    /// Number of names that it cannot take over.
     dropped: usize,
-    /// When it has last confirmed something, or was asked for the first thing that it has not confirmed.
+    /// The time of its latest confirmation, or of the first message after that.
     heard: Instant,
 }
 
-/// What a successor has said.
+/// The reports of a successor.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// Names that it cannot take over, and why.
+    /// Names that it cannot take over, and the reasons.
     pub(super) drops: Vec<(String, String)>,
-    /// Why it does not follow this holder.
+    /// The reason why it does not follow this holder.
     pub(super) refuses: Option<String>,
 }
 
 impl Successor {
-    /// Starts a successor, which has nothing yet.
+    /// Starts a successor. It has received no changes yet.
     pub(super) fn start(command: &SuccessorCommand) -> Result<Self> {
         let failed = Error::os("starting a successor");
         let (ours, theirs) = socket::pair().map_err(&failed)?;
@@ -247,9 +250,9 @@ impl Successor {
         self.child.id()
     }
 
-    /// Tells of a change as soon as there is room, and returns its number.
+    /// Queues a change, and returns its serial number.
     pub(super) fn tell(&mut self, change: Change, files: Vec<Sent>) -> u64 {
-        // The release before does not know these.
+        // The previous release does not know these messages.
         let is_new = matches!(
             change,
             Change::Lost(_) | Change::Found { .. } | Change::Ping
@@ -273,12 +276,12 @@ impl Successor {
         self.serial
     }
 
-    /// Notes that all the holder had was told.
+    /// Notes that the whole initial state has been queued.
     pub(super) fn end_beginning(&mut self) {
         self.initial = self.serial;
     }
 
-    /// Returns whether the successor has a change, and everything from before it was started.
+    /// Returns whether the successor has confirmed a change and the whole initial state.
     pub(super) fn has(&self, serial: u64) -> bool {
         self.confirmed >= serial.max(self.initial)
     }
@@ -287,12 +290,13 @@ impl Successor {
         self.has(self.changed) && self.dropped == 0
     }
 
-    /// Returns how many names it cannot take over.
+    /// Returns the number of names that the successor cannot take over.
     pub(super) fn dropped(&self) -> usize {
         self.dropped
     }
 
-    /// Returns when it is to be looked at: then it is asked whether it is there, or has not answered for too long.
+    /// Returns when the holder must check the successor: to ping it, or because it has not replied
+    /// for too long.
     pub(super) fn next_look(&self) -> Instant {
         match self.confirmed == self.serial {
             true => self.heard + PING_INTERVAL,
@@ -300,7 +304,8 @@ impl Successor {
         }
     }
 
-    /// Asks it whether it is there, if it was silent for a while. Returns whether it has not answered for too long.
+    /// Pings the successor if it was silent for a while. Returns whether it has not replied for too
+    /// long.
     pub(super) fn is_unresponsive(&mut self) -> bool {
         if Instant::now() < self.next_look() {
             return false;
@@ -310,13 +315,13 @@ impl Successor {
         }
         self.tell(Change::Ping, Vec::new());
         if self.confirmed == self.serial {
-            // The release before is not asked.
+            // The previous release is not pinged.
             self.heard = Instant::now();
         }
         false
     }
 
-    /// Returns the number of the latest change.
+    /// Returns the serial number of the latest change.
     pub(super) fn changed(&self) -> u64 {
         self.changed
     }
@@ -325,15 +330,15 @@ impl Successor {
         self.stream.as_fd()
     }
 
-    /// Returns whether there is something to send.
+    /// Returns whether messages are queued.
     pub(super) fn wants_to_send(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// Sends what there is room for.
+    /// Sends as many messages as the socket accepts.
     ///
     /// # Errors
-    /// The successor has ended, or is stuck.
+    /// Returns an error if the successor has ended or is stuck.
     pub(super) fn send(&mut self) -> Result<(), Errno> {
         if self.serial - self.confirmed > MAX_UNCONFIRMED as u64 + self.initial {
             return Err(Errno::TIMEDOUT);
@@ -342,7 +347,7 @@ impl Successor {
             let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
             match socket::send(&self.stream, bytes, &files) {
                 Ok(()) => drop(self.outgoing.pop_front()),
-                // Descriptors in flight are limited too.
+                // The system also limits the number of descriptors in flight.
                 Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => break,
                 Err(errno) => return Err(errno),
             }
@@ -350,23 +355,24 @@ impl Successor {
         Ok(())
     }
 
-    /// Ends the successor, so that it does not take over. Merely dropped it does, should the holder panic.
+    /// Ends the successor, so that it does not take over. If it is only dropped, for example
+    /// because the holder panics, it does take over.
     pub(super) fn end(mut self) {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Ends one in whose place another is started, without waiting until the system has ended it.
+    /// Ends a successor that is being replaced, without waiting for its end.
     pub(super) fn replace(mut self) {
         let _ = self.child.kill();
         background::run_blocking(move || drop(self.child.wait()));
     }
 
-    /// Takes the confirmations that have come.
+    /// Reads the confirmations that have arrived.
     ///
     /// # Errors
-    /// The successor has ended, or makes no sense.
+    /// Returns an error if the successor has ended or sends invalid messages.
     pub(super) fn receive(&mut self, heard: &mut Heard) -> Result<(), Errno> {
         let mut buffer = [0; MAX_CONFIRMED_BYTES];
         loop {
@@ -389,21 +395,21 @@ impl Successor {
     }
 }
 
-/// What a successor goes on with.
+/// The state with which a successor takes over.
 pub(super) struct Inheritance {
     pub(super) directory: PathBuf,
     pub(super) programs: OwnedFd,
     pub(super) importers: OwnedFd,
     pub(super) lock: OwnedFd,
-    /// Whether the socket of programs belongs to a service manager.
+    /// Whether the socket for programs belongs to a service manager.
     pub(super) is_given: bool,
     pub(super) takeovers: u64,
-    /// Which files of the directory the sockets and the lock are.
+    /// The files in the directory of the sockets and the lock.
     pub(super) files: HolderFiles,
     pub(super) holdings: Holdings,
-    /// What is lost. `None`: only the journal tells.
+    /// The lost names. `None` if only the journal has them.
     pub(super) lost: Option<BTreeMap<String, Lost>>,
-    /// The names that could not be taken over, and why.
+    /// The names that could not be taken over, and the reasons.
     pub(super) dropped: BTreeMap<String, String>,
 }
 

@@ -1,4 +1,4 @@
-//! Successors of another release, and such as cannot take something over.
+//! Successors of another release, and successors that cannot take something over.
 
 use super::super::message::{Part, Tokens};
 use super::super::state::{Holdings, Name, RecordKey, key_of};
@@ -13,14 +13,14 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-/// Far more than any step needs.
+/// A generous limit for every step.
 const DEADLINE: Duration = Duration::from_secs(60);
 const ROLE: &str = "CROSSHANDLE_TEST_ROLE";
 const DIRECTORY: &str = "CROSSHANDLE_TEST_DIRECTORY";
 const SUCCESSORS_VERSION: &str = "CROSSHANDLE_TEST_SUCCESSORS_VERSION";
 const VERSION_OF_TEST: &str = "CROSSHANDLE_TEST_SUCCESSION";
 
-/// A directory that is removed at the end.
+/// A directory that is removed when it is dropped.
 struct Sandbox(PathBuf);
 
 impl Sandbox {
@@ -95,14 +95,14 @@ fn name_of(name: &str, version: u64, writes: MemoryHandle, reads: MemoryHandle) 
     }
 }
 
-/// The holder's end of a successor that runs on another thread.
+/// The holder's end of a connection to a successor that runs on another thread.
 struct Told {
     stream: OwnedFd,
     serial: u64,
 }
 
 impl Told {
-    /// Tells of a change, and returns what is confirmed.
+    /// Sends a change, and returns the confirmation.
     fn tell(&mut self, change: Change, files: &[BorrowedFd<'_>]) -> Confirmed {
         self.serial += 1;
         let serial = self.serial;
@@ -157,7 +157,8 @@ fn a_successor_drops_what_it_cannot_take_and_keeps_all_else() {
         &[],
     );
     assert_eq!((taken.dropped, taken.drops), (0, None));
-    // Another process's under the same exporter, one without a descriptor, one of no sense, and one that never came.
+    // The bad cases are: records of another process under the same exporter, records without a
+    // descriptor, and a new version with records that the successor refused.
     let other = std::os::unix::process::parent_id();
     let bad = [handle(7, 3, 3, false), handle(7, 4, 4, true)];
     for handle in bad {
@@ -176,7 +177,7 @@ fn a_successor_drops_what_it_cannot_take_and_keeps_all_else() {
         &[],
     );
     assert!(drops.drops.expect("it says so").1.contains("no descriptor"));
-    // What it cannot take of a name that it has is not what it had before.
+    // If the successor cannot take a new version of a name, it does not keep the previous version.
     let drops = told.tell(Change::Name(name_of("good", 2, bad[0], bad[1]).into()), &[]);
     assert_eq!(
         (drops.drops.expect("it says so").0, drops.dropped),
@@ -210,7 +211,7 @@ fn a_successor_drops_what_it_cannot_take_and_keeps_all_else() {
     assert!(inherited.holdings.records().keys().eq(keys.iter()));
 }
 
-/// Runs the part of a second process, if this is one.
+/// Runs this process as a holder or a successor, if it was started as one. Returns whether it was.
 fn role(test: &str) -> bool {
     match std::env::var(ROLE).as_deref() {
         Ok("holder") => {
@@ -233,7 +234,7 @@ fn role(test: &str) -> bool {
         }
         Ok("successor") => {
             let options = ServeOptions::new().log(|_, line| eprintln!("{line}"));
-            // One that refuses says so to its holder.
+            // A successor that refuses its holder tells the holder why.
             let _ = serve_as_successor(options, || ());
         }
         _ => return false,
@@ -241,7 +242,7 @@ fn role(test: &str) -> bool {
     true
 }
 
-/// A holder of one version, whose successors are of another one. Ended with the test.
+/// A holder of one version with successors of another one. Dropping it ends the holder.
 struct Release {
     holder: Holder,
     child: Child,
@@ -270,7 +271,7 @@ impl Release {
         }
     }
 
-    /// Waits for a line that the holder or a successor says.
+    /// Waits for a log line of the holder or of a successor that contains `with`.
     fn await_line(&mut self, with: &str) -> String {
         let mut line = String::new();
         loop {

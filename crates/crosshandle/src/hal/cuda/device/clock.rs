@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A moment whose time is known on both clocks.
 struct Base {
     event: CudaEvent,
-    /// The time of the moment, in nanoseconds of the monotonic clock.
+    /// The time of this moment, in nanoseconds of the host's monotonic clock.
     host: u64,
 }
 

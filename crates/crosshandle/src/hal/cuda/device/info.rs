@@ -67,8 +67,9 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
-            // Events need the 32-bit operations, which come with the 64-bit ones that the driver
-            // reports. Events also need access to registered host memory.
+            // Events need 32-bit operations on words. The driver reports only the 64-bit
+            // operations, but a device with those also has the 32-bit ones. Events also need access
+            // to registered host memory.
             event_sharing: can(Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED),
             read_only_memory: has_descriptors,
@@ -76,7 +77,8 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             unified_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_INTEGRATED),
             system_memory: can(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS),
             error_correction: can(Attribute::CU_DEVICE_ATTRIBUTE_ECC_ENABLED),
-            // All devices with virtual memory management support these.
+            // All devices with virtual memory management support these operations, and those
+            // devices are the ones that have descriptors.
             half_precision: has_descriptors,
             double_precision: has_descriptors,
             fused_multiply_add: has_descriptors,
@@ -84,7 +86,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             partial_mappings: false,
             fabric_memory: has_descriptors
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
-            // A stream compares numbers, and continues when they are reached.
+            // A waiting stream only compares numbers. It continues even if the signal has failed.
             late_failures: false,
             native_graphs: driver.has_graphs(),
             timer_resolution: tuning::TIMER_RESOLUTION,

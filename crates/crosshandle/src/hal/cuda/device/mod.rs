@@ -149,8 +149,8 @@ impl Gpu {
         &self.info
     }
 
-    /// Makes the device's context current on the calling thread while the result lives. Afterwards,
-    /// the caller's own context is current again. Every driver call below requires this.
+    /// Makes the device's context current on the calling thread until the result is dropped. The
+    /// thread's previous context is then current again. Almost every driver call needs this.
     #[inline]
     pub(super) fn enter(&self) -> Result<Current> {
         match self.context.get() {

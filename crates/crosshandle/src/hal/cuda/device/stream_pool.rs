@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[derive(Default)]
 pub(crate) struct StreamPool {
     streams: Mutex<Vec<Stream>>,
-    /// Whether deferred calls are queued that fill the pool when no stream waits (`is_ordered`), or
-    /// that create one stream immediately (`is_urgent`).
+    /// Whether deferred calls are queued that fill the pool when no stream waits (`is_ordered`).
+    /// Also whether a call is queued that creates one stream immediately (`is_urgent`).
     is_ordered: AtomicBool,
     is_urgent: AtomicBool,
     /// The reason why no stream could be created immediately.
@@ -91,7 +91,7 @@ impl StreamPool {
         Ok(())
     }
 
-    /// Takes back a stream that has nothing in flight.
+    /// Returns a stream to the pool. Nothing is in flight in the stream.
     pub(crate) fn put(&self, stream: Stream) {
         if process::is_forked() {
             return;

@@ -83,7 +83,7 @@ impl Driver {
             reserved: [0; 16],
         };
         let map = self.images()?.external_levels;
-        // SAFETY: as in `map_external`.
+        // SAFETY: the result and the description are live. The handle stands for live memory.
         let code = unsafe { map(&mut handle, external, &description) };
         self.check("cuExternalMemoryGetMappedMipmappedArray", code)?;
         Ok(handle)

@@ -13,7 +13,7 @@ use std::ffi::c_uint;
 const FABRIC: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC.0;
 const NOT_PERMITTED: Code = cudaError_enum::CUDA_ERROR_NOT_PERMITTED as Code;
 
-/// Explains what is missing if the driver does not permit what it supports.
+/// Adds to an error what is missing if the driver supports an operation but does not permit it.
 fn explained(error: Error) -> Error {
     match error {
         Error::Driver {
@@ -78,7 +78,8 @@ impl Driver {
     /// Returns the handle by which another host imports memory.
     pub(crate) fn export_to_fabric(&self, memory: &Allocation) -> Result<[u8; DRIVER_HANDLE_SIZE]> {
         let mut bytes = [0; DRIVER_HANDLE_SIZE];
-        // SAFETY: for this kind of handle the result is 64 bytes.
+        // SAFETY: the driver writes 64 bytes for this kind of handle, and the result has that
+        // length.
         let code = unsafe {
             (self.library.mem_export)(bytes.as_mut_ptr().cast(), memory.handle, FABRIC, 0)
         };
@@ -94,7 +95,8 @@ impl Driver {
         bytes: &[u8; DRIVER_HANDLE_SIZE],
     ) -> Result<Allocation> {
         let (mut handle, mut bytes) = (0, *bytes);
-        // SAFETY: the result is live. For this kind of handle 64 bytes are read, which outlive the call.
+        // SAFETY: the result is live. The driver reads 64 bytes for this kind of handle, which
+        // outlive the call.
         let code =
             unsafe { (self.library.mem_import)(&mut handle, bytes.as_mut_ptr().cast(), FABRIC) };
         match code {

@@ -133,7 +133,8 @@ impl Graph {
         let Some(run) = self.run else {
             return Ok(());
         };
-        // SAFETY: as in `add`.
+        // SAFETY: the parameters are live, and are read before the call returns. The node belongs
+        // to this graph. The caller promises the rest.
         unsafe {
             match step {
                 Step::Empty => Ok(()),
@@ -161,7 +162,8 @@ impl Graph {
         let Some(run) = self.run else {
             return Ok(());
         };
-        // SAFETY: both are live. The graph is not dropped before the stream has run this.
+        // SAFETY: the graph and the stream are live. The graph is not dropped before the stream has
+        // run the upload.
         let code = unsafe { (self.library.graph_upload)(run, stream) };
         self.driver.check("cuGraphUpload", code)
     }
@@ -226,11 +228,13 @@ impl Drop for Graph {
         }
         let library = self.library;
         if let Some(run) = self.run {
-            // SAFETY: created by this object and destroyed once. Nothing launches it any more.
+            // SAFETY: this object created the executable graph and destroys it once. Nothing
+            // launches it any more.
             let code = unsafe { (library.graph_run_destroy)(run) };
             self.driver.note("cuGraphExecDestroy", code);
         }
-        // SAFETY: as above. Its nodes are not used any more.
+        // SAFETY: this object created the description and destroys it once. Nothing uses its nodes
+        // any more.
         let code = unsafe { (library.graph_destroy)(self.description) };
         self.driver.note("cuGraphDestroy", code);
     }

@@ -14,7 +14,7 @@ macro_rules! handles {
         pub(crate) struct $name($raw);
 
         impl $name {
-            /// No object: a place to which the driver can write a handle.
+            /// The handle of no object, over which the driver can write a handle.
             pub(super) const NONE: Self = Self(ptr::null_mut());
 
             /// Returns the handle of the driver object with this number.
@@ -33,35 +33,37 @@ macro_rules! handles {
             }
         }
 
-        // SAFETY: the driver lets any thread use such an object, and this type is only its value.
+        // SAFETY: this type contains only the handle's value, and the driver accepts the object
+        // from any thread.
         unsafe impl Send for $name {}
-        // SAFETY: as above.
+        // SAFETY: this type contains only the handle's value, and the driver accepts the object
+        // from any thread.
         unsafe impl Sync for $name {}
     )*};
 }
 
 handles! {
-    /// A context that lives as long as it is used: the primary context, or one that the program
-    /// keeps.
+    /// A context that stays alive as long as the handle is used: the primary context, or a context
+    /// that the program keeps.
     ContextHandle(CUcontext);
     /// A stream of this library or of the program.
     StreamHandle(CUstream);
     /// An event of the driver, which marks a point in a stream.
     EventHandle(CUevent);
-    /// A program.
+    /// A loaded program, which the driver calls a module.
     ModuleHandle(CUmodule);
-    /// A function of a program.
+    /// A function of a loaded program.
     FunctionHandle(CUfunction);
-    /// The description of a graph.
+    /// The description of a graph, to which nodes can be added.
     GraphHandle(CUgraph);
     /// A node of a graph.
     GraphNodeHandle(CUgraphNode);
-    /// An executable graph.
+    /// An executable graph, which the driver creates from a description.
     GraphRunHandle(CUgraphExec);
     /// An array of pixels, whose layout the driver chooses.
     ArrayHandle(CUarray);
-    /// An array of several levels.
+    /// An image of several levels, each of which is an array.
     LevelsHandle(CUmipmappedArray);
-    /// Memory of another interface.
+    /// Memory that was imported from another interface, such as Vulkan.
     ExternalHandle(CUexternalMemory);
 }

@@ -85,8 +85,9 @@ impl ArrayShape {
 impl TextureSource {
     fn description(self, pixel: Pixel) -> CUDA_RESOURCE_DESC {
         type Places = CUDA_RESOURCE_DESC_st__bindgen_ty_1;
-        // The rest of the union must be zeros. SAFETY: the union consists of numbers and pointers,
-        // for which zeros are valid.
+        // The driver requires zeros in the unused part of the union.
+        //
+        // SAFETY: zeros are valid numbers and pointers, of which the union consists.
         let mut res: Places = unsafe { std::mem::zeroed() };
         let kind = match self {
             Self::Array(array) => {
@@ -177,7 +178,7 @@ impl Driver {
         images.ok_or_else(|| Error::Unsupported("this driver does not support images".into()))
     }
 
-    /// Creates an array with arbitrary pixels, of which surfaces can be created.
+    /// Creates an array with arbitrary contents. Surfaces can be created on it.
     pub(crate) fn create_array(&self, shape: &ArrayShape, pixel: Pixel) -> Result<ArrayHandle> {
         let mut array = ArrayHandle::NONE;
         let code = (self.images()?.array_create)(&mut array, &shape.description(pixel));

@@ -36,7 +36,8 @@ macro_rules! library {
         }
 
         impl Library {
-            /// Loads the library and finds all functions, or returns what is missing.
+            /// Loads the library and finds all functions. Returns a description of what is missing
+            /// otherwise.
             pub(super) fn load() -> Result<Self, String> {
                 // SAFETY: this loads the driver's own library, whose constructors are sound.
                 if !unsafe { sys::is_culib_present() } {
@@ -110,7 +111,7 @@ macro_rules! library_of_some {
             /// Finds the functions in the loaded library. Returns `None` if a function that CUDA 12
             /// has is missing.
             fn find() -> Option<Self> {
-                // SAFETY: the types are those in cuda.h.
+                // SAFETY: the types of the functions are those in `cuda.h`.
                 unsafe {
                     Some(Self {
                         $($safe: find(stringify!($safe_symbol))?,)*

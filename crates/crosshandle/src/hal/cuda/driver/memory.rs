@@ -30,8 +30,8 @@ pub(crate) struct Allocation {
 }
 
 impl Allocation {
-    /// Returns whether both are handles of the same allocation in this process. While one of them
-    /// lives, no other allocation has its number.
+    /// Returns whether both are handles of the same allocation in this process. No other allocation
+    /// gets the handle's number while one of the two handles lives.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
@@ -92,7 +92,8 @@ impl Driver {
     /// Returns a descriptor by which another process can import the memory.
     pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
-        // SAFETY: for this kind of handle the result is a descriptor number.
+        // SAFETY: the driver writes a descriptor number for this kind of handle, and the result has
+        // room for it.
         let code = unsafe {
             let place = (&raw mut descriptor).cast();
             (self.library.mem_export)(place, memory.handle, DESCRIPTOR, 0)
@@ -201,7 +202,7 @@ impl Driver {
                 Access::ReadWrite => CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
             },
         };
-        // SAFETY: the one description is live. The caller promises the rest.
+        // SAFETY: there is one description, which outlives the call. The caller promises the rest.
         self.check_memory("cuMemSetAccess", len, unsafe {
             (self.library.mem_set_access)(start, len, &description, 1)
         })
@@ -244,7 +245,7 @@ impl Driver {
     /// Ends the registration by [`register_host`](Self::register_host).
     ///
     /// # Safety
-    /// Memory is registered at this start, and no use of it is outstanding.
+    /// Memory that starts at `start` is registered, and nothing uses it any more.
     pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };

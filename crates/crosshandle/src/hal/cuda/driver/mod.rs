@@ -58,15 +58,15 @@ pub(super) struct Driver {
     version: c_int,
 }
 
-/// Lets the calling thread query its streams while another thread records a graph, if there is a
-/// driver. Threads of this library call this first.
+/// Allows the calling thread to query its streams while another thread records a graph. Does
+/// nothing without a driver. Threads of this library call this first.
 pub(super) fn ignore_captures() {
     if let Ok(driver) = Driver::get() {
         driver.ignore_captures();
     }
 }
 
-/// A device of the driver, as its number.
+/// The driver's number of a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeviceHandle(CUdevice);
 

@@ -138,9 +138,10 @@ impl Driver {
         let mut values = [0_u64; N];
         let places = values.each_mut().map(|value| ptr::from_mut(value).cast());
         let numbers = attributes.map(|attribute| attribute as c_uint);
-        // A single call for all attributes takes the driver's locks once. SAFETY: the results are
-        // live and long enough, and there are as many results as attributes. The address is only
-        // looked up.
+        // A single call for all attributes takes the driver's locks once.
+        //
+        // SAFETY: `places` has one live place for each attribute, and each place is long enough.
+        // The driver only looks up the address.
         let code = unsafe {
             (self.library.pointer_get_attributes)(
                 N as c_uint,
@@ -154,7 +155,8 @@ impl Driver {
         }
         numbers.map(|attribute| {
             let mut value = 0_u64;
-            // SAFETY: as above.
+            // SAFETY: the place is live and long enough for the attribute. The driver only looks up
+            // the address.
             let code = unsafe {
                 let place = (&raw mut value).cast();
                 (self.library.pointer_get_attribute)(place, attribute, address)
@@ -189,8 +191,8 @@ impl Driver {
     }
 
     /// Maps the whole of another process's allocation. Any bytes may be tried, because the driver
-    /// refuses bytes that name nothing. An allocation has the same address however often it is
-    /// opened.
+    /// refuses bytes that name no allocation. An allocation has the same address however often it
+    /// is opened.
     pub(crate) fn open_legacy(&self, handle: &LegacyHandle) -> Result<DeviceAddress> {
         let handle = CUipcMemHandle {
             reserved: handle.map(|byte| byte as c_char),
@@ -207,8 +209,8 @@ impl Driver {
     /// Unmaps another process's allocation.
     ///
     /// # Safety
-    /// The address was returned by one call of [`open_legacy`](Self::open_legacy), and is unmapped
-    /// once for it. No use of the memory is outstanding.
+    /// The address was returned by a call of [`open_legacy`](Self::open_legacy), and is unmapped
+    /// once for each such call. Nothing uses the memory any more.
     pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuIpcCloseMemHandle", unsafe {

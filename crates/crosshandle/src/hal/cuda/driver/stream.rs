@@ -41,7 +41,7 @@ impl Drop for Stream {
     }
 }
 
-/// Returns whether the only reason of an error is that a thread records a graph at the moment.
+/// Returns whether an error occurred only because a thread is recording a graph.
 pub(crate) fn is_capturing(error: &Error) -> bool {
     matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
 }
@@ -50,7 +50,7 @@ pub(crate) fn is_capturing(error: &Error) -> bool {
 /// `CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD`.
 const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
-/// An event of the driver that this library created or took over.
+/// An event of the driver that this object owns.
 pub(crate) struct CudaEvent {
     driver: &'static Driver,
     handle: EventHandle,
@@ -272,8 +272,8 @@ impl Driver {
 #[derive(Clone, Copy)]
 pub(crate) enum Side {
     Rows(Rows),
-    /// A part of an array, with its first byte in a row, its first row, and its first slice or
-    /// layer.
+    /// A part of an array. The numbers are the part's first byte in a row, its first row, and its
+    /// first slice or layer.
     Array(ArrayHandle, [usize; 3]),
 }
 
@@ -303,7 +303,7 @@ impl RectCopy {
         matches!(self.to, Side::Array(..)) || matches!(self.from, Side::Array(..))
     }
 
-    /// Returns the copy, completed by what the driver knows about its memory.
+    /// Returns the copy with `is_unknown` set as the driver reports it for the memory of each side.
     pub(crate) fn located(&self, driver: &Driver) -> Self {
         let locate = |side: Side| match side {
             Side::Rows(rows) => Side::Rows(Rows {
@@ -319,12 +319,12 @@ impl RectCopy {
         }
     }
 
-    /// Returns the copy in the form that the driver takes.
+    /// Returns the copy in the form that the driver accepts.
     pub(super) fn description(&self) -> CUDA_MEMCPY3D {
         let kind = |side: &Side| match side {
             Side::Array(..) => CUmemorytype::CU_MEMORYTYPE_ARRAY,
             Side::Rows(rows) if rows.is_unknown => CUmemorytype::CU_MEMORYTYPE_HOST,
-            // The driver itself finds out where this memory is.
+            // The driver itself finds out where this memory lies.
             Side::Rows(_) => CUmemorytype::CU_MEMORYTYPE_UNIFIED,
         };
         // SAFETY: the structure consists of numbers, null pointers, and enumerations that are set

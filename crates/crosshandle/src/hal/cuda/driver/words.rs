@@ -22,13 +22,13 @@ const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as
 pub(crate) enum WordOp {
     /// Waits until the word reaches or passes a value, cyclically: `(word - value) as i32 >= 0`.
     Wait(DeviceAddress, u32),
-    /// Writes the word after all earlier work is complete and visible to all.
+    /// Writes the word when all earlier work is complete and visible to every device and process.
     Write(DeviceAddress, u32),
 }
 
 impl Driver {
-    /// Makes a stream do these operations one after the other, in as few calls as possible. A call
-    /// with two operations takes little longer than a call with one.
+    /// Makes a stream do these operations in order, in as few calls as possible. A call with two
+    /// operations takes little longer than a call with one.
     ///
     /// # Safety
     /// The words are aligned, and stay accessible to the device until the stream has done the
@@ -56,16 +56,18 @@ impl Driver {
         Ok(())
     }
 
-    /// Makes a stream do several operations in one call.
+    /// Makes a stream do several operations in one call, at most `WORD_OPS_PER_CALL`.
     ///
     /// # Safety
-    /// As for [`word_ops`](Self::word_ops). There are at most `WORD_OPS_PER_CALL` operations.
+    /// The words are aligned, and stay accessible to the device until the stream has done the
+    /// operations.
     unsafe fn word_batch(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
         let mut params = [CUstreamBatchMemOpParams { pad: [0; 6] }; WORD_OPS_PER_CALL];
         for (param, op) in params.iter_mut().zip(ops) {
             *param = param_of(*op);
         }
-        // SAFETY: there are as many live parameters as `count` says. The caller promises the rest.
+        // SAFETY: `params` has at least `count` parameters and outlives the call. The caller
+        // promises that the words are aligned and stay accessible.
         self.check("cuStreamBatchMemOp", unsafe {
             let (count, start) = (ops.len() as c_uint, params.as_mut_ptr());
             (self.library.stream_batch_mem_op)(stream, count, start, 0)

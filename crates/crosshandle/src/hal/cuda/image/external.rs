@@ -15,8 +15,7 @@ use std::os::fd::OwnedFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// Imported memory. After the drop, it is released when no stream waits, and after all its
-/// mappings.
+/// Imported memory. A deferred call releases it when no stream waits, after all its mappings.
 pub(super) struct CudaExternal {
     gpu: Arc<Gpu>,
     handle: ExternalHandle,
@@ -29,9 +28,9 @@ struct CudaMapping {
     start: NonNull<u8>,
 }
 
-// SAFETY: this is an address of the device, which this type does not access.
+// SAFETY: the address is one of the device, and this type does not access it.
 unsafe impl Send for CudaMapping {}
-// SAFETY: as above.
+// SAFETY: the address is one of the device, and this type does not access it.
 unsafe impl Sync for CudaMapping {}
 
 /// Imports memory. The caller holds no lock, because the driver may wait for streams.
@@ -61,8 +60,8 @@ impl CudaExternal {
         let handle = self.handle;
         let release = self.gpu.later(what, move |driver| {
             let driver = driver?;
-            // SAFETY: created for this object, and not used any more. A mapping keeps its memory,
-            // so the mapping's release is queued first.
+            // SAFETY: the mapping or the memory was created for this object, and nothing uses it
+            // any more. A mapping keeps its memory, so the mapping is released first.
             unsafe {
                 match mapped {
                     Some(start) => driver.unmap_external(start),

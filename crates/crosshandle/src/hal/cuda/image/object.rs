@@ -21,9 +21,9 @@ pub(super) struct CudaImage {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The levels that own the array, if the array is one of them. As a field, they are dropped
-    /// after the destruction of the surface was deferred. Deferred calls are made in order, and
-    /// must keep nothing alive, especially not a context of the program.
+    /// The image of several levels that owns the array, if the array is a level. Fields are dropped
+    /// after `drop` has deferred the destruction of the surface. The order matters because deferred
+    /// calls run in order, and keep nothing alive, not even a context of the program.
     levels: Option<Arc<CudaLevels>>,
 }
 
@@ -34,12 +34,12 @@ pub(super) struct CudaLevels {
     kind: ImageKind,
     pixel: Pixel,
     bytes: usize,
-    /// The memory of another interface that contains the levels. It is dropped after the
-    /// destruction of the levels was deferred, as above.
+    /// The imported memory that contains the levels, if any. Fields are dropped after `drop` has
+    /// deferred the destruction of the levels.
     _external: Option<Arc<dyn Any + Send + Sync>>,
 }
 
-/// A sampler, which is a word for kernels.
+/// A sampler, which kernels receive as a 32-bit word.
 struct CudaSampler(u32);
 
 /// Creates a driver object that uses device memory. If there is not enough memory, tries again
@@ -48,7 +48,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
     let driver = gpu.driver();
     match driver.beside_captures(|| make(driver)) {
         Err(Error::OutOfMemory { .. }) => {
-            // Finished commands may still keep images.
+            // Finished commands may still keep images, which this releases.
             scheduler::tend_every_queue();
             gpu.scheduler().make_room();
             driver.beside_captures(|| make(driver))
@@ -161,8 +161,8 @@ impl Drop for CudaImage {
         // it.
         let destroy = self.gpu.later("destroying an image", move |driver| {
             let driver = driver?;
-            // SAFETY: created for this image. The views and the commands that use either object
-            // kept the image.
+            // SAFETY: this image created both objects and destroys them once. The views and the
+            // commands that used them kept the image.
             unsafe {
                 let destroyed = match surface {
                     0 => Ok(()),
@@ -224,8 +224,8 @@ impl Drop for CudaLevels {
         }
         let levels = self.levels;
         let destroy = self.gpu.later("destroying an image", move |driver| {
-            // SAFETY: created for this object. Its levels, its views and the commands that use them
-            // kept it.
+            // SAFETY: this object created the levels and destroys them once. Its images and views,
+            // and the commands that used them, kept this object.
             unsafe { driver?.destroy_levels(levels) }
         });
         let scheduler = self.gpu.scheduler();

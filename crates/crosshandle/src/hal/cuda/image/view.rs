@@ -14,7 +14,7 @@ use crate::types::{Addressing, Filter, ImageDescription, ImageFormat, ImageKind,
 use std::any::Any;
 use std::sync::Arc;
 
-/// A texture object. After the drop, it is destroyed when no stream waits, as images are.
+/// A texture object. A deferred call destroys it when no stream waits, as with images.
 struct Texture {
     gpu: Arc<Gpu>,
     number: u64,
@@ -62,8 +62,9 @@ pub(crate) fn sampled(
     let rules = rules(sampling, image);
     let _current = gpu.enter()?;
     let driver = gpu.driver();
-    // SAFETY: the view keeps an image, and the owner of memory keeps that memory, as long as
-    // kernels use it. The object layer has checked that memory has the pixels and is aligned.
+    // SAFETY: kernels that use the texture keep the view, which keeps its image. A texture of
+    // memory is kept valid by the owner of that memory. The object layer has checked that the
+    // memory is aligned and large enough for the pixels.
     let create = || unsafe { driver.create_texture(texture, pixel, &rules) };
     Ok(Arc::new(Texture {
         gpu: Arc::clone(gpu),
@@ -72,7 +73,7 @@ pub(crate) fn sampled(
     }))
 }
 
-/// Creates a view of unchanged pixels.
+/// Returns a view through which kernels read and write pixels without conversion.
 pub(crate) fn unsampled(image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
     Ok(Arc::new(Surface {
         number: inner(image)?.surface(),
@@ -132,8 +133,8 @@ fn rules(sampling: &Sampling, image: &ImageDescription) -> TextureRules {
     }
 }
 
-/// Returns whether a texture reads such pixels as integers. Otherwise the driver reads them as
-/// fractions, which is right for normalised numbers. For floats it makes no difference.
+/// Returns whether a texture reads pixels of this format as integers. Otherwise, the driver reads
+/// them as fractions, which is right for normalised numbers. For floats, this makes no difference.
 fn reads_integers(format: ImageFormat) -> bool {
     format.channel.is_integer()
 }
@@ -147,7 +148,8 @@ impl Drop for Texture {
         let destroy = self
             .gpu
             .later("destroying a view of an image", move |driver| {
-                // SAFETY: created for this view. The commands that use the texture kept the view.
+                // SAFETY: this object created the texture and destroys it once. The commands that
+                // used the texture kept this object until they finished.
                 unsafe { driver?.destroy_texture(number) }
             });
         let scheduler = self.gpu.scheduler();

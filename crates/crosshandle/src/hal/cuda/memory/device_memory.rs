@@ -61,7 +61,7 @@ impl Drop for KeptSlot {
 fn allocate(gpu: &Arc<Gpu>, allocate: impl Fn() -> Result<Allocation>) -> Result<Allocation> {
     match allocate() {
         Err(Error::OutOfMemory { .. }) => {
-            // Finished commands may still keep memory.
+            // Finished commands may still keep memory, which this releases.
             scheduler::tend_every_queue();
             gpu.primary().scheduler().make_room();
             allocate()
@@ -160,7 +160,7 @@ impl CudaPhysical {
         })
     }
 
-    /// Wraps memory of the program, of which `len` bytes are mapped.
+    /// Wraps an allocation of the program. `len` bytes of it are mapped.
     pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
         Self {
             gpu: Arc::clone(gpu),
@@ -207,8 +207,8 @@ impl Shared for CudaPhysical {
     }
 
     fn prepare_to_lend(&self) -> Result<()> {
-        // The descriptor is created ahead as long as few are kept, because the driver takes some
-        // time for each and importers wait.
+        // Importers wait for the descriptor, and the driver takes some time to create one. It is
+        // therefore created ahead, unless too many descriptors are kept already.
         if self.lends_by_driver()
             && let Some(slot) = KeptSlot::take()
         {
@@ -327,7 +327,8 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.gpu.release("reserved addresses", |driver| {
-            // SAFETY: reserved by this object and freed once, with nothing mapped.
+            // SAFETY: this object reserved the addresses and frees them once. Nothing is mapped
+            // there.
             unsafe { driver.free_addresses(self.address(0), self.len) }
         });
     }
@@ -353,12 +354,12 @@ impl CudaSegment {
         Ok(segment)
     }
 
-    /// Maps all of some memory, which may belong to another device.
+    /// Maps the whole of `memory`, which may belong to another device.
     pub(crate) fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
         let len = memory.len;
         let align = memory.gpu.info().granularity.max(HUGE_PAGE);
         let reservation = Reservation::new(&memory.gpu, 0, len, align)?;
-        // SAFETY: the addresses were reserved for this above.
+        // SAFETY: the addresses were reserved above for this mapping.
         unsafe { reservation.map(0, &memory, 0, len, access)? };
         Ok(Self {
             reservation,
@@ -371,8 +372,8 @@ impl Drop for CudaSegment {
     fn drop(&mut self) {
         let reservation = &self.reservation;
         reservation.gpu.release("device memory", |driver| {
-            // SAFETY: mapped like this when the segment was created. Commands keep the segments
-            // they use.
+            // SAFETY: the whole reservation was mapped when the segment was created. Commands keep
+            // the segments that they use.
             unsafe { driver.unmap(reservation.address(0), reservation.len) }
         });
     }

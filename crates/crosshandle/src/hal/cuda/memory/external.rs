@@ -94,7 +94,8 @@ fn look_along(
     Ok(())
 }
 
-/// Looks up the allocation at an address, for memory that begins at `start`.
+/// Finds the allocation at an address. `start` is the start of the adopted memory, for the error
+/// text.
 fn look_at(gpu: &Arc<Gpu>, address: usize, start: usize) -> Result<Found> {
     let found = gpu.driver().look_at(address as DeviceAddress)?;
     let found = found.ok_or_else(|| match address == start {

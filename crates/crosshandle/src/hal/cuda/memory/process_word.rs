@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Words that are not in use.
 static FREE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
-/// A word between a stream and this process. One side writes increasing numbers to it, each one
-/// more than the one before. The other side waits for a number.
+/// A word through which a stream and this process signal each other. The writer writes increasing
+/// numbers, each one more than the one before, and the reader waits for a number.
 pub(crate) struct ProcessWord {
     word: &'static AtomicU32,
 }

@@ -18,7 +18,7 @@ pub(crate) struct CudaRange {
     reservation: Reservation,
     /// The lengths of the mappings by offset, because the driver unmaps only whole mappings.
     mapped: Mutex<BTreeMap<usize, usize>>,
-    /// Whether all of the range has pieces. They are unmapped together.
+    /// Whether pieces cover the whole range. They are then unmapped together.
     is_open: AtomicBool,
 }
 
@@ -92,7 +92,7 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let (start, len) = (self.reservation.address(0), self.reservation.len());
         let _current = gpu.enter()?;
-        // SAFETY: pieces were placed everywhere, and nothing uses them yet.
+        // SAFETY: pieces were mapped everywhere in the range, and nothing uses them yet.
         unsafe { gpu.driver().set_access(start, len, gpu.handle(), access)? };
         self.is_open.store(true, Ordering::Relaxed);
         Ok(())
@@ -114,8 +114,8 @@ impl AddressRange for CudaRange {
     fn unmap(&self, offset: usize, len: usize) -> Result<()> {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
-        // SAFETY: the caller checked that exactly this was mapped. The code that obtained a view of
-        // the range promised that no command uses it any more.
+        // SAFETY: the caller checked that exactly this range was mapped. The program promised, when
+        // it obtained a view of the range, that no command uses the mapping any more.
         unsafe { gpu.driver().unmap(self.reservation.address(offset), len)? };
         self.mapped.lock().remove(&offset);
         Ok(())
@@ -125,7 +125,8 @@ impl AddressRange for CudaRange {
         let gpu = self.reservation.gpu();
         let _current = gpu.enter()?;
         let start = self.reservation.address(offset);
-        // SAFETY: as in `unmap`.
+        // SAFETY: the caller checked that exactly this range was mapped. The program promised, when
+        // it obtained a view of the range, that no command uses the mapping any more.
         unsafe {
             gpu.driver().set_access(start, len, gpu.handle(), access)?;
         }
@@ -140,14 +141,15 @@ impl Drop for CudaRange {
         if *self.is_open.get_mut() {
             let (start, len) = (self.reservation.address(0), self.reservation.len());
             self.reservation.gpu().release("mapped pieces", |driver| {
-                // SAFETY: mapped like this, without gaps. Otherwise as in `unmap`.
+                // SAFETY: the pieces were mapped from `start` on, without gaps. Nothing uses the
+                // range any more.
                 unsafe { driver.unmap(start, len) }
             });
             return;
         }
         for (offset, len) in mapped {
             self.reservation.gpu().release("a mapping", |driver| {
-                // SAFETY: mapped like this. Otherwise as in `unmap`.
+                // SAFETY: exactly this range was mapped. Nothing uses it any more.
                 unsafe { driver.unmap(self.reservation.address(offset), len) }
             });
         }

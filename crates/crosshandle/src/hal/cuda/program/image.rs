@@ -1,4 +1,4 @@
-//! Images of programs: their kinds, and checks that they are whole.
+//! Kinds of program images, and checks that an image is complete.
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::driver::{Image, ImageKind};
@@ -6,10 +6,10 @@ use crate::types::{Format, ProgramImage};
 use std::borrow::Cow;
 
 const ELF: &[u8] = b"\x7FELF";
-/// The first word of a container of images for several devices, little-endian.
+/// The first word of a fatbin, which contains images for several devices. Little-endian.
 const FATBIN: &[u8] = &[0x50, 0xED, 0x55, 0xBA];
 
-/// An image as the driver takes it.
+/// An image in the form that the driver accepts.
 pub(super) struct Prepared<'a> {
     kind: ImageKind,
     bytes: Cow<'a, [u8]>,
@@ -24,7 +24,7 @@ impl Prepared<'_> {
     }
 }
 
-/// Checks an image, and adds the zero that the driver wants at the end of a text.
+/// Checks an image. Adds the zero byte that the driver expects at the end of a text.
 pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
     match image.format {
         Format::Text(text) => {
@@ -34,7 +34,8 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
                     "an image that is text is not empty and has no zero inside",
                 ));
             }
-            // The driver looks for itself what it was given, and trusts the offsets in a binary.
+            // The driver detects the format itself, and trusts the offsets in a binary. A text must
+            // therefore not be mistaken for a binary.
             if text.starts_with(|first: char| !first.is_ascii() || is_control(first)) {
                 return Err(Error::invalid(
                     "an image that is text does not begin like a binary one",
@@ -58,13 +59,13 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Prepared<'a>> {
     }
 }
 
-/// Returns whether a character is one that text doesn't have.
+/// Returns whether text cannot contain the character.
 fn is_control(character: char) -> bool {
     character.is_ascii_control() && !character.is_ascii_whitespace()
 }
 
-/// Returns the kind of a binary image. The driver isn't told the image's length, so that must be
-/// the one in its header.
+/// Returns the kind of a binary image, after a check that the image is as long as its header says.
+/// The driver takes no length, and relies on the header.
 fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     let (kind, end) = if bytes.starts_with(ELF) {
         (ImageKind::Cubin, elf_end(bytes))
@@ -84,22 +85,22 @@ fn kind_of(bytes: &[u8]) -> Result<ImageKind> {
     }
 }
 
-/// Returns the end of the tables that a 64-bit ELF header names.
+/// Returns the end of the last table that a 64-bit ELF header refers to.
 fn elf_end(bytes: &[u8]) -> Option<u64> {
     let table = |offset, size, count| {
         let len = number::<2>(bytes, size)?.checked_mul(number::<2>(bytes, count)?)?;
         number::<8>(bytes, offset)?.checked_add(len)
     };
-    // The program headers and the section headers.
+    // The table of program headers and the table of section headers.
     Some(table(0x20, 0x36, 0x38)?.max(table(0x28, 0x3A, 0x3C)?))
 }
 
-/// Returns the end of the contents that follow a container's header.
+/// Returns the end of the contents that follow a fatbin's header.
 fn fatbin_end(bytes: &[u8]) -> Option<u64> {
     number::<2>(bytes, 6)?.checked_add(number::<8>(bytes, 8)?)
 }
 
-/// Returns a little-endian number of `N` bytes.
+/// Reads a little-endian number of `N` bytes.
 fn number<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
     let mut number = [0; 8];
     number[..N].copy_from_slice(bytes.get(offset..offset + N)?);
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     fn binary(bytes: &[u8]) -> Result<ImageKind> {
-        // SAFETY: no driver sees it.
+        // SAFETY: the image is not passed to a driver.
         prepare(&unsafe { ProgramImage::binary(bytes) }).map(|image| image.kind)
     }
 

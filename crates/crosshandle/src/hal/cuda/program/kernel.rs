@@ -12,13 +12,13 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Bytes of dynamic shared memory that a launch may ask for without being allowed to.
+/// Bytes of shared memory that a launch may use without permission from the driver.
 const FREE_SHARED_MEMORY: u32 = 48 << 10;
 
-/// Blocks of a cluster that every device with clusters has.
+/// Number of blocks in a cluster that every device with clusters supports.
 const SMALL_CLUSTER: u64 = 8;
 
-/// A function of a program, which it keeps.
+/// A function of a program. It keeps the program loaded.
 pub(super) struct CudaKernel {
     program: Arc<CudaProgram>,
     function: FunctionHandle,
@@ -26,9 +26,9 @@ pub(super) struct CudaKernel {
     allowed: Mutex<Allowed>,
 }
 
-/// The most that launches were allowed to ask for. It only grows.
+/// The launches that the driver permits for a function. Permissions are only added, never removed.
 struct Allowed {
-    /// Bytes of dynamic shared memory.
+    /// Maximum dynamic shared memory, in bytes.
     shared_memory: u32,
     large_clusters: bool,
 }
@@ -70,10 +70,10 @@ impl CudaKernel {
         })
     }
 
-    /// Lets launches ask for `bytes` bytes of dynamic shared memory.
+    /// Permits launches with up to `bytes` bytes of dynamic shared memory.
     fn allow(&self, bytes: u32) -> Result<()> {
-        // Held across a call that waits for nothing: the function was put on the device when this was
-        // made.
+        // The lock may be held across this call. The call waits for nothing, because `new` loaded
+        // the function onto the device.
         let mut allowed = self.allowed.lock();
         if bytes > allowed.shared_memory {
             let driver = self.program.gpu().driver();
@@ -83,7 +83,8 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Lets launches ask for clusters of this shape. The driver refuses those that it can't run.
+    /// Permits launches with clusters of this shape. The driver later refuses shapes that it cannot
+    /// run.
     fn allow_cluster(&self, cluster: [u32; 3]) -> Result<()> {
         let sizes = cluster.into_iter().map(u64::from);
         if sizes.fold(1, u64::saturating_mul) <= SMALL_CLUSTER {
@@ -98,8 +99,8 @@ impl CudaKernel {
         Ok(())
     }
 
-    /// Lets launches ask for `bytes` bytes if any launch can: the driver counts no blocks for an
-    /// amount that is not allowed.
+    /// Permits launches with `bytes` bytes of dynamic shared memory, unless the kernel can never
+    /// use that much. The driver reports no block counts for an amount that is not permitted.
     fn allow_possible(&self, bytes: usize) -> Result<()> {
         match u32::try_from(bytes) {
             Ok(bytes) if bytes as usize <= self.properties.dynamic_shared_memory => {
@@ -110,7 +111,7 @@ impl CudaKernel {
     }
 }
 
-/// Splits a version, which the driver gives as one number: 90 for 9.0.
+/// Splits a version that the driver reports as one number. For example, 90 is 9.0.
 fn version(number: u32) -> (u32, u32) {
     (number / 10, number % 10)
 }
@@ -142,16 +143,16 @@ impl LoadedKernel for CudaKernel {
     }
 }
 
-/// A launch as the driver takes it, borrowed from one.
+/// A launch in the form that the driver accepts. It borrows the arguments of a [`Launch`].
 pub(crate) struct DriverLaunch {
     pub(crate) function: FunctionHandle,
     pub(crate) grid: Grid,
-    /// The place of each argument's bytes, in the launch that this comes from.
+    /// The addresses of the arguments' bytes, which belong to the borrowed launch.
     pub(crate) arguments: Vec<*mut c_void>,
 }
 
-/// Returns a launch as the driver takes it, once the driver allows what it asks for. The device's context is
-/// current.
+/// Converts a launch to the form that the driver accepts, and obtains the permissions that it
+/// needs. The device's context is current.
 pub(crate) fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> {
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel
@@ -187,16 +188,17 @@ pub(crate) fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> 
     })
 }
 
-/// Queues a launch. The device's context is current.
+/// Submits a launch. The device's context is current.
 ///
 /// # Safety
-/// The launch stays until the stream is past this, and what it does is sound, which its maker promised.
+/// The launch stays valid until the stream has passed it. The launch is sound, as its creator
+/// promised.
 pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
     let DriverLaunch {
         function,
         grid,
         mut arguments,
     } = driver_launch(gpu, launch)?;
-    // SAFETY: promised by the caller; the kernel keeps its program.
+    // SAFETY: promised by the caller. The kernel keeps its program.
     unsafe { gpu.driver().launch(stream, function, grid, &mut arguments) }
 }

@@ -18,12 +18,12 @@ use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-/// A program, loaded into the device's primary context. On drop it is unloaded when no stream
-/// waits: before, the driver would not return.
+/// A program that is loaded into the device's context. A deferred call unloads it when no stream
+/// waits, because the driver would not return before that.
 struct CudaProgram {
     gpu: Arc<Gpu>,
     module: ModuleHandle,
-    /// The program is unloaded with this value.
+    /// Whether the drop of this value unloads the program.
     is_owned: bool,
     log: String,
 }
@@ -49,11 +49,12 @@ impl Drop for CudaProgram {
             return;
         }
         let module = self.module;
-        // A context of the program's may end before that, with all that is loaded there.
+        // A context of the program may end before the call. The driver then unloads everything in
+        // it.
         let unload = self.gpu.later("unloading a program", move |driver| {
             let driver = driver?;
-            // SAFETY: loaded for this, or given to it. Kernels and commands keep the programs that
-            // they use.
+            // SAFETY: the module was loaded for this value, or given to it. Kernels and commands
+            // keep the programs that they use.
             unsafe { driver.unload_module(module) }
         });
         let scheduler = self.gpu.scheduler();
@@ -61,8 +62,8 @@ impl Drop for CudaProgram {
     }
 }
 
-/// Loads a program into the device's context. The driver may wait for streams, so the caller holds no
-/// lock.
+/// Loads a program into the device's context. The driver may wait for streams, so the caller holds
+/// no lock.
 pub(super) fn load(
     gpu: &Arc<Gpu>,
     images: &[ProgramImage<'_>],
@@ -82,11 +83,11 @@ pub(super) fn load(
     Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
 }
 
-/// Returns a program that was loaded elsewhere, by the driver's handle.
+/// Wraps a program that other code has loaded, given its driver handle.
 ///
 /// # Safety
-/// It is such a handle, and stays loaded as long as the result lives. No other code unloads an
-/// owned program.
+/// `program` is such a handle, and stays loaded as long as the result exists. No other code unloads
+/// an owned program.
 pub(super) unsafe fn adopt(
     gpu: &Arc<Gpu>,
     program: usize,

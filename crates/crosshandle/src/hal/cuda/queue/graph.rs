@@ -1,13 +1,15 @@
 //! Graphs of the driver.
 //!
-//! The steps that a node's work takes in a stream are as many of the driver's nodes, one after the other.
-//! An executable graph has one of the driver's graphs, which is *brought up to date* right before a launch:
-//! it then does what the nodes of that run say. So an update costs nothing until the next run, and a run that
-//! was submitted before an update, but comes to the driver later, does what was submitted.
+//! Each step that a node's work takes in a stream becomes one of the driver's nodes. These nodes
+//! run one after the other. An executable graph owns one driver graph, which is *brought up to
+//! date* right before a launch, so that it does the nodes of that run. An update therefore costs
+//! nothing until the next run. A run does what was submitted, even if the graph is updated before
+//! the driver gets the run.
 //!
-//! The driver lets a launch of a graph wait for the launch before, in whatever stream that is. So runs come to the
-//! driver in the order in which they were submitted: one that stays pending holds up the later ones of its graph
-//! ([`Turn`]). Otherwise a run could wait for one that waits for its own signal.
+//! The driver makes each launch of a graph wait for the previous launch, in whatever stream that
+//! is. Runs must therefore reach the driver in the order in which they were submitted. A pending
+//! run delays the later runs of its graph ([`Turn`]). Otherwise a run could wait for another run
+//! that waits for its own signal.
 
 use super::work::{self, Extra, Target};
 use crate::error::{Error, Result};
@@ -27,7 +29,7 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A step of a node, as a driver's node does it.
+/// One step of a node, which one node of the driver does.
 enum Part {
     Copy(RectCopy),
     Fill {
@@ -40,13 +42,13 @@ enum Part {
     Launch,
 }
 
-/// The parts of a node, and what they use besides the node's operands.
+/// The steps of a node, and the memory that they use in addition to the node's operands.
 struct Prepared {
     parts: SmallVec<[Part; 1]>,
     _extra: Extra,
 }
 
-/// Gathers the parts of copies and fills.
+/// A target that collects the steps of copies and fills.
 struct Parts<'a> {
     gpu: &'a Gpu,
     parts: SmallVec<[Part; 1]>,
@@ -54,7 +56,8 @@ struct Parts<'a> {
 
 impl Target for Parts<'_> {
     unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()> {
-        // The driver limits the length of rows, so a long copy is one of many rows and one of the rest.
+        // The driver limits the length of a row. A long copy consists of one copy of many rows, and
+        // one copy of the remaining bytes.
         let (rows, rest) = (len / GRAPH_COPY_ROW, len % GRAPH_COPY_ROW);
         let copy = |offset: usize, width: usize, rows: usize| {
             let place = |start: DeviceAddress| {
@@ -72,11 +75,11 @@ impl Target for Parts<'_> {
             }
         };
         if rows > 0 {
-            // SAFETY: only notes it.
+            // SAFETY: the call only records the copy.
             unsafe { self.copy_rect(&copy(0, GRAPH_COPY_ROW, rows))? };
         }
         if rest > 0 {
-            // SAFETY: only notes it.
+            // SAFETY: the call only records the copy.
             unsafe { self.copy_rect(&copy(len - rest, rest, 1))? };
         }
         Ok(())
@@ -99,7 +102,7 @@ impl Target for Parts<'_> {
     }
 }
 
-/// Makes the parts of a node.
+/// Returns the driver's steps for the work of a node.
 pub(crate) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
     let _current = gpu.enter()?;
     let extra = work::prepare(gpu, work)?;
@@ -109,11 +112,11 @@ pub(crate) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
     };
     match work {
         Work::Launch(launch) => {
-            // What the driver would refuse later is refused here.
+            // A launch that the driver would refuse later is refused here.
             program::driver_launch(gpu, launch)?;
             target.parts.push(Part::Launch);
         }
-        // SAFETY: only notes what is to be done.
+        // SAFETY: the call only records the steps.
         work => unsafe { work::transfer(&mut target, work, &extra)? },
     }
     let parts = target.parts;
@@ -129,11 +132,11 @@ fn prepared(node: &GraphNode) -> Result<&Prepared> {
     prepared.ok_or_else(|| Error::invalid("this node was recorded for another driver"))
 }
 
-/// An executable graph of the driver. On drop it is destroyed when no stream waits, as programs are unloaded:
-/// whether the driver would return before is not documented.
+/// An executable graph of the driver. A deferred call destroys it when no stream waits, as it does
+/// with programs, because the driver does not document whether it returns earlier.
 struct CudaGraph {
     gpu: Arc<Gpu>,
-    /// The driver's nodes of each node.
+    /// The range of driver nodes that belongs to each node.
     places: Vec<Range<usize>>,
     state: Mutex<State>,
     pending: Arc<PendingRuns>,
@@ -143,14 +146,15 @@ struct CudaGraph {
 #[derive(Default)]
 struct PendingRuns(Mutex<VecDeque<u64>>);
 
-/// The place of a pending run among those of its graph, until it is dropped.
+/// The place of a pending run among the pending runs of its graph. The place is given up on drop.
 pub(super) struct Turn {
     runs: Arc<PendingRuns>,
     number: u64,
 }
 
 impl Turn {
-    /// Puts a command that stays pending behind the runs of its graph, if it is one.
+    /// Queues a pending command behind the other pending runs of its graph. Returns `None` if the
+    /// command launches no driver graph.
     pub(super) fn take(work: &Work) -> Option<Self> {
         let runs = Arc::clone(&graph_of(work)?.pending);
         let mut pending = runs.0.lock();
@@ -160,7 +164,8 @@ impl Turn {
         Some(Self { runs, number })
     }
 
-    /// Returns whether no earlier run of the same graph is pending. `turn` is that of a command which is.
+    /// Returns whether no earlier run of the same graph is pending. `turn` is the command's own
+    /// turn if the command is pending.
     pub(super) fn has_come(work: &Work, turn: Option<&Self>) -> bool {
         match graph_of(work) {
             None => true,
@@ -178,7 +183,7 @@ impl Drop for Turn {
     }
 }
 
-/// Returns the graph of the driver that a command launches.
+/// Returns the driver graph that a command launches.
 fn graph_of(work: &Work) -> Option<&CudaGraph> {
     match work {
         Work::Graph(run) => of_run(run),
@@ -192,15 +197,15 @@ fn of_run(run: &GraphRun) -> Option<&CudaGraph> {
 }
 
 struct State {
-    /// There until drop.
+    /// The driver's graph, which is taken on drop.
     graph: Option<Graph>,
-    /// What the driver's graph does at present.
+    /// The nodes that the driver's graph does now.
     nodes: GraphNodes,
-    /// An update was refused half-way: all nodes have to be updated again.
+    /// Whether an update failed half-way, so that all nodes must be updated again.
     is_unknown: bool,
 }
 
-/// Hands one part of a node to `act` as the driver takes it.
+/// Converts a step to the form that the driver accepts, and passes it to `act`.
 fn with_step<R>(
     gpu: &Gpu,
     node: &GraphNode,
@@ -227,7 +232,8 @@ fn with_step<R>(
     }
 }
 
-/// Makes a graph of prepared nodes. The driver may wait for streams, so the caller holds no lock.
+/// Creates a driver graph of prepared nodes. The driver may wait for streams, so the caller holds
+/// no lock.
 pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
     let _current = gpu.enter()?;
     let mut graph = gpu.driver().create_graph(gpu.context()?)?;
@@ -240,8 +246,8 @@ pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn 
         let parts = &prepared(node)?.parts;
         let mut place = None::<Range<usize>>;
         let mut add = |step: Step<'_>| {
-            // SAFETY: the graph keeps its nodes, which keep what their work names; the maker of a launch has
-            // promised the rest.
+            // SAFETY: the graph keeps its nodes, which keep the objects that their work uses. The
+            // creator of a launch has promised the rest.
             let index = unsafe { graph.add(step, &after)? };
             after.clear();
             after.push(index);
@@ -271,7 +277,8 @@ pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn 
     }))
 }
 
-/// Puts a graph on the device ahead of its first launch. If that fails, the launch does it.
+/// Uploads a graph to the device before its first launch. If the upload fails, the first launch
+/// does it.
 fn upload(gpu: &Arc<Gpu>, graph: &Graph) {
     let Ok(Some(stream)) = gpu.pool().try_take(gpu) else {
         return;
@@ -296,7 +303,8 @@ impl DriverGraph for CudaGraph {
             return false;
         };
         let mut pairs = old.parts.iter().zip(&new.parts);
-        // The driver takes no other copy of rows, nor a copy or a fill of other kinds of memory.
+        // The driver cannot change the rows of a copy, or the kind of memory that a copy or a fill
+        // uses.
         let is_alike = |(old, new): (&Part, &Part)| match (old, new) {
             (Part::Fill { home: old, .. }, Part::Fill { home: new, .. }) => old == new,
             (Part::Launch, Part::Launch) => true,
@@ -318,7 +326,8 @@ impl DriverGraph for CudaGraph {
 }
 
 impl State {
-    /// Lets the driver's graph do what these nodes say. Returns the nodes that it did, if there is a graph.
+    /// Updates the driver's graph so that it does `nodes`. Returns the nodes that it did before, or
+    /// `None` if the graph was taken.
     fn bring_up(
         &mut self,
         gpu: &Gpu,
@@ -334,10 +343,10 @@ impl State {
                 continue;
             }
             let parts = prepared(node)?.parts.iter().zip(place.clone());
-            // Copies stay what they were: see `accepts`.
+            // Copies never change (see `accepts`).
             for (part, index) in parts.filter(|(part, _)| !matches!(part, Part::Copy(_))) {
-                // SAFETY: each run keeps its nodes until it is done, and a launch begins with the nodes of
-                // its run; the maker of a launch of a kernel has promised the rest.
+                // SAFETY: each run keeps its nodes until it has finished, and brings the graph up
+                // to date before its launch. The creator of a kernel launch has promised the rest.
                 with_step(gpu, node, part, |step| unsafe { graph.update(index, step) })?;
             }
         }
@@ -349,7 +358,7 @@ impl State {
 /// Launches a graph. The device's context is current.
 ///
 /// # Safety
-/// The run stays until the stream is past this.
+/// The run stays valid until the stream has passed the launch.
 pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> Result<()> {
     let graph = of_run(run)
         .filter(|graph| graph.gpu.is_in_context_of(gpu))
@@ -357,11 +366,12 @@ pub(super) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, run: &GraphRun) -> 
     let mut state = graph.state.lock();
     if state.is_unknown || !Arc::ptr_eq(&state.nodes, &run.nodes) {
         let replaced = state.bring_up(gpu, &graph.places, &run.nodes)?;
-        // What they keep may be the program's, and the queue is locked here.
+        // The replaced nodes may keep objects of the program, which must not be dropped while the
+        // queue is locked.
         run.replaced.lock().extend(replaced);
     }
     match &state.graph {
-        // SAFETY: promised by the caller; the run keeps the graph and its nodes.
+        // SAFETY: promised by the caller. The run keeps the graph and its nodes.
         Some(driver_graph) => unsafe { driver_graph.launch(stream) },
         None => Ok(()),
     }
@@ -372,8 +382,8 @@ impl Drop for CudaGraph {
         let Some(graph) = self.state.lock().graph.take() else {
             return;
         };
-        // Not dropped with the function, which may never be called: its context may have ended by then, with
-        // the graph.
+        // The deferred function may be dropped without a call. That must not destroy the graph,
+        // whose context may have ended by then, together with the graph.
         let graph = ManuallyDrop::new(graph);
         let bytes = self.places.len().saturating_mul(GRAPH_NODE_BYTES);
         let destroy = self.gpu.later("destroying a graph", move |driver| {

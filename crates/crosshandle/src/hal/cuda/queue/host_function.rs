@@ -1,10 +1,11 @@
-//! The part of a queue on the host, in the order of its streams: host functions of the program, and
-//! signals of commands that may fail.
+//! The commands of a queue that end on the host: host functions of the program, and commands whose
+//! waits may fail.
 //!
-//! The driver calls from a thread of its own, one function at a time. A function must not call the
-//! driver or wait for a device there. So a host function is only announced there. It runs on a
-//! background thread, one after the other for each queue, while the stream waits for a word. A
-//! check whether a command failed is made at once.
+//! The driver calls the host on a thread of its own, in the order of the stream, one function at a
+//! time. A function must not call the driver or wait for a device on that thread. Therefore, a host
+//! function of the program is only *announced* there. A background thread then runs it, one
+//! function at a time for each queue, while the stream waits for a word. The check whether a
+//! command failed takes place on the driver's thread.
 
 use crate::error::{Error, Result};
 use crate::event_protocol::Ticket;
@@ -20,7 +21,7 @@ use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::sync::{Arc, Weak};
 
-/// A command that ends on the host. Done once, or cancelled.
+/// A command that ends on the host. It runs once, or is cancelled.
 pub(super) struct Job {
     task: Mutex<Option<Task>>,
     functions: Arc<HostFunctions>,
@@ -28,16 +29,17 @@ pub(super) struct Job {
 
 /// The task of a job.
 pub(super) struct Task {
-    /// The program's function; the stream goes on when it has returned.
+    /// The program's function, and the word for which the stream waits until the function has
+    /// returned.
     pub(super) function: Option<(HostFunction, HostFence)>,
-    /// The waits of the command; if one of them has failed, so does the command.
+    /// The waits of the command. If one of them has failed, the command fails too.
     waits: Vec<WaitPoint>,
     pub(super) signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
-/// A word that a stream waits for, and the number that lets it go on. The word of a function that
-/// the driver did not take, or will not call, is never written: it would let pass what waits for
-/// the functions before it.
+/// A word that a stream waits for, and the number that lets the stream continue. If the driver
+/// refuses a function, or will never call it, the function's number is not written. The stream may
+/// still wait for earlier functions, and that number would release it too soon.
 #[derive(Clone)]
 pub(super) struct HostFence {
     pub(super) word: Arc<ProcessWord>,
@@ -52,7 +54,7 @@ impl Job {
         })
     }
 
-    /// Returns the pointer to hand to the driver with [`announce`], which takes it back.
+    /// Returns the pointer to pass to the driver together with [`announce`], which takes it back.
     pub(super) fn into_raw(self: Arc<Self>) -> *mut c_void {
         Arc::into_raw(self).cast_mut().cast()
     }
@@ -60,14 +62,14 @@ impl Job {
     /// Takes back the pointer that [`into_raw`](Self::into_raw) returned.
     ///
     /// # Safety
-    /// Each only once.
+    /// `data` comes from `into_raw` and is taken back only once.
     pub(super) unsafe fn from_raw(data: *mut c_void) -> Arc<Self> {
         // SAFETY: promised by the caller.
         unsafe { Arc::from_raw(data.cast_const().cast()) }
     }
 
-    /// Fails the job, if it hasn't begun: the driver won't call. The caller drops the returned
-    /// function without a lock: it is the program's.
+    /// Fails the job if it has not begun, because the driver will not call it. The caller drops the
+    /// returned function without a lock, because it belongs to the program.
     pub(super) fn cancel(&self, error: &Error) -> Option<HostFunction> {
         let mut task = self.task.lock().take()?;
         let function = task.function.take();
@@ -103,7 +105,8 @@ impl Job {
             Profile::stamp(&profile.ended);
         }
         task.end(&self.functions, result);
-        // Only now, so that later work in the stream comes after the signal.
+        // The word is written after the signal, so that later work in the stream follows the
+        // signal.
         if let Some(fence) = fence {
             fence.word.write(fence.number);
         }
@@ -127,7 +130,8 @@ impl Task {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Signals, or keeps the error for the thread that finishes the queue.
+    /// Completes the signal. Without a signal, keeps an error for the thread that finishes the
+    /// queue.
     fn end(mut self, functions: &HostFunctions, result: Result<()>) {
         match (self.signal.take(), result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(failure_text)),
@@ -137,10 +141,10 @@ impl Task {
     }
 }
 
-/// Begins a job: the driver calls this when it is the job's turn.
+/// Starts a job. The driver calls this when the stream reaches the job.
 ///
 /// # Safety
-/// `job` comes from [`Job::into_raw`], and goes to one call only.
+/// `job` comes from [`Job::into_raw`] and is passed to one call only.
 pub(super) unsafe extern "C" fn announce(job: *mut c_void) {
     // SAFETY: promised by the caller.
     let job = unsafe { Job::from_raw(job) };
@@ -154,17 +158,17 @@ pub(super) unsafe extern "C" fn announce(job: *mut c_void) {
     }
 }
 
-/// The host functions of one queue: announced ones run on a background thread, in order.
+/// The host functions of one queue. A background thread runs the announced functions in order.
 pub(super) struct HostFunctions {
     state: Mutex<FunctionsState>,
-    /// The queue whose streams go on after a function.
+    /// The queue whose streams continue after a function.
     queue: Weak<dyn Tended>,
 }
 
 #[derive(Default)]
 struct FunctionsState {
     announced: VecDeque<Arc<Job>>,
-    /// A background job runs announced functions, or will.
+    /// Whether a background thread runs announced functions, or has been requested.
     has_runner: bool,
     /// The first error of a command that signals no event.
     error: Option<Error>,
@@ -178,7 +182,7 @@ impl HostFunctions {
         })
     }
 
-    /// Adds a job whose turn has come.
+    /// Adds an announced job, and requests a background thread if none is at work.
     fn add(self: Arc<Self>, job: Arc<Job>) {
         let mut state = self.state.lock();
         state.announced.push_back(job);
@@ -190,11 +194,11 @@ impl HostFunctions {
 
     fn run_announced(&self) {
         driver::ignore_captures();
-        // Functions behind this one must not wait for a drop.
+        // Dropped objects go to other threads, because later functions must not wait for a drop.
         deferred_drop::handing_over(|| {
             while let Some(job) = self.next() {
                 job.run();
-                // Its stream goes on, and may take more.
+                // The stream continues, so it may accept more commands.
                 if let Some(queue) = self.queue.upgrade() {
                     queue.feed();
                 }
@@ -209,7 +213,7 @@ impl HostFunctions {
         job
     }
 
-    /// Keeps an error, if it is the first.
+    /// Stores the error unless an earlier one is stored.
     pub(super) fn note_error(&self, error: Error) {
         self.state.lock().error.get_or_insert(error);
     }

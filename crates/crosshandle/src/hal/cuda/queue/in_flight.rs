@@ -1,5 +1,5 @@
-//! Commands as a queue keeps them: pending, while the driver does not have them, and in flight, until
-//! a stream is past them.
+//! The commands that a queue keeps: pending, while the driver does not have them, and in flight,
+//! until a stream has passed them.
 
 use super::graph::Turn;
 use super::host_function::{HostFunctions, Job};
@@ -18,16 +18,17 @@ use std::sync::Arc;
 /// A command that the driver does not have yet, as it was submitted.
 pub(super) struct Pending {
     pub(super) submission: Submission,
-    /// The memory that the command will use besides its operands, made before the queue was locked.
+    /// The additional memory that the command will use, created before the queue was locked.
     pub(super) extra: Extra,
-    /// The ticket of the command's signal, if it was taken already.
+    /// The ticket of the command's signal, if already taken.
     pub(super) ticket: Option<Ticket>,
-    /// The turn of a run of a graph that stays pending.
+    /// The command's turn, if it is a pending run of a graph.
     pub(super) turn: Option<Turn>,
 }
 
 impl Pending {
-    /// Takes the number of the command's signal, since other signals are submitted before it runs.
+    /// Takes the number of the command's signal, because other signals may be submitted before the
+    /// command starts.
     pub(super) fn number(&mut self, gpu: &Arc<Gpu>) -> Result<()> {
         if let Some(event) = &self.submission.signal
             && self.ticket.is_none()
@@ -37,7 +38,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Takes the command, and leaves one that does nothing.
+    /// Takes the command, and leaves a command that does nothing.
     pub(super) fn take(&mut self) -> Self {
         Self {
             submission: self.submission.take(),
@@ -47,7 +48,7 @@ impl Pending {
         }
     }
 
-    /// Ends the command without running it, since a signal that it waits for has failed.
+    /// Ends the command without running it, because a signal that it waits for has failed.
     pub(super) fn skip(
         &mut self,
         error: Error,
@@ -71,14 +72,15 @@ impl Pending {
         Ok(())
     }
 
-    /// Fails the command's signal and gives the command up. The submitter gets the error.
+    /// Fails the command's signal and discards the command. The caller returns the error to the
+    /// submitter.
     pub(super) fn refuse(&mut self, error: &Error, finished: &mut Finished) {
         self.fail(error);
         finished.push(Box::new(Used::refused(self.take())));
     }
 
-    /// Fails the signal of a command that will not run. The caller drops the rest, which may be the
-    /// program's.
+    /// Fails the signal of a command that will not run. The caller drops the rest of the command,
+    /// which may belong to the program.
     pub(super) fn fail(&mut self, error: &Error) {
         if let (Some(event), Some(ticket)) = (&self.submission.signal, self.ticket.take()) {
             event.complete(ticket, Err(failure_text(error.clone())));
@@ -90,33 +92,33 @@ impl Pending {
 #[inline]
 pub(super) fn issue(event: &EventCore, gpu: &Arc<Gpu>) -> Result<Ticket> {
     event.mark_device_signals();
-    // Before a number is taken, since this may fail.
+    // This may fail, so it comes before a number is taken.
     event.pin(gpu)?;
     event.issue()
 }
 
-/// A command in flight, with all that it uses.
+/// A command in flight, with all objects that it uses.
 #[derive(Default)]
 pub(super) struct InFlight {
-    /// The event that it signals, and what the device writes, unless the host signals.
+    /// The event of the command's signal.
     pub(super) signal: Option<Arc<EventCore>>,
     pub(super) ticket: Option<Ticket>,
     pub(super) _waits: WaitList,
-    /// Calls of the driver that it took, at most.
+    /// The maximum number of driver calls that the command took.
     pub(super) calls: u32,
-    /// The other objects that the command uses: most commands only signal and wait.
+    /// Other objects that the command uses. Most commands only signal and wait.
     pub(super) used: Option<Box<Used>>,
 }
 
 impl InFlight {
-    /// Records that the command is done.
+    /// Marks the signal of a finished command as complete.
     pub(super) fn record_finished(self) {
         if let (Some(event), Some(ticket)) = (self.signal, self.ticket) {
             event.finish_device_signal(ticket.number);
         }
     }
 
-    /// Returns whether an earlier command need not be recorded if this one is.
+    /// Returns whether `earlier` need not be marked if this command is. Both write the same word.
     pub(super) fn covers(&self, earlier: &Self) -> bool {
         match (&self.signal, &earlier.signal, self.ticket, earlier.ticket) {
             (Some(event), Some(other), Some(ticket), Some(before)) => {
@@ -126,30 +128,30 @@ impl InFlight {
         }
     }
 
-    /// Fails the command: it will never be done.
+    /// Fails the command, which will never finish.
     pub(super) fn fail(&mut self, error: &Error) {
         if let Some(used) = &mut self.used {
             used.cancel(error);
         }
-        // What the device wrote before it stopped stays written.
+        // Signals that the device wrote before it stopped remain written.
         if let (Some(event), Some(ticket)) = (&self.signal, self.ticket) {
             event.complete(ticket, Err(failure_text(error.clone())));
         }
     }
 }
 
-/// Objects that finished and refused commands used, to be dropped without a lock: they may be the
-/// program's.
+/// Objects that finished and refused commands used. They are dropped without a lock, because they
+/// may belong to the program.
 pub(super) type Finished = Vec<Box<Used>>;
 
 /// The objects that a command with work uses.
 pub(super) struct Used {
     pub(super) work: Work,
     pub(super) extra: Extra,
-    /// The job that signals instead of the device.
+    /// The job on the host that completes the signal, if the device does not.
     pub(super) job: Option<Arc<Job>>,
-    /// The waits and the signal of a refused command: the last reference to an event may be among
-    /// them.
+    /// The waits and the signal of a refused command. They may contain the last reference to an
+    /// event.
     _events: Option<Box<(WaitList, Option<Arc<EventCore>>)>>,
 }
 
@@ -176,7 +178,7 @@ impl Used {
         }
     }
 
-    /// Fails the command's job, if it has one that hasn't begun.
+    /// Fails the command's job, if the job exists and has not begun.
     pub(super) fn cancel(&mut self, error: &Error) {
         if let Some(function) = self.job.as_ref().and_then(|job| job.cancel(error)) {
             self.work = Work::Call(function);
@@ -184,16 +186,17 @@ impl Used {
     }
 }
 
-/// Commands in flight, in the order in which they are done.
+/// Commands in flight, in the order in which they finish.
 ///
-/// Nothing is known of a single command: asking the device to say that one is done costs as much as a
-/// signal. So commands are put together in batches, and the device writes a fence, in memory that no
-/// other process sees, after each.
+/// The device does not report every command, because a report costs as much as a signal. Commands
+/// are grouped into batches instead. After each batch the device writes a fence, in memory that no
+/// other process sees.
 pub(super) struct InFlightList<T> {
     commands: VecDeque<T>,
-    /// Ended batches: the fence that the device writes after each, and how many commands are left.
+    /// Ended batches, each with the fence that the device writes after it and the number of its
+    /// commands that are still in the list.
     batches: VecDeque<(u32, usize)>,
-    /// The number of commands after the ended batches.
+    /// The number of commands after the last ended batch.
     open: usize,
     weight: u32,
 }
@@ -212,13 +215,13 @@ impl<T> InFlightList<T> {
         self.commands.is_empty()
     }
 
-    /// Returns whether there are commands after the latest batch.
+    /// Returns whether the list has commands after the last ended batch.
     pub(super) fn is_open(&self) -> bool {
         self.open > 0
     }
 
-    /// Returns whether it is time for a fence after one more command; a greater weight makes it
-    /// sooner.
+    /// Returns whether a fence must follow the next command, which has the given weight. Heavier
+    /// commands need a fence sooner.
     pub(super) fn is_fence_due(&self, weight: u32) -> bool {
         self.weight + weight >= FENCE_WEIGHT
     }
@@ -229,14 +232,14 @@ impl<T> InFlightList<T> {
         self.weight += weight;
     }
 
-    /// Ends a batch: the device will write `fence` now.
+    /// Ends the current batch. The device will write `fence` after it.
     pub(super) fn end_batch(&mut self, fence: u32) {
         self.batches.push_back((fence, self.open));
         self.open = 0;
         self.weight = 0;
     }
 
-    /// Takes the next command that is done, by the fence that the device wrote last.
+    /// Takes the next finished command. `written` is the latest fence that the device wrote.
     pub(super) fn pop_done(&mut self, written: u32) -> Option<T> {
         while let Some((fence, left)) = self.batches.front_mut() {
             if (written.wrapping_sub(*fence) as i32) < 0 {
@@ -251,13 +254,15 @@ impl<T> InFlightList<T> {
         None
     }
 
-    /// Returns the command `index` places after the next one, if it is in the finished batch.
+    /// Returns the command `index` places after the first one, if it belongs to the same ended
+    /// batch.
     pub(super) fn peek_done(&self, index: usize) -> Option<&T> {
         let (_, left) = self.batches.front()?;
         (index < *left).then(|| self.commands.get(index))?
     }
 
-    /// Takes all commands, in order: everything is done, or nothing will be.
+    /// Takes all commands, in order. Called when all of them have finished, or when none of them
+    /// will.
     pub(super) fn take_all(&mut self) -> VecDeque<T> {
         self.batches.clear();
         self.open = 0;
@@ -282,7 +287,7 @@ mod tests {
             list.push(entry, 1);
         }
         assert!(done(&mut list, 100).is_empty(), "no batch has ended");
-        // Around the end of all numbers.
+        // The fence numbers wrap around here.
         list.end_batch(u32::MAX);
         list.push(3, 1);
         list.end_batch(0);

@@ -75,7 +75,8 @@ pub(super) fn create(gpu: &Arc<Gpu>, order: QueueOrder) -> Result<Box<dyn Backen
     Ok(Box::new(CudaQueue(QueueInner::new(gpu, order, stream))))
 }
 
-/// Returns a queue on a stream of the program, which is destroyed only if it was given to us.
+/// Returns a queue on a stream of the program. The queue destroys the stream only if `given` owns
+/// it.
 pub(super) fn adopt(
     gpu: &Arc<Gpu>,
     stream: StreamHandle,
@@ -100,7 +101,8 @@ fn check(gpu: &Gpu) -> Result<()> {
     )))
 }
 
-/// Refuses a forked child, where locks may be held for ever and the driver must not be called.
+/// Returns an error in a forked child, where locks may be held forever and driver calls are not
+/// allowed.
 fn check_fork() -> Result<()> {
     if process::is_forked() {
         return Err(Error::forked());
@@ -110,12 +112,12 @@ fn check_fork() -> Result<()> {
 
 struct CudaQueue(Arc<QueueInner>);
 
-/// A queue, as long as it has something to do.
+/// The part of a queue that stays alive as long as the queue has work.
 struct QueueInner {
     gpu: Arc<Gpu>,
     order: QueueOrder,
     functions: Arc<HostFunctions>,
-    /// Whether commands are pending, for threads that don't lock the state.
+    /// Whether commands are pending. Threads can read this without locking the state.
     has_pending: AtomicBool,
     state: Mutex<QueueState>,
     /// A reference to the queue itself, for the scheduler.
@@ -124,14 +126,14 @@ struct QueueInner {
 
 struct QueueState {
     streams: StreamSet,
-    /// The reason why the device runs nothing any more.
+    /// The error after which the device runs nothing any more.
     broken: Option<Error>,
-    /// The scheduler looks after this queue.
+    /// Whether the scheduler keeps and tends this queue.
     is_watched: bool,
 }
 
-/// The state, locked until drop. After the unlock, it drops the objects of commands that turned out
-/// to be done: they may be the program's, and use this queue.
+/// The locked state of a queue. On drop, it first unlocks the state and then drops the objects of
+/// finished commands. These objects may belong to the program, and their drop may use this queue.
 struct Locked<'a>(Option<MutexGuard<'a, QueueState>>);
 
 impl Deref for Locked<'_> {
@@ -189,13 +191,13 @@ impl QueueInner {
         Locked(Some(self.state.lock()))
     }
 
-    /// Locks the state if it is free; a thread that holds it will do the pending work itself.
+    /// Locks the state if it is free. A thread that holds the lock does the pending work itself.
     fn try_lock(&self) -> Option<Locked<'_>> {
         self.state.try_lock().map(|state| Locked(Some(state)))
     }
 
-    /// Makes everything that a command needs and whose making may wait for streams or for memory.
-    /// The caller holds no lock.
+    /// Creates everything that the command needs and whose creation may wait for streams or for
+    /// memory. The caller holds no lock.
     fn prepare(&self, submission: &Submission) -> Result<Extra> {
         for wait in submission.waits.iter() {
             if !wait.event.is_finished(wait.number) {
@@ -210,15 +212,15 @@ impl QueueInner {
         if profile_of(&submission.signal).is_some() {
             self.gpu.refresh_clock()?;
         }
-        // For a host function, or another stream.
+        // A host function needs a word, and so does an additional stream.
         if matches!(submission.work, Work::Call(_)) || self.order == QueueOrder::OutOfOrder {
             memory::reserve_words(&self.gpu)?;
         }
         work::prepare(&self.gpu, &submission.work)
     }
 
-    /// Locks the state for a command, with a hold-off of calls that need quiet if the command must not
-    /// be pending. Waits for such a call without the lock.
+    /// Locks the state for a command. If the command must not stay pending, also returns a hold-off
+    /// of quiet calls, and waits without the lock for a running quiet call.
     fn lock_to_submit(&self, work: &Work) -> (Locked<'_>, Option<HoldOff>) {
         let scheduler = self.gpu.scheduler();
         let mut hold_off = matches!(work, Work::Native(_)).then(|| scheduler.hold_off());
@@ -232,8 +234,8 @@ impl QueueInner {
         }
     }
 
-    /// Asks the driver whether nothing is left to do. The caller drops the returned commands
-    /// without a lock: their objects may be the program's.
+    /// Asks the driver whether all work is finished. The caller drops the returned commands without
+    /// a lock, because their objects may belong to the program.
     fn finish(&self, state: &mut QueueState) -> (bool, Option<Failed>) {
         match state.streams.finish() {
             Ok(is_done) => (is_done, None),
@@ -241,7 +243,7 @@ impl QueueInner {
         }
     }
 
-    /// Returns whether nothing is left to do, as far as the device has said so.
+    /// Returns whether the device has reported that all work is finished. Does not ask the driver.
     fn is_done(&self) -> bool {
         let Ok(_current) = self.gpu.enter() else {
             return false;
@@ -252,7 +254,7 @@ impl QueueInner {
         is_done
     }
 
-    /// Publishes whether commands are pending, and makes the scheduler look after those.
+    /// Publishes whether commands are pending. If some are, makes the scheduler feed them.
     fn publish(&self, state: &QueueState) {
         let has_pending = state.streams.has_pending();
         if has_pending != self.has_pending.load(Ordering::Relaxed) {
@@ -263,8 +265,8 @@ impl QueueInner {
         }
     }
 
-    /// Fails everything: the device has stopped, for this process and for good, and no thread may
-    /// wait for it.
+    /// Fails all commands because the device has stopped permanently for this process. No thread
+    /// may wait for the device after this.
     #[cold]
     fn break_down(&self, state: &mut QueueState, error: Error) -> Failed {
         tracing::error!(%error, device = self.gpu.info().name, "the device has stopped");
@@ -274,12 +276,12 @@ impl QueueInner {
         failed
     }
 
-    /// Ends submitting, since the program has dropped the queue.
+    /// Stops all use of a borrowed stream, because the program has dropped the queue.
     fn abandon(&self) {
         let Ok(_current) = self.gpu.enter() else {
             return;
         };
-        // In vain if another thread has it locked for longer.
+        // Has no effect if another thread holds the lock for longer than this.
         await_condition(QUEUE_LOCK_WAIT, || {
             let state = self.try_lock();
             state.is_some_and(|mut state| {
@@ -289,7 +291,8 @@ impl QueueInner {
         });
     }
 
-    /// Returns whether the scheduler keeps the queue, as far as can be told.
+    /// Returns whether the scheduler keeps the queue. Returns `false` if another thread has the
+    /// queue locked.
     fn is_watched(&self) -> bool {
         self.try_lock().is_some_and(|state| state.is_watched)
     }
@@ -312,7 +315,8 @@ impl Tended for QueueInner {
         let blockers = state.streams.blockers();
         drop(state);
         drop_or_defer(failed);
-        // For functions and drops that none has come for: the system may have had none to spare.
+        // Starts threads for functions and drops that have none, because the system may have had no
+        // threads left.
         background::start_missing_threads();
         for (event, number) in blockers {
             event.help_device_wait(number);
@@ -347,7 +351,7 @@ impl Tended for QueueInner {
             && let Ok(_current) = self.gpu.enter()
             && let Err(error) = state.streams.finish()
         {
-            // Tending it will find out.
+            // The next `tend` reports the error.
             tracing::debug!(%error, "finished streams of a queue cannot be found");
         }
     }
@@ -380,12 +384,12 @@ impl BackendQueue for CudaQueue {
         inner.publish(&state);
         let is_first_pending = state.streams.has_pending() && !had_pending;
         if let Err(Error::Driver { .. }) = submitted {
-            // Is it an error of this call alone, or has the device stopped?
+            // The error may concern this call alone, or the device may have stopped.
             let (_, failed) = inner.finish(&mut state);
             drop(state);
             drop(failed);
         } else if is_first_pending && inner.gpu.scheduler().is_crowded() {
-            // Perhaps only because no thread has looked which streams are done.
+            // The command may be pending only because no thread has noticed which streams are done.
             drop(state);
             inner.gpu.scheduler().find_finished_streams();
             inner.feed();
@@ -394,7 +398,7 @@ impl BackendQueue for CudaQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // The driver runs all that it has without a flush.
+        // The driver starts submitted work without a flush.
         Ok(())
     }
 
@@ -427,7 +431,7 @@ impl BackendQueue for CudaQueue {
     fn is_idle(&self) -> bool {
         let inner = &self.0;
         let Ok(_current) = inner.gpu.enter() else {
-            // Nothing is known of it; nothing runs any more.
+            // The device's context cannot become current, so nothing runs any more.
             return true;
         };
         let (is_done, failed) = inner.finish(&mut inner.lock());
@@ -444,7 +448,7 @@ impl NativeQueue for CudaQueue {
     fn share(&self) -> usize {
         let inner = &self.0;
         let _hold_off = inner.gpu.scheduler().hold_off();
-        // Where the device's context can't be current nothing runs any more.
+        // If the device's context cannot become current, nothing runs any more.
         let _current = inner.gpu.enter();
         let mut state = inner.lock();
         let stream = state.streams.share();
@@ -456,21 +460,22 @@ impl NativeQueue for CudaQueue {
 impl Drop for CudaQueue {
     fn drop(&mut self) {
         if process::is_forked() {
-            // Its locks may be held by threads that are not in the child.
+            // Threads that do not exist in the child may hold the queue's locks.
             std::mem::forget(Arc::clone(&self.0));
             return;
         }
-        // If it has nothing to do it goes at once: the scheduler could not keep up with a program that
-        // makes many, and lets go of a context of the program too late. Otherwise the scheduler keeps
-        // it.
+        // An idle queue is dropped at once. The scheduler would drop it later, and could not keep
+        // up with a program that creates many queues. It would also release a context of the
+        // program too late. The scheduler keeps a queue that is not idle.
         let inner = &self.0;
         inner.abandon();
         if inner.gpu.is_primary() {
             inner.tend();
             return;
         }
-        // If nothing is left to do the context may end now. Perhaps the scheduler looks at this queue
-        // just now, or something that it used is being dropped.
+        // The program may end its context as soon as all work is finished. At this moment, the
+        // scheduler may still be using this queue, or an object that the queue used may still be
+        // dropped in the background.
         let is_alone = || Arc::strong_count(inner) == 1;
         await_condition(CONTEXT_END_WAIT, || inner.tend());
         await_condition(CONTEXT_END_WAIT, || is_alone() || inner.is_watched());

@@ -1,5 +1,4 @@
-//! Runs of own signals, which are signals that a stream writes itself, so that it need not wait for
-//! them.
+//! Records which signals a stream writes itself, so that the stream need not wait for them.
 
 use crate::hal::cuda::tuning::OWN_SIGNAL_EVENTS;
 use std::sync::{Arc, Weak};
@@ -108,7 +107,8 @@ mod tests {
         for number in 1..=10_u64 {
             runs.note(&event, number, number.checked_sub(7));
         }
-        // 11 is another's, so is 12 + 7's predecessor on its word known no earlier than at 19.
+        // Another stream writes signal 11. So the stream knows the predecessor on a word only from
+        // number 19 on.
         for number in 12..30_u64 {
             let own = runs.note(&event, number, Some(number - 7));
             assert_eq!(own, number - 7 >= 12, "{number}");

@@ -1,8 +1,9 @@
-//! The streams of a queue: which one a command goes to, and which commands stay pending.
+//! The streams of a queue. Chooses a stream for each command, and keeps the pending commands.
 //!
-//! The driver takes only so many commands for a stream that waits, and then makes its caller wait
-//! too; and only so many streams may wait (see [`scheduler`](crate::hal::cuda::scheduler)).
-//! Commands beyond that are kept here, in order, and tried again whenever a thread looks.
+//! The driver accepts only a limited number of commands for a waiting stream, and blocks the caller
+//! after that. The number of streams that may wait is limited too (see
+//! [`scheduler`](crate::hal::cuda::scheduler)). Commands beyond these limits stay pending here, in
+//! order, and are offered again whenever a thread tends the queue.
 
 use super::graph::Turn;
 use super::host_function::HostFunctions;
@@ -24,25 +25,26 @@ use std::sync::Arc;
 struct Placement {
     stream: usize,
     due: Due,
-    /// Lets the stream begin to wait for a host function, until dropped.
+    /// Allows the stream to begin to wait for a host function, until this is dropped.
     _hold_off: Option<HoldOff>,
 }
 
-/// The streams of a queue. In all methods the device's context is current.
+/// The streams of a queue. The device's context is current during all methods.
 pub(super) struct StreamSet {
     gpu: Arc<Gpu>,
     order: QueueOrder,
     functions: Arc<HostFunctions>,
-    /// The first stream has the barriers. In an in-order queue it is the only one.
+    /// The first stream takes the commands that follow all earlier ones. An in-order queue has no
+    /// other stream.
     streams: Vec<QueueStream>,
     /// The stream that took the latest command, if the queue is out of order.
     latest: usize,
-    /// The number of barriers so far, an event that happens after the latest one, and the waits
+    /// The number of barriers so far, an event that happens after the latest barrier, and the waits
     /// before it.
     barriers: u64,
     barrier: Option<(EventHandle, Vec<Wait>)>,
     pending: VecDeque<Pending>,
-    /// The program submits to the first stream too, and relies on the order of the calls.
+    /// Whether the program submits to the first stream too, and relies on the order of the calls.
     is_shared: bool,
 }
 
@@ -66,9 +68,9 @@ impl StreamSet {
         }
     }
 
-    /// Returns the stream with the barriers, to which the program will submit too. From now on nothing
-    /// stays pending, so that its commands come after what was submitted before them. The caller holds
-    /// quiet calls off.
+    /// Marks the first stream as one to which the program submits too, and returns it. From now on
+    /// no command stays pending, so that the program's work follows the commands submitted before
+    /// it. The caller holds off quiet calls.
     pub(super) fn share(&mut self) -> StreamHandle {
         self.is_shared = true;
         let stream = self.streams[0].share();
@@ -80,7 +82,7 @@ impl StreamSet {
         self.is_shared
     }
 
-    /// Ends submitting: see [`QueueStream::abandon_if_borrowed`].
+    /// Stops using borrowed streams (see [`QueueStream::abandon_if_borrowed`]).
     pub(super) fn abandon_if_borrowed(&mut self) {
         let streams = self.streams.iter_mut();
         streams.for_each(QueueStream::abandon_if_borrowed);
@@ -90,8 +92,9 @@ impl StreamSet {
         !self.pending.is_empty()
     }
 
-    /// Takes a command. Returns `Ok` also if the command is skipped because a signal that it waits
-    /// for has failed. If nothing may stay pending, the caller holds quiet calls off.
+    /// Submits a command, or keeps it pending. Also returns `Ok` if the command is skipped because
+    /// a signal that it waits for has failed. If no command may stay pending, the caller holds off
+    /// quiet calls.
     pub(super) fn submit(&mut self, pending: &mut Pending) -> Result<()> {
         if self.order == QueueOrder::InOrder && is_nothing(&pending.submission) {
             return Ok(());
@@ -108,15 +111,15 @@ impl StreamSet {
                 return Err(error);
             }
         }
-        // In free order it may pass those that wait.
+        // In an out-of-order queue, the command may pass commands that are pending.
         if self.order == QueueOrder::OutOfOrder {
             self.feed();
         }
         Ok(())
     }
 
-    /// Finds the place of a new command; `None` if the command has to stay pending. Then its signal
-    /// has a number.
+    /// Finds the place of a new command. Returns `None` if the command has to stay pending. Its
+    /// signal then has a number.
     fn place_new(&mut self, pending: &mut Pending) -> Result<Option<Placement>> {
         if self.is_shared {
             self.streams[0].check_recording()?;
@@ -126,7 +129,7 @@ impl StreamSet {
             profile.restart();
         }
         if self.pending.is_empty() {
-            // Whether its signal takes a wait is only known with its number.
+            // Only the signal's number shows whether the signal needs a wait.
             let signal = pending.submission.signal.as_ref();
             let stream = &self.streams[0];
             if signal.is_some_and(|event| stream.predecessor(event, None).is_some()) {
@@ -140,10 +143,11 @@ impl StreamSet {
         pending.number(&self.gpu).map(|()| None)
     }
 
-    /// Finds the stream that can take a command now, if one can. Its waits are admitted then.
+    /// Finds a stream that can take the command now, if there is one, and admits the waits.
     fn place(&mut self, pending: &Pending) -> Result<Option<Placement>> {
         let submission = &pending.submission;
-        // A submitter that submits by himself needs it done when the call returns.
+        // A program that submits to the stream itself relies on the command being submitted on
+        // return.
         let is_never_pending = self.is_shared || matches!(submission.work, Work::Native(_));
         let index = match self.order {
             QueueOrder::InOrder => {
@@ -176,7 +180,7 @@ impl StreamSet {
             .ticket
             .and_then(|ticket| stream.predecessor(signal?, Some(ticket)));
         let has_waits = !(due.is_empty() && of_order.is_empty() && predecessor.is_none());
-        // As a rule a command waits for one signal at most.
+        // Most commands wait for at most one signal.
         let only = match (&due.waits[..], &of_order[..], &predecessor) {
             ([index], [], None) => Some(&submission.waits[*index as usize]),
             _ => None,
@@ -196,7 +200,7 @@ impl StreamSet {
         if !Turn::has_come(&submission.work, pending.turn.as_ref()) {
             return Ok(None);
         }
-        // Such a call would return only when the stream goes on.
+        // A call for such a copy would return only when the stream continues.
         if work::copies(&submission.work)
             && (has_waits || stream.is_blocked())
             && work::holds_up(&self.gpu, &submission.work)
@@ -223,7 +227,7 @@ impl StreamSet {
         Ok(Some(placement(due, hold_off)))
     }
 
-    /// Returns the waits by which a command comes after those before it.
+    /// Returns the waits that make a command follow the commands before it.
     fn waits_of_order(&self, index: usize, submission: &Submission) -> Vec<Wait> {
         let mut waits = Vec::new();
         if submission.after_earlier {
@@ -238,7 +242,8 @@ impl StreamSet {
         waits
     }
 
-    /// Chooses a stream where nothing holds a command of an out-of-order queue up, if there is one.
+    /// Chooses a stream in which no other work delays a command of an out-of-order queue, if there
+    /// is one.
     fn choose(&mut self) -> Result<Option<usize>> {
         for stream in &mut self.streams {
             stream.prune();
@@ -262,7 +267,8 @@ impl StreamSet {
                     }
                     (_, Some(next)) => next,
                     (Ok(None), None) => return Ok(None),
-                    // It might be the one that those wait for, so it can't wait for them.
+                    // The streams may wait for this very command, so the command cannot wait for
+                    // them.
                     (Err(error), None) => return Err(error),
                 }
             }
@@ -271,8 +277,8 @@ impl StreamSet {
         Ok(Some(index))
     }
 
-    /// Gives the streams the pending commands that they can take now. Returns whether there were
-    /// any.
+    /// Gives the streams the pending commands that they can take now. Returns whether a stream took
+    /// one.
     #[inline]
     pub(super) fn feed(&mut self) -> bool {
         match self.pending.is_empty() {
@@ -281,8 +287,9 @@ impl StreamSet {
         }
     }
 
-    /// Feeds pending commands: in order, one after the other; out of order, all that come neither
-    /// after one that stays nor behind a barrier.
+    /// Feeds pending commands. In an in-order queue, stops at the first command that no stream can
+    /// take. In an out-of-order queue, tries all commands except those behind a pending barrier,
+    /// and barriers that follow a pending command.
     fn feed_pending(&mut self) -> bool {
         let mut kept = VecDeque::new();
         let mut before = mem::take(&mut self.pending);
@@ -308,11 +315,12 @@ impl StreamSet {
         has_fed
     }
 
-    /// Gives a pending command to a stream if one can take it now, and returns it otherwise. An
-    /// error goes to the command's signal or to `finish`, since the call that submitted it has
-    /// returned.
+    /// Gives a pending command to a stream if one can take it now, and returns it otherwise. The
+    /// call that submitted it has returned, so an error goes to the command's signal or to
+    /// `finish`.
     fn offer(&mut self, mut pending: Pending) -> Option<Pending> {
-        // The submitter of a native command held quiet calls off only until it became pending.
+        // The submitter of a native command held off quiet calls only until the command became
+        // pending.
         let _hold_off = match pending.submission.work {
             Work::Native(_) if !self.is_shared => match self.gpu.scheduler().try_hold_off() {
                 None => return Some(pending),
@@ -335,8 +343,8 @@ impl StreamSet {
         None
     }
 
-    /// Submits a command to its stream: in an out-of-order queue after all earlier commands and
-    /// before all later ones, if it asks for that.
+    /// Submits a command to its stream. In an out-of-order queue, makes it follow all earlier
+    /// commands, or precede all later ones, if it requires that.
     fn enqueue(&mut self, mut placement: Placement, pending: &mut Pending) -> Result<()> {
         let index = placement.stream;
         let failed = placement.due.failed.take();
@@ -347,8 +355,8 @@ impl StreamSet {
             Some(error) => pending.skip(error, functions, &mut stream.finished),
             None => stream.submit(pending, &placement.due, functions),
         };
-        // Without an effect on the order: a command that is skipped does not come to the stream, which
-        // must not wait for others then, unknown to the scheduler.
+        // A skipped command does not reach its stream. The stream must not wait for other streams
+        // because of it, as the scheduler would not know of that wait.
         if self.order == QueueOrder::InOrder || is_skipped && !before_later {
             return submit(&mut self.streams[index], pending);
         }
@@ -371,8 +379,8 @@ impl StreamSet {
         submitted
     }
 
-    /// Returns whether nothing is left to do. An error means that the device or the driver has
-    /// failed for good.
+    /// Returns whether all work is finished. An error means that the device or the driver has
+    /// failed permanently.
     pub(super) fn finish(&mut self) -> Result<bool> {
         let mut is_done = self.pending.is_empty();
         for stream in &mut self.streams {
@@ -381,19 +389,19 @@ impl StreamSet {
         Ok(is_done)
     }
 
-    /// Returns whether nothing is left to do, as far as the devices have said so: see
-    /// [`QueueStream::is_done`].
+    /// Returns whether the device has reported that all work is finished (see
+    /// [`QueueStream::is_done`]).
     pub(super) fn is_done(&mut self) -> bool {
         self.feed();
         let mut is_done = self.pending.is_empty();
-        // All of them, so that the device is asked everywhere at once.
+        // All streams are asked, so that the device writes its fences at the same time.
         for stream in &mut self.streams {
             is_done &= stream.is_done();
         }
         is_done
     }
 
-    /// Returns whether there are objects of finished commands to drop.
+    /// Returns whether objects of finished commands are waiting to be dropped.
     #[inline]
     pub(super) fn has_finished(&self) -> bool {
         self.streams
@@ -401,7 +409,7 @@ impl StreamSet {
             .any(|stream| !stream.finished.is_empty())
     }
 
-    /// Takes the objects that finished commands used. They may be the program's.
+    /// Takes the objects that finished commands used. They may belong to the program.
     pub(super) fn take_finished(&mut self) -> Finished {
         let mut finished = Finished::new();
         for stream in &mut self.streams {
@@ -410,8 +418,8 @@ impl StreamSet {
         finished
     }
 
-    /// Fails all commands: the device has stopped. The caller drops the result without a lock,
-    /// since it may keep objects of the program.
+    /// Fails all commands, because the device has stopped. The caller drops the result without a
+    /// lock, because it may keep objects of the program.
     pub(super) fn fail_all(&mut self, error: &Error) -> Failed {
         let streams = self.streams.iter_mut();
         let in_flight = streams.flat_map(|stream| stream.fail_all(error)).collect();
@@ -425,7 +433,7 @@ impl StreamSet {
         }
     }
 
-    /// Returns the signals that streams and commands wait for at the moment.
+    /// Returns the signals that streams and pending commands wait for now.
     pub(super) fn blockers(&self) -> Vec<(Arc<EventCore>, u64)> {
         let streams = self.streams.iter();
         let mut blockers: Vec<_> = streams
@@ -440,7 +448,7 @@ impl StreamSet {
     }
 }
 
-/// Makes later work in the first stream come after all that is in the others.
+/// Makes later work in the first stream follow all work in the other streams.
 fn join_all(streams: &mut [QueueStream]) -> Result<()> {
     let (first, others) = streams.split_first_mut().expect("there always is one");
     let first = first.handle();
@@ -455,7 +463,7 @@ fn is_nothing(submission: &Submission) -> bool {
         && submission.signal.is_none()
 }
 
-/// Commands that will not run; to be dropped without a lock.
+/// Commands that will not run. They are dropped without a lock.
 pub(super) struct Failed {
     _in_flight: VecDeque<InFlight>,
     _pending: VecDeque<Pending>,

@@ -1,4 +1,4 @@
-//! The work of commands, as calls of the driver.
+//! Translates the work of commands into driver calls.
 
 use crate::error::{Error, Result};
 use crate::hal::cuda::device::Gpu;
@@ -14,19 +14,19 @@ use crate::hal::{Operand, Segment, Work};
 use crate::types::{MemoryKind, Pitches, Region};
 use std::sync::Arc;
 
-/// Memory that a command uses besides its operands, until it is done.
+/// Memory that a command uses in addition to its operands, until the command has finished.
 #[derive(Default)]
 pub(super) enum Extra {
     #[default]
     None,
-    /// A long pattern.
+    /// A staged copy of a long pattern.
     Pattern(Staging),
-    /// Device memory between two copies.
+    /// Device memory through which a copy between overlapping ranges goes.
     Between(Arc<dyn Segment>),
 }
 
-/// Makes the memory that some work uses besides its operands. The driver may wait for streams, and
-/// memory may have to be released first, so the caller holds no lock.
+/// Creates the memory that the work uses in addition to its operands. The driver may wait for
+/// streams, and memory may have to be released first, so the caller holds no lock.
 pub(super) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<Extra> {
     let pattern_of = |to: &Operand, pattern: &[u8]| match is_staged(pattern, address(to)) {
         true => Staging::new(gpu, pattern).map(Extra::Pattern),
@@ -43,19 +43,20 @@ pub(super) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<Extra> {
     }
 }
 
-/// Returns whether a copy goes through other memory, since the driver copies in any order.
+/// Returns whether the ranges of a copy overlap. Such a copy goes through other memory, because the
+/// driver copies bytes in any order.
 fn overlaps(to: DeviceAddress, from: DeviceAddress, len: usize) -> bool {
     to != from && to.abs_diff(from) < len as DeviceAddress
 }
 
-/// Returns whether a pattern is copied from the host.
+/// Returns whether the pattern is copied from host memory.
 fn is_staged(pattern: &[u8], to: DeviceAddress) -> bool {
     pattern.len() > INLINE_PATTERN_BYTES && word_of(pattern, to).is_none()
 }
 
-/// Returns the most calls of the driver that some work takes.
+/// Returns the maximum number of driver calls that the work takes.
 pub(super) fn calls(work: &Work) -> u32 {
-    // Copies that double what is there, up to all of it.
+    // A fill repeatedly copies the part that is already filled, which doubles that part each time.
     let doublings = |times: usize| usize::BITS - times.leading_zeros();
     let row = |len: usize, pattern: &[u8]| {
         pattern.len().min(INLINE_PATTERN_BYTES) as u32 + doublings(len / pattern.len())
@@ -71,15 +72,16 @@ pub(super) fn calls(work: &Work) -> u32 {
     }
 }
 
-/// Returns whether a call that hands work over returns only when it is the work's turn, since it
-/// copies from or to host memory that the driver doesn't know, or is more calls than a stream takes while it waits.
+/// Returns whether a driver call for the work may block its caller until the work's turn in the
+/// stream. This is so for copies from or to host memory that the driver does not know, and for
+/// copies of more calls than a waiting stream accepts.
 pub(super) fn holds_up(gpu: &Gpu, work: &Work) -> bool {
-    // What is kept is ours.
+    // The driver knows all memory that an operand keeps alive, because this library created it.
     let is_unknown = |place: &Operand| place.keep.is_none() && !gpu.driver().knows(address(place));
     copies(work) && (calls(work) > STREAM_MAX_CALLS || work.operands().any(is_unknown))
 }
 
-/// Returns whether work is a copy.
+/// Returns whether the work is a copy.
 pub(super) fn copies(work: &Work) -> bool {
     matches!(
         work,
@@ -87,11 +89,11 @@ pub(super) fn copies(work: &Work) -> bool {
     )
 }
 
-/// Queues work that does not call the host. The device's context is current.
+/// Submits work that does not call the host. The device's context is current.
 ///
 /// # Safety
-/// All that the command uses, `extra` included, stays until the stream is past this, also if there
-/// is an error.
+/// All objects that the command uses, including `extra`, stay valid until the stream has passed the
+/// work, even if this returns an error.
 pub(super) unsafe fn enqueue(
     gpu: &Arc<Gpu>,
     stream: StreamHandle,
@@ -113,12 +115,12 @@ pub(super) unsafe fn enqueue(
     }
 }
 
-/// A place that takes copies and fills: a stream, or a graph.
+/// A destination for copies and fills: a stream or a graph.
 pub(super) trait Target {
-    /// Copies between ranges that don't overlap.
+    /// Copies between ranges that do not overlap.
     ///
     /// # Safety
-    /// Both ranges stay valid until what has the copy is past it.
+    /// Both ranges stay valid until the stream, or every run of the graph, has finished the copy.
     unsafe fn copy(&mut self, to: DeviceAddress, from: DeviceAddress, len: usize) -> Result<()>;
 
     /// Copies a rectangle.
@@ -127,7 +129,7 @@ pub(super) trait Target {
     /// As for `copy`.
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()>;
 
-    /// Fills with `count` words; `to` is aligned for them.
+    /// Fills memory with `count` words. The caller ensures that `to` is aligned for them.
     ///
     /// # Safety
     /// As for `copy`.
@@ -148,7 +150,7 @@ impl Target for StreamTarget {
 
     unsafe fn copy_rect(&mut self, copy: &RectCopy) -> Result<()> {
         let copy = match copy.has_array() {
-            // Beside an array the driver does not look itself where memory is.
+            // In a copy with an array, the driver does not find out itself where memory lies.
             true => copy.located(self.driver),
             false => *copy,
         };
@@ -162,12 +164,14 @@ impl Target for StreamTarget {
     }
 }
 
-/// Hands a copy or a fill to a target that does what it gets in order; other work has none.
+/// Passes a copy or a fill to a target that works in order. Does nothing for other work.
 ///
 /// # Safety
-/// All that the work uses, `extra` included, stays until what has it is past it, also if there is an error.
+/// All objects that the work uses, including `extra`, stay valid until the target has finished the
+/// work, even if this returns an error.
 pub(super) unsafe fn transfer(target: &mut impl Target, work: &Work, extra: &Extra) -> Result<()> {
-    // SAFETY: promised by the caller; the object layer checked that the ranges are in their memory.
+    // SAFETY: promised by the caller. The object layer checked that the ranges lie inside their
+    // memory.
     unsafe {
         match work {
             Work::Copy { to, from, len } => copy(target, address(to), address(from), *len, extra),
@@ -221,14 +225,14 @@ unsafe fn copy(
         ));
     };
     let place = between.start().get() as DeviceAddress;
-    // SAFETY: promised by the caller, which keeps what is between too.
+    // SAFETY: promised by the caller, which also keeps the memory in between.
     unsafe {
         target.copy(place, from, len)?;
         target.copy(to, place, len)
     }
 }
 
-/// Returns the copy of the rows of a region.
+/// Returns the driver's description of a copy of a region.
 fn rect(to: (DeviceAddress, Pitches), from: (DeviceAddress, Pitches), region: Region) -> RectCopy {
     let place = |(start, pitches): (DeviceAddress, Pitches)| {
         Side::Rows(Rows {
@@ -246,7 +250,7 @@ fn rect(to: (DeviceAddress, Pitches), from: (DeviceAddress, Pitches), region: Re
     }
 }
 
-/// Copies the first row to all others, in as few copies as can be.
+/// Copies the first row to all other rows, with as few copies as possible.
 ///
 /// # Safety
 /// As for `transfer`.
@@ -266,14 +270,14 @@ unsafe fn repeat_row(
             slice: more * pitch,
         };
         let region = Region::new_2d(width, more);
-        // SAFETY: promised by the caller; what is copied lies before `done`.
+        // SAFETY: promised by the caller. The copy reads only rows before `done`.
         unsafe { target.copy_rect(&rect((to, pitches), (first, pitches), region))? };
         done += more;
     }
     Ok(())
 }
 
-/// Repeats a pattern.
+/// Fills memory with a repeated pattern.
 ///
 /// # Safety
 /// As for `transfer`.
@@ -288,13 +292,13 @@ unsafe fn fill(
         return Ok(());
     }
     if let Some((word, size)) = word_of(pattern, to) {
-        // SAFETY: promised by the caller; it is aligned for the word.
+        // SAFETY: promised by the caller. `to` is aligned for the word.
         return unsafe { target.fill(to, word, len / size) };
     }
     if pattern.len() <= INLINE_PATTERN_BYTES {
         let mut at = to;
         for (word, size) in words_of(pattern, to) {
-            // SAFETY: as above; the pattern fits at least once.
+            // SAFETY: promised by the caller. The pattern fits at least once.
             unsafe { target.fill(at, word, 1)? };
             at += size as DeviceAddress;
         }
@@ -303,20 +307,21 @@ unsafe fn fill(
             return Err(Error::invalid("a long pattern needs memory of the host"));
         };
         let from = bytes.address();
-        // SAFETY: as above; the caller keeps the bytes.
+        // SAFETY: promised by the caller, which also keeps the bytes of the pattern.
         unsafe { target.copy(to, from, pattern.len())? };
     }
     let mut done = pattern.len();
     while done < len {
         let more = done.min(len - done);
-        // SAFETY: as above; what is copied lies before `done`.
+        // SAFETY: promised by the caller. The copy reads only bytes before `done`.
         unsafe { target.copy(to + done as DeviceAddress, to, more)? };
         done += more;
     }
     Ok(())
 }
 
-/// Returns the word that a pattern repeats, with its size, if there is one and `to` is aligned for it.
+/// Returns the word that the pattern repeats, and the word's size in bytes. Returns `None` if there
+/// is no such word, or if `to` is not aligned for it.
 fn word_of(pattern: &[u8], to: DeviceAddress) -> Option<(FillWord, usize)> {
     let repeats = |size: usize| {
         pattern.len().is_multiple_of(size)
@@ -327,7 +332,7 @@ fn word_of(pattern: &[u8], to: DeviceAddress) -> Option<(FillWord, usize)> {
     Some((word_at(pattern, size), size))
 }
 
-/// Returns a pattern as words to be written one after the other from `to` on.
+/// Returns the pattern as a sequence of words to write, starting at `to`.
 fn words_of(pattern: &[u8], to: DeviceAddress) -> impl Iterator<Item = (FillWord, usize)> {
     let aligned = |size: usize| {
         pattern.len().is_multiple_of(size) && to.is_multiple_of(size as DeviceAddress)
@@ -344,7 +349,7 @@ fn words_of(pattern: &[u8], to: DeviceAddress) -> impl Iterator<Item = (FillWord
         .map(move |chunk| (word_at(chunk, size), size))
 }
 
-/// Returns the first word of some bytes.
+/// Returns the first word of `bytes`.
 fn word_at(bytes: &[u8], size: usize) -> FillWord {
     match size {
         1 => FillWord::Byte(bytes[0]),

@@ -1,4 +1,4 @@
-//! Stream admission: what streams wait for, and whether one more may.
+//! Stream admission: records what each stream waits for, and decides whether one more may wait.
 
 use super::{Scheduler, SchedulerState};
 use crate::hal::WaitPoint;
@@ -13,7 +13,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// The environment variable from which the driver takes the number of connections.
+/// The environment variable that gives the driver the number of connections.
 const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// A condition that a stream waits for.
@@ -21,7 +21,7 @@ const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 pub(crate) enum Wait {
     /// A signal of an event.
     Event(Arc<EventCore>, u64),
-    /// A word of this process that reaches a number: then a host function has returned.
+    /// A word of this process that reaches a number when a host function has returned.
     Word(Arc<ProcessWord>, u32),
     #[cfg(test)]
     Flag(Arc<AtomicBool>),
@@ -43,15 +43,15 @@ impl Wait {
     }
 }
 
-/// Waits that were taken out of a list, to be dropped without its lock: one may be the last that
-/// keeps a peer's memory.
+/// Waits that were removed from a list. They are dropped without the list's lock, because a wait
+/// may have the last reference to memory of another process.
 type OverWaits = SmallVec<[Wait; 4]>;
 
 /// The waits of one stream, in order.
 pub(crate) struct StreamWaits {
     scheduler: Arc<Scheduler>,
     list: Mutex<VecDeque<Wait>>,
-    /// Whether something is in flight in the stream, as far as its queue knows.
+    /// Whether the stream has commands in flight, as far as its queue knows.
     is_busy: AtomicBool,
 }
 
@@ -60,8 +60,8 @@ impl StreamWaits {
         self.list.lock()
     }
 
-    /// Makes the stream busy, unless it would come behind one that waits. Returns whether it is
-    /// busy now.
+    /// Makes the stream busy, unless it could be queued behind a stream that waits. Returns whether
+    /// the stream is busy now.
     #[inline]
     pub(crate) fn begin(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed) || self.begin_first()
@@ -78,7 +78,7 @@ impl StreamWaits {
         true
     }
 
-    /// Makes the stream busy, even if it comes behind one that waits.
+    /// Makes the stream busy, even if it is queued behind a stream that waits.
     #[inline]
     pub(crate) fn begin_anyway(&self) {
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
@@ -86,8 +86,9 @@ impl StreamWaits {
         }
     }
 
-    /// Makes the stream idle: nothing is in flight, so it waits for nothing. A wait that was refused
-    /// would otherwise count until it is over, and one that is over keep its event.
+    /// Makes the stream idle and clears its waits, because nothing is in flight. A refused wait
+    /// would otherwise be treated as current until it is over. A wait that is over would keep its
+    /// event alive.
     #[inline]
     pub(crate) fn end(&self) {
         if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
@@ -96,19 +97,19 @@ impl StreamWaits {
         }
     }
 
-    /// Returns whether the stream waits for something that has not happened.
+    /// Returns whether the stream waits for a condition that has not happened.
     pub(crate) fn is_blocked(&self) -> bool {
         self.list().iter().any(|wait| !wait.is_over())
     }
 
-    /// Returns all that the stream waits for.
+    /// Returns all conditions that the stream waits for.
     pub(crate) fn pending(&self) -> Vec<Wait> {
         let list = self.list();
         let pending = list.iter().filter(|wait| !wait.is_over());
         pending.cloned().collect()
     }
 
-    /// Returns the signal that the stream waits for at the moment, if it does.
+    /// Returns the signal that the stream waits for now, if there is one.
     pub(crate) fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
         let list = self.list();
         match list.iter().find(|wait| !wait.is_over())? {
@@ -117,8 +118,8 @@ impl StreamWaits {
         }
     }
 
-    /// Adds waits that need no admission. The caller has a [`HoldOff`], unless a deferred call may be
-    /// held up by them.
+    /// Adds waits without admission. The caller has a [`HoldOff`], or accepts that the waits delay
+    /// a deferred call.
     pub(crate) fn note(&self, waits: impl IntoIterator<Item = Wait>) {
         let mut waits = waits.into_iter().peekable();
         if waits.peek().is_some() {
@@ -127,15 +128,16 @@ impl StreamWaits {
         }
     }
 
-    /// Adds waits if the stream waits already and no deferred call needs quiet. The error says
+    /// Adds waits if the stream already waits and no deferred call needs quiet. The error tells
     /// whether the stream waits for nothing.
     fn extend(&self, waits: &mut impl Iterator<Item = Wait>) -> Result<(), bool> {
-        // Before the lock, so that it is dropped after it.
+        // Declared before the lock, so that it is dropped after the unlock.
         let _over;
         let mut list = self.list();
         _over = take_over(&mut list, []);
-        // A thread that needs quiet has published so before it looks at this list: either that is seen
-        // here, or these waits are seen there.
+        // The list is locked before `is_halted` is read, and a thread that needs quiet writes
+        // `is_halted` before it checks the list. Either this thread sees the written value, or the
+        // other thread sees these waits.
         if list.is_empty() || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return Err(list.is_empty());
         }
@@ -143,23 +145,23 @@ impl StreamWaits {
         Ok(())
     }
 
-    /// Forgets all waits: nothing that the stream waits for will happen.
+    /// Forgets all waits, because none of their conditions will happen.
     pub(crate) fn clear(&self) {
         let all: OverWaits = self.list().drain(..).collect();
         drop(all);
     }
 
-    /// Lets the stream wait for one signal more, if it waits already and no deferred call needs
-    /// quiet. Most commands that wait need no more than this.
+    /// Lets the stream wait for one more signal, if it already waits and no deferred call needs
+    /// quiet. Most commands that wait need only this check.
     #[inline]
     pub(crate) fn admit_more(&self, wait: &WaitPoint) -> bool {
         let mut list = self.list();
         let is_blocked = list.front().is_some_and(|first| !first.is_over());
-        // As in `extend`.
+        // As in `extend`, the list must be locked before `is_halted` is read.
         if !is_blocked || self.scheduler.is_halted.load(Ordering::Relaxed) {
             return false;
         }
-        // Several commands may wait for one signal.
+        // Several commands may wait for the same signal.
         let (event, number) = (&wait.event, wait.number);
         if !list.back().is_some_and(|last| last.is(event, number)) {
             list.push_back(Wait::Event(Arc::clone(event), number));
@@ -167,16 +169,16 @@ impl StreamWaits {
         true
     }
 
-    /// Lets the stream wait, unless there is a reason against that now. A refused command stays
-    /// pending, and is tried again.
+    /// Lets the stream wait, unless too many streams wait or a deferred call needs quiet. The
+    /// command otherwise stays pending and is tried again.
     #[inline]
     pub(crate) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
         self.admit_among(most_blocked(), SchedulerState::is_halted, waits)
     }
 
     /// Lets the stream wait until a host function returns. The function runs only while the stream
-    /// waits, so one stream may wait even where there is only one connection. After a second it may
-    /// also wait while calls are due: they may need another function, which waits for this one.
+    /// waits, so one stream may wait even if there is only one connection. After a second, the
+    /// stream may wait even while calls are due, because host functions may wait for each other.
     pub(crate) fn admit_function(&self) -> bool {
         self.admit_among(most_blocked().max(1), SchedulerState::halts_functions, [])
     }
@@ -188,16 +190,16 @@ impl StreamWaits {
         waits: impl IntoIterator<Item = Wait>,
     ) -> bool {
         let mut waits = waits.into_iter();
-        // A stream that waits already may wait more.
+        // A stream that already waits may wait for more.
         let Err(is_free) = self.extend(&mut waits) else {
             return true;
         };
         let scheduler = &self.scheduler;
         let mut state = scheduler.state();
-        // Perhaps no longer.
+        // The published value may be out of date.
         scheduler.publish(&mut state);
         if state.is_halted() && !state.calls.needs_quiet() && state.blocked() == 0 {
-            // For calls that can be made now.
+            // The thread makes the calls that can be made now.
             scheduler.prompt_thread(&mut state);
         }
         let is_full = || {
@@ -207,13 +209,13 @@ impl StreamWaits {
         if halts(&state) || is_free && is_full() {
             return false;
         }
-        // Under the lock, so that it is known before anybody finds the streams quiet.
+        // The scheduler's lock is still held, so no thread can find the streams quiet before this.
         self.list().extend(waits);
         true
     }
 }
 
-/// Takes out the waits that are over, in the order in which streams wait, and adds others.
+/// Removes the waits that are over, in the order in which the stream waits, and adds other waits.
 fn take_over(list: &mut VecDeque<Wait>, waits: impl IntoIterator<Item = Wait>) -> OverWaits {
     let mut over = OverWaits::new();
     while let Some(wait) = list.pop_front_if(|wait| wait.is_over()) {
@@ -223,7 +225,7 @@ fn take_over(list: &mut VecDeque<Wait>, waits: impl IntoIterator<Item = Wait>) -
     over
 }
 
-/// The waits of a stream, known to its scheduler as long as this lives.
+/// The waits of a stream. The stream's scheduler knows them until this is dropped.
 pub(crate) struct KnownWaits(Arc<StreamWaits>);
 
 impl KnownWaits {
@@ -262,8 +264,8 @@ impl Drop for KnownWaits {
     }
 }
 
-/// Keeps quiet calls from beginning as long as it lives, so that a stream may begin to wait without
-/// being in the way of one.
+/// Keeps quiet calls from beginning until it is dropped. A stream may then begin to wait without
+/// delaying such a call.
 pub(crate) struct HoldOff(Arc<Scheduler>);
 
 impl Drop for HoldOff {
@@ -275,7 +277,7 @@ impl Drop for HoldOff {
 }
 
 impl Scheduler {
-    /// Waits until no call is under way that needs quiet, and holds such calls off. The caller holds no
+    /// Waits until no running call needs quiet, and then holds off quiet calls. The caller holds no
     /// lock.
     pub(crate) fn hold_off(self: &Arc<Self>) -> HoldOff {
         let mut state = self.state();
@@ -286,7 +288,7 @@ impl Scheduler {
         HoldOff(Arc::clone(self))
     }
 
-    /// Holds quiet calls off, unless one is under way.
+    /// Holds off quiet calls, unless one is running.
     pub(crate) fn try_hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         let mut state = self.state();
         if state.calls.needs_quiet() {
@@ -301,13 +303,13 @@ impl Scheduler {
         self.state().blocked() > 0
     }
 
-    /// Returns whether one more stream that begins would come behind another one.
+    /// Returns whether one more busy stream would be queued behind another stream.
     pub(crate) fn is_crowded(&self) -> bool {
         self.busy.load(Ordering::SeqCst) >= connections()
     }
 }
 
-/// Returns the connections of a context to its device.
+/// Returns the number of connections of a context to its device.
 pub(super) fn connections() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| {
@@ -317,8 +319,8 @@ pub(super) fn connections() -> usize {
     })
 }
 
-/// Returns the number of streams that may wait at a time: half of the connections are for those
-/// that run. None if there is only one.
+/// Returns the number of streams that may wait at the same time. The other half of the connections
+/// is for streams that run. Returns 0 if there is only one connection.
 pub(super) fn most_blocked() -> usize {
     connections() / 2
 }

@@ -1,9 +1,9 @@
-//! Deferred driver calls: those that return only when no stream of the context waits.
+//! Deferred driver calls, which return only when no stream of the context waits.
 //!
-//! Unregistering host memory and unloading programs are such calls, and sometimes the making of
-//! streams. They are made one at a time on a background thread, since streams of the program may
-//! wait too, which this library does not see. A call then returns only when those go on, and the
-//! scheduler's thread must not wait with it: streams of this library depend on that thread.
+//! Examples are unregistering host memory, unloading programs, and sometimes creating streams. A
+//! background thread makes one such call at a time. Streams of the program, which this library does
+//! not see, may wait too, and a call then returns only when they continue. The scheduler's thread
+//! must not make such a call, because streams of this library depend on that thread.
 
 use super::{Scheduler, SchedulerState, tell};
 use crate::hal::cuda::driver;
@@ -23,28 +23,28 @@ use std::time::{Duration, Instant};
 /// The urgency of a deferred call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Urgency {
-    /// Made when no stream waits.
+    /// The call is made when no stream waits.
     WhenQuiet,
-    /// Made at once, although streams wait. It may return only when they go on.
+    /// The call is made at once, although streams wait. It may return only when they continue.
     AtOnce,
 }
 
 /// One deferred call.
 struct DeferredCall {
-    /// The memory that the call frees, in bytes.
+    /// The number of bytes that the call frees.
     bytes: usize,
     act: Box<dyn FnOnce() + Send>,
     has_returned: Arc<AtomicBool>,
 }
 
-/// The calls that a background thread makes: one, or several in turn while no stream waits.
+/// The calls that a background thread makes: one call, or several while no stream waits.
 struct Running {
-    /// No stream waited when the first call began, so none may begin to wait.
+    /// Whether no stream waited when the first call began, so that no stream may begin to wait.
     is_quiet: bool,
-    /// The times at which the first of the calls and the present one began.
+    /// The times at which the first call and the current call began.
     began: Instant,
     since: Instant,
-    /// The time that the present call may take before it counts as stuck.
+    /// The time that the current call may take before it is treated as stuck.
     expected: Duration,
 }
 
@@ -70,22 +70,23 @@ impl Running {
 /// The deferred calls of one context.
 #[derive(Default)]
 pub(super) struct DeferredCalls {
-    /// Calls that are made when no stream waits, and the memory that they release, in bytes.
+    /// Calls that are made when no stream waits, and the number of bytes that the deferred calls
+    /// free.
     quiet: VecDeque<DeferredCall>,
     quiet_bytes: usize,
     /// Calls that are made at once.
     urgent: VecDeque<DeferredCall>,
-    /// Whether a background thread makes calls or was requested to, and the time of the request
-    /// until it begins.
+    /// Whether a background thread makes calls or was requested, and the time of a request that no
+    /// thread has served yet.
     has_runner: bool,
     requested: Option<Instant>,
     running: Option<Running>,
-    /// Threads that wait until all quiet calls have returned.
+    /// The number of threads that wait until all quiet calls have returned.
     waiting: usize,
-    /// The time since which calls must be made before streams wait again.
+    /// The time since which quiet calls must be made before streams may begin to wait.
     pressed: Option<Instant>,
-    /// The number of submitters that keep quiet calls from beginning: see
-    /// [`HoldOff`](super::admission::HoldOff).
+    /// The number of submitters that hold off quiet calls (see
+    /// [`HoldOff`](super::admission::HoldOff)).
     pub(super) hold_offs: usize,
 }
 
@@ -94,15 +95,15 @@ impl DeferredCalls {
         self.quiet.is_empty() && self.urgent.is_empty()
     }
 
-    /// Returns whether the driver seems to wait for a stream that is not known here, or no
-    /// background thread comes. Then nothing is held back for the calls.
+    /// Returns whether the driver seems to wait for an unknown stream, or whether no background
+    /// thread starts. Streams are then no longer held back for the calls.
     fn is_stuck(&self) -> bool {
         let is_late = |since: Instant| since.elapsed() > CALL_STUCK_AFTER;
         let is_slow = |running: &Running| running.since.elapsed() > running.expected;
         self.requested.is_some_and(is_late) || self.running.as_ref().is_some_and(is_slow)
     }
 
-    /// Returns whether a call is under way during which no stream may begin to wait.
+    /// Returns whether a call is running during which no stream may begin to wait.
     pub(super) fn needs_quiet(&self) -> bool {
         self.running
             .as_ref()
@@ -112,17 +113,17 @@ impl DeferredCalls {
 }
 
 impl SchedulerState {
-    /// Returns whether no stream waits, and no submitter lets one begin to.
+    /// Returns whether no stream waits, and no submitter holds off quiet calls.
     fn is_quiet(&self) -> bool {
         self.calls.hold_offs == 0 && self.blocked() == 0
     }
 
-    /// Returns whether calls must be made before streams wait again.
+    /// Returns whether quiet calls must be made before streams may begin to wait.
     fn is_pressed(&self) -> bool {
         let calls = &self.calls;
         let is_much =
             calls.quiet_bytes > QUIET_MAX_BYTES || calls.waiting > 0 && !calls.quiet.is_empty();
-        // Without a thread, quiet would not help.
+        // Without a thread, no call would be made.
         is_much && self.has_thread && !calls.is_stuck()
     }
 
@@ -131,8 +132,8 @@ impl SchedulerState {
         self.calls.needs_quiet() || self.is_pressed()
     }
 
-    /// Returns whether no host function may begin. They may wait for each other, so calls that are
-    /// only due hold them back for a while, not for ever.
+    /// Returns whether no host function may begin. Host functions may wait for each other, so calls
+    /// that are only due hold them back for a limited time.
     pub(super) fn halts_functions(&self) -> bool {
         let is_new = |since: Instant| since.elapsed() < MAKE_ROOM_WAIT;
         self.calls.needs_quiet() || self.is_pressed() && self.calls.pressed.is_none_or(is_new)
@@ -140,7 +141,8 @@ impl SchedulerState {
 }
 
 impl Scheduler {
-    /// Publishes whether streams may begin to wait, for threads that don't lock the state.
+    /// Publishes whether streams may begin to wait. Threads can read this without locking the
+    /// state.
     pub(super) fn publish(&self, state: &mut SchedulerState) {
         state.calls.pressed = match state.is_pressed() {
             true => state.calls.pressed.or_else(|| Some(Instant::now())),
@@ -149,8 +151,8 @@ impl Scheduler {
         self.is_halted.store(state.is_halted(), Ordering::Relaxed);
     }
 
-    /// Defers a call, which releases `bytes` bytes, and waits a while for its return if it can be
-    /// made now.
+    /// Defers a call, which frees `bytes` bytes. If the call can be made now, waits briefly for its
+    /// return.
     pub(crate) fn call(
         self: &Arc<Self>,
         urgency: Urgency,
@@ -174,7 +176,7 @@ impl Scheduler {
         tell(untold);
     }
 
-    /// Defers a call as [`call`](Self::call) does, without waiting for its return.
+    /// Defers a call like [`call`](Self::call), but does not wait for its return.
     pub(crate) fn call_later(
         self: &Arc<Self>,
         urgency: Urgency,
@@ -182,7 +184,7 @@ impl Scheduler {
         act: impl FnOnce() + Send + 'static,
     ) {
         let pushed = self.push(urgency, bytes, Box::new(act));
-        // The lock is released before the text is told.
+        // The lock is released before the error is logged.
         tell(pushed.and_then(|(_, mut state)| state.untold.take()));
     }
 
@@ -193,7 +195,8 @@ impl Scheduler {
         act: Box<dyn FnOnce() + Send>,
     ) -> Option<(Arc<AtomicBool>, MutexGuard<'_, SchedulerState>)> {
         if process::is_forked() {
-            // Where the driver is not called, and locks may be held by threads that are not here.
+            // A forked child must not call the driver. Threads that do not exist in the child may
+            // hold the locks.
             std::mem::forget(act);
             return None;
         }
@@ -213,14 +216,14 @@ impl Scheduler {
         self.start_thread(&mut state);
         self.request_runner(&mut state);
         self.publish(&mut state);
-        // While streams wait the scheduler looks by itself.
+        // The thread must learn of the first call. After that, it checks the calls by itself.
         if is_first {
             self.prompt_thread(&mut state);
         }
         Some((has_returned, state))
     }
 
-    /// Makes the scheduler look now, also if it had no thread so far.
+    /// Makes the scheduler check its calls and streams now, even if it had no thread before.
     pub(crate) fn prompt(self: &Arc<Self>) {
         let mut state = self.state();
         self.start_thread(&mut state);
@@ -232,8 +235,8 @@ impl Scheduler {
         tell(untold);
     }
 
-    /// Lets a background thread make the calls that can be made now, unless one does so already.
-    /// Returns whether this call requested it.
+    /// Requests a background thread for calls that can be made now, if there are any and no thread
+    /// makes calls already. Returns whether a thread was requested.
     pub(super) fn request_runner(self: &Arc<Self>, state: &mut SchedulerState) -> bool {
         let calls = &state.calls;
         if calls.has_runner || calls.is_empty() {
@@ -246,12 +249,12 @@ impl Scheduler {
         state.calls.has_runner = true;
         state.calls.requested = Some(Instant::now());
         let scheduler = Arc::clone(self);
-        // The call may take as long as the program's streams wait.
+        // A call may take as long as the program's streams wait.
         background::run_blocking(move || scheduler.make_calls());
         true
     }
 
-    /// Makes calls on a background thread until none is left that can be made now.
+    /// Makes calls on a background thread until no more calls can be made now.
     fn make_calls(&self) {
         driver::ignore_captures();
         let mut state = self.state();
@@ -262,7 +265,7 @@ impl Scheduler {
                 if state.calls.is_empty() {
                     break;
                 }
-                // Streams get their turn before the remaining calls.
+                // Streams may continue before the remaining calls are made.
                 drop(state);
                 std::thread::sleep(DEFERRED_SLEEP_SHORTEST);
                 state = self.state();
@@ -273,15 +276,15 @@ impl Scheduler {
         self.call_returned.notify_all();
     }
 
-    /// Takes the call to make now, if there is one.
+    /// Takes the next call that can be made now, if there is one.
     fn begin_call(&self, state: &mut SchedulerState) -> Option<DeferredCall> {
         if let Some(call) = state.calls.urgent.pop_front() {
             state.calls.quiet_bytes -= call.bytes;
-            // Published before the streams are looked at: see `StreamWaits::extend`.
+            // Published before the check of the streams (see `StreamWaits::extend`).
             state.calls.running = Some(Running::begin());
             self.publish(state);
             if !state.is_quiet() {
-                // Others may begin to wait beside those.
+                // Streams already wait, so further streams may begin to wait too.
                 let running = state.calls.running.as_mut();
                 running.expect("begun above").is_quiet = false;
                 self.publish(state);
@@ -291,7 +294,7 @@ impl Scheduler {
         let bytes = state.calls.quiet.front()?.bytes;
         let running = state.calls.running.get_or_insert_with(Running::begin);
         running.begin_next(bytes);
-        // As above.
+        // Published before the check of the streams (see `StreamWaits::extend`).
         self.publish(state);
         if !state.is_quiet() {
             state.calls.running = None;
@@ -309,12 +312,12 @@ impl Scheduler {
     ) -> MutexGuard<'a, SchedulerState> {
         drop(state);
         if let Err(panic) = catch_unwind(AssertUnwindSafe(call.act)) {
-            // Its drop may panic again.
+            // The drop of the panic's value may panic too.
             std::mem::forget(panic);
         }
         call.has_returned.store(true, Ordering::Relaxed);
         let mut state = self.state();
-        // While it is quiet the others come too, for a while.
+        // Further quiet calls follow for a limited time while no stream waits.
         let is_over = |running: &Running| running.began.elapsed() > DEFERRED_CALL_WAIT;
         let goes_on = state.calls.needs_quiet()
             && !state.calls.running.as_ref().is_some_and(is_over)
@@ -328,8 +331,8 @@ impl Scheduler {
         state
     }
 
-    /// Waits a while until all quiet calls have returned: so that an allocation can be tried again, or
-    /// streams are there before they are needed. The caller holds no lock.
+    /// Waits for a limited time until all quiet calls have returned. An allocation can then be
+    /// tried again, or streams exist before they are needed. The caller holds no lock.
     #[cold]
     pub(crate) fn make_room(self: &Arc<Self>) {
         let start = Instant::now();

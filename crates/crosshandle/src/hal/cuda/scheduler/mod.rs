@@ -84,25 +84,25 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A queue, as its scheduler looks after it. No method waits for a thread that has the queue locked.
+/// A queue that its scheduler tends. No method waits for a thread that has the queue locked.
 pub(super) trait Tended: Send + Sync {
-    /// Releases finished commands, notices a device that has stopped, and helps the signals that
+    /// Releases finished commands, detects a device that has stopped, and helps the signals that
     /// streams wait for. Returns `false` if another thread has the queue locked.
     fn tend(&self) -> bool;
 
     /// Offers pending commands to their streams.
     fn feed(&self) -> Fed;
 
-    /// Finds out which of the queue's streams are done.
+    /// Detects which of the queue's streams have finished.
     fn find_finished_streams(&self);
 }
 
 /// The result of offering pending commands to their streams.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Fed {
-    /// A stream has taken a command.
+    /// Whether a stream has taken a command.
     pub(super) has_fed: bool,
-    /// Commands are still pending.
+    /// Whether commands are still pending.
     pub(super) is_left: bool,
 }
 
@@ -111,11 +111,11 @@ pub(super) struct Scheduler {
     state: Mutex<SchedulerState>,
     /// Notified when the thread has something to do.
     prompted: Condvar,
-    /// Notified when a deferred call has returned, or none will be made for now.
+    /// Notified when a deferred call has returned, or when no more calls are made for now.
     call_returned: Condvar,
-    /// Whether no stream may begin to wait. Changed under the lock.
+    /// Whether no stream may begin to wait. Written under the lock, and read without it.
     is_halted: AtomicBool,
-    /// The number of streams in which something is in flight.
+    /// The number of streams with commands in flight.
     busy: AtomicUsize,
 }
 
@@ -127,30 +127,30 @@ struct SchedulerState {
     calls: DeferredCalls,
     has_thread: bool,
     is_prompted: bool,
-    /// Commands have become pending.
+    /// Whether commands have become pending since the thread last checked.
     is_hurried: bool,
-    /// Until when queues are looked after more often, because somebody has dropped what their commands may
-    /// have finished with.
+    /// The time until which queues are tended more often, after the program has dropped memory that
+    /// their commands may have finished with.
     tended_soon_until: Option<Instant>,
-    /// Why no thread could be started for a call, until that is told without the lock.
+    /// The error of starting a thread, until it is logged without the lock.
     untold: Option<Error>,
     #[cfg(test)]
     cannot_start: bool,
 }
 
 impl SchedulerState {
-    /// Returns how many streams wait.
+    /// Returns the number of streams that wait.
     fn blocked(&self) -> usize {
         let streams = self.streams.iter();
         streams.filter(|stream| stream.is_blocked()).count()
     }
 
-    /// Returns whether queues are looked after more often.
+    /// Returns whether queues are tended more often.
     fn tends_soon(&self, now: Instant) -> bool {
         self.tended_soon_until.is_some_and(|until| now < until)
     }
 
-    /// Returns how often queues are looked after.
+    /// Returns the interval at which queues are tended.
     fn tend_interval(&self, now: Instant) -> Duration {
         match self.tends_soon(now) {
             true => TEND_SOON_INTERVAL,
@@ -162,8 +162,8 @@ impl SchedulerState {
         self.queues.is_empty() && self.calls.is_empty() && !self.is_hurried
     }
 
-    /// Returns whether a background thread runs, or can be started. If not, the caller lets
-    /// [`tell`] say so.
+    /// Returns whether a background thread exists or can be started. If not, the caller passes the
+    /// error to [`tell`].
     fn can_start_threads(&mut self) -> bool {
         #[cfg(test)]
         if self.cannot_start {
@@ -174,11 +174,12 @@ impl SchedulerState {
     }
 }
 
-/// Tells that no thread could be started. The caller does not hold the scheduler's lock: whoever listens
-/// may call this library.
+/// Logs that no thread could be started. The caller does not hold the scheduler's lock, because a
+/// subscriber of the log may call this library.
 fn tell(untold: Option<Error>) {
     if let Some(error) = untold {
-        // Asked before each such call while the system has no thread left.
+        // Logged at a limited rate, because every call fails like this while the system has no
+        // thread left.
         static LIMIT: Limit = Limit::new();
         if let Some(suppressed) = LIMIT.admit() {
             tracing::warn!(%error, suppressed, "memory and programs are released later");
@@ -186,11 +187,11 @@ fn tell(untold: Option<Error>) {
     }
 }
 
-/// All schedulers, with the context of each that a program made.
+/// All schedulers. Each has the context that it belongs to, if a program created that context.
 static ALL: Mutex<Vec<(Option<ContextHandle>, Weak<Scheduler>)>> = Mutex::new(Vec::new());
 
-/// Looks after all queues of the process now: releases the objects that their commands don't use
-/// any more. The caller holds no lock.
+/// Tends all queues of the process now, which releases the objects of finished commands. The caller
+/// holds no lock.
 pub(super) fn tend_every_queue() {
     let all: Vec<_> = ALL
         .lock()
@@ -204,8 +205,8 @@ pub(super) fn tend_every_queue() {
     }
 }
 
-/// Looks after all queues of the process soon, and more often for a while: somebody has dropped memory
-/// that a command has used. Calls no driver.
+/// Makes the schedulers tend all queues of the process soon, and more often for a while. Called
+/// after the program has dropped memory that a command used. Does not call the driver.
 pub(super) fn tend_every_queue_soon() {
     let all: Vec<_> = ALL
         .lock()
@@ -216,12 +217,13 @@ pub(super) fn tend_every_queue_soon() {
 }
 
 impl Scheduler {
-    /// Returns a new scheduler, for the context that all users of a device share.
+    /// Returns a new scheduler for the context that all users of a device share.
     pub(super) fn new() -> Arc<Self> {
         Self::add(&mut ALL.lock(), None)
     }
 
-    /// Returns the scheduler of a context of the program, however often that was adopted.
+    /// Returns the scheduler of a context of the program. All adoptions of the context get the same
+    /// one.
     pub(super) fn of(context: ContextHandle) -> Arc<Self> {
         let mut all = ALL.lock();
         let mut known = all.iter().filter(|(other, _)| *other == Some(context));
@@ -255,8 +257,8 @@ impl Scheduler {
         self.state().queues.clone()
     }
 
-    /// Looks after a queue, and keeps it, until [`forget`](Self::forget). The caller has the queue
-    /// locked, and the queue is not looked after yet.
+    /// Keeps and tends a queue until [`forget`](Self::forget). The caller has the queue locked, and
+    /// the scheduler does not tend it yet.
     #[cold]
     pub(super) fn watch(self: &Arc<Self>, queue: Arc<dyn Tended>) {
         let mut state = self.state();
@@ -268,15 +270,15 @@ impl Scheduler {
         }
     }
 
-    /// Ends looking after a queue that has nothing in flight. The caller has the queue locked, and
-    /// keeps it.
+    /// Stops tending a queue that has nothing in flight. The caller has the queue locked and keeps
+    /// it alive.
     pub(super) fn forget(&self, queue: &dyn Tended) {
         let is_other = |other: &Arc<dyn Tended>| !std::ptr::addr_eq(Arc::as_ptr(other), queue);
         self.state().queues.retain(is_other);
     }
 
-    /// Makes the thread feed queues, since commands are pending. Starts it if that has failed
-    /// before.
+    /// Makes the thread feed queues, because commands are pending. Also starts the thread if no
+    /// thread exists.
     pub(super) fn hurry(self: &Arc<Self>) {
         let mut state = self.state();
         state.is_hurried = true;
@@ -284,8 +286,8 @@ impl Scheduler {
         self.prompted.notify_one();
     }
 
-    /// Finds out which streams are done, of all queues that no thread has locked. The caller holds no
-    /// lock.
+    /// Detects which streams have finished, in all queues that no thread has locked. The caller
+    /// holds no lock.
     #[cold]
     pub(super) fn find_finished_streams(&self) {
         self.queues()
@@ -295,7 +297,7 @@ impl Scheduler {
 
     fn tend_soon(&self) {
         let mut state = self.state();
-        // Nothing is kept without a busy queue.
+        // Only busy queues keep objects.
         if state.queues.is_empty() {
             return;
         }
@@ -311,8 +313,9 @@ impl Scheduler {
         self.prompted.notify_one();
     }
 
-    /// Makes sure that there is a thread, and returns whether there is. Without one, queues are only
-    /// looked after when they are called, and deferred calls made when another is deferred.
+    /// Starts the thread if it does not exist. Returns whether it exists now. Without a thread,
+    /// queues are tended only when they are called, and deferred calls are made only when another
+    /// call is deferred.
     fn start_thread(self: &Arc<Self>, state: &mut SchedulerState) -> bool {
         #[cfg(test)]
         if state.cannot_start {
@@ -330,7 +333,7 @@ impl Scheduler {
         state.has_thread
     }
 
-    /// Runs the thread until it has nothing to do for a while.
+    /// Runs the thread until it has been idle for a while.
     fn run(self: Arc<Self>) {
         driver::ignore_captures();
         if let Err(error) = set_current_timer_slack(Some(TIMER_SLACK_NS)) {
@@ -410,7 +413,7 @@ impl Scheduler {
                     queue.tend();
                 });
             }
-            // Without the lock: this may be the last reference.
+            // The lock is not held here, because this may drop the last reference to a queue.
             drop(queues);
             state = self.state();
         }

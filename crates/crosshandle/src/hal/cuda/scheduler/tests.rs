@@ -1,4 +1,4 @@
-//! Streams without a driver.
+//! Tests of the scheduler with streams that need no driver.
 
 use super::admission::{KnownWaits, Wait, connections, most_blocked};
 use super::*;
@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Long enough for whatever should happen.
+/// Timeout for everything that the tests expect to happen.
 const SOON: Duration = Duration::from_secs(20);
 
 type Flag = Arc<AtomicBool>;
@@ -25,7 +25,7 @@ fn set(flag: &Flag) {
     flag.store(true, Ordering::Relaxed);
 }
 
-/// Waits until something is so.
+/// Waits until the condition is true.
 #[track_caller]
 fn until(is_so: impl Fn() -> bool) {
     let began = Instant::now();
@@ -39,7 +39,7 @@ fn wait_for(flag: &Flag) -> [Wait; 1] {
     [Wait::Flag(Arc::clone(flag))]
 }
 
-/// Something to be done when it is quiet, and whether it was.
+/// Defers a quiet call of `bytes` bytes. Returns a flag that the call sets.
 fn deferred_call(scheduler: &Arc<Scheduler>, bytes: usize) -> Flag {
     let is_done = flag();
     let done = Arc::clone(&is_done);
@@ -85,8 +85,9 @@ fn so_many_wait_and_nothing_that_needs_quiet_is_done_meanwhile() {
     until(|| is_set(&kept));
 }
 
-/// What takes until it is let go, as the driver where it waits for a stream of the program's; and
-/// whether it is done.
+/// Returns a function that blocks until a message arrives, as a driver call does that waits for a
+/// stream of the program. Also returns the sender of the message, and a flag that the function sets
+/// at its end.
 fn held_up() -> (impl FnOnce() + Send + 'static, mpsc::Sender<()>, Flag) {
     let (let_go, blocked) = mpsc::channel();
     let is_done = flag();
@@ -166,7 +167,7 @@ fn where_no_thread_can_be_started_nobody_waits_for_one() {
     scheduler.call(Urgency::AtOnce, 0, move || set(&done));
     scheduler.make_room();
     assert!(!is_set(&quiet) && !is_set(&urgent));
-    // Quiet would be for nothing.
+    // The calls cannot begin, so no stream is held back for them.
     assert!(stream.admit(wait_for(&gate)) && other.admit(wait_for(&gate)));
     assert!(began.elapsed() < SOON / 2);
 
@@ -186,7 +187,7 @@ fn much_that_needs_quiet_comes_before_streams_that_would_wait() {
     assert!(stream.admit(wait_for(&gate)));
     let late = deferred_call(&scheduler, 1);
     let much = deferred_call(&scheduler, QUIET_MAX_BYTES);
-    // So long that the thread looks rarely.
+    // After this time the scheduler's thread checks only at long intervals.
     std::thread::sleep(Duration::from_millis(1_000));
     assert!(!is_set(&late) && !other.admit(wait_for(&next)));
     set(&gate);
@@ -249,11 +250,12 @@ fn no_stream_begins_to_wait_while_something_is_done_that_needs_quiet() {
             false => scheduler.call_later(Urgency::WhenQuiet, 0, act),
         }
         until(|| scheduler.state().is_halted());
-        // However slow the machine is.
+        // Longer than a thread waits for the call, even on a slow machine.
         std::thread::sleep(5 * DEFERRED_CALL_WAIT);
         assert!(!stream.admit(wait_for(&gate)));
         let_go_later(let_go);
-        // A stream that nothing is kept back from.
+        // A hold-off waits until the call has returned, so that the stream can then wait without
+        // admission.
         let hold_off = scheduler.hold_off();
         assert!(is_set(&is_done), "it would be in the way");
         let later = deferred_call(&scheduler, 1);
@@ -272,19 +274,19 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     let [stream, other] = [(); 2].map(|()| KnownWaits::new(&scheduler));
     let gate = flag();
     assert!(stream.admit(wait_for(&gate)));
-    // It may wait for that stream, which may wait for the other one.
+    // The call may wait for the first stream, which may wait for the other one.
     let (act, let_go, _) = held_up();
     scheduler.call(Urgency::AtOnce, 0, act);
     assert!(other.admit(wait_for(&gate)));
     let_go.send(()).unwrap();
 }
 
-/// Who signals at once writes the word a moment later, and may be killed before.
+/// A thread that signals at once writes the word a moment later, and may be killed in between.
 #[test]
 fn a_stream_waits_until_the_word_is_written_and_gets_help_with_that() {
     let context = Context::new(&Device::find("host").unwrap()).unwrap();
     let event = context.create_event().unwrap();
-    // Nobody is known to look at the word, so it stays as it is.
+    // No thread has registered interest in the word, so the signal does not write it.
     event.signal().unwrap();
     let stream = KnownWaits::new(&Scheduler::new());
     stream.note([Wait::Event(Arc::clone(event.core()), 1)]);
@@ -318,7 +320,7 @@ fn let_go_later(let_go: mpsc::Sender<()>) {
     });
 }
 
-/// A queue that counts how often it is looked after.
+/// A queue that counts how often it is tended.
 #[derive(Default)]
 struct Counting(AtomicUsize);
 
@@ -339,13 +341,13 @@ impl Tended for Counting {
 fn what_was_dropped_is_looked_for_soon() {
     let scheduler = Scheduler::new();
     let queue = Arc::new(Counting::default());
-    // Without a busy queue there is nothing to look for.
+    // Without a busy queue, this has no effect.
     scheduler.tend_soon();
     assert!(scheduler.state().tended_soon_until.is_none());
     scheduler.watch(Arc::clone(&queue) as _);
     let looks = || queue.0.load(Ordering::Relaxed);
     until(|| looks() > 0);
-    // Ten of the usual looks would take ten intervals.
+    // Ten checks at the usual interval would take ten intervals.
     let began = Instant::now();
     for _ in 0..10 {
         let before = looks();

@@ -1,4 +1,4 @@
-//! Streams of the program's that wait, of which nothing is known here.
+//! Tests with waiting streams of the program, which this library does not know.
 
 use super::gpu;
 use super::native::{BYTES, SOON, Theirs, context, make_current};
@@ -8,33 +8,33 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Streams that wait for a word, until this is dropped.
+/// Streams that wait for a word until this is dropped.
 pub(super) struct Crowd {
     _streams: Vec<Theirs>,
-    /// `None` only while it is being dropped.
+    /// `None` only during the drop.
     ends: Option<Sender<()>>,
     opener: Option<JoinHandle<()>>,
 }
 
 impl Crowd {
-    /// The context is current.
+    /// Creates `count` waiting streams. The context is current.
     pub(super) fn new(context: &Context, count: usize) -> Self {
         let options = AllocationOptions::new(4).kind(MemoryKind::Host);
         let gate = context.allocate_with(options).unwrap();
         gate.write(0, &[0; 4]).unwrap();
-        // The driver makes no more when one waits.
+        // All streams are created first, because the driver creates none while one waits.
         let streams: Vec<_> = (0..count).map(|_| Theirs::new()).collect();
-        // What is still to be released or made ahead would hold up everybody.
+        // Calls that release memory or create streams would otherwise block all threads.
         gpu().scheduler().make_room();
         streams.iter().for_each(|stream| stream.wait_for(&gate));
-        // By then they do.
+        // The streams wait by the end of this sleep.
         std::thread::sleep(Duration::from_millis(20));
         let (ends, ended) = channel::<()>();
         let open = move || {
-            // Should somebody be stuck after all, he is late, but not for ever.
+            // If a test is stuck, the streams continue after this timeout.
             let _ = ended.recv_timeout(SOON);
             gate.write(0, &1_u32.to_le_bytes()).unwrap();
-            // They are past it when it goes.
+            // The streams pass the word before the memory is freed.
             std::thread::sleep(Duration::from_millis(50));
         };
         Self {
@@ -59,7 +59,8 @@ fn signals_go_on_while_the_driver_waits_for_them() {
     make_current(context.native().unwrap());
     let queue = context.create_queue().unwrap();
     let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
-    // Then the device knows their words: nothing is made known to it meanwhile.
+    // After these signals, the device knows the events' words. Nothing needs to be registered
+    // later.
     for event in [&gate, &done] {
         queue.signal(event).unwrap();
         event.wait_timeout(SOON).unwrap();
@@ -67,10 +68,10 @@ fn signals_go_on_while_the_driver_waits_for_them() {
     let pinned = [(); 3].map(|()| memory::create(&gpu(), MemoryKind::Host, 2 << 20).unwrap());
     let crowd = Crowd::new(&context, 1);
     let began = Instant::now();
-    // From now on the driver waits, and would let nobody copy, or call a function.
+    // From here on, a driver call waits. Copies and host functions would not return.
     drop(pinned);
     for _ in 0..2 {
-        // One that has to be kept back, and nobody who calls its queue.
+        // Commands stay pending in the queue, and no thread calls it.
         let next = gate.submitted() + 1;
         for _ in 0..1000 {
             let wait = Command::barrier().after_value(&gate, next);
@@ -93,7 +94,7 @@ fn streams_are_made_without_waiting_for_others() {
     let crowd = Crowd::new(&context, 1);
     let began = Instant::now();
     let take = || gpu.pool().try_take(&gpu);
-    // The driver makes so many only when none waits.
+    // The driver creates this many streams only while no stream waits.
     let taken: Vec<_> = (0..200).map_while(|_| take().unwrap()).collect();
     assert!(began.elapsed() < SOON / 2, "{:?}", began.elapsed());
     drop(crowd);

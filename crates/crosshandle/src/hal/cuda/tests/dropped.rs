@@ -1,4 +1,4 @@
-//! What commands used, which is the user's and may do anything when it is dropped.
+//! Tests of objects that commands used. They belong to the program, and their drop may do anything.
 
 use super::native::{BYTES, SOON, Theirs, context, make_current};
 use crate::types::Ownership;
@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Asks a queue when it is dropped, as the user's code may.
+/// Queries a queue in its drop, as a program's code may.
 struct Asks(Arc<Queue>);
 
 impl Drop for Asks {
@@ -22,7 +22,7 @@ fn refused_commands_are_dropped_without_their_queues_lock() {
     let context = context();
     make_current(context.native().unwrap());
     let stream = Theirs::new();
-    // SAFETY: the stream lives until the end.
+    // SAFETY: the stream lives until the end of the test.
     let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Borrowed) };
     let queue = Arc::new(queue.unwrap());
     let asks = Asks(Arc::clone(&queue));
@@ -38,7 +38,7 @@ fn refused_commands_are_dropped_without_their_queues_lock() {
     queue.finish_timeout(SOON).unwrap();
 }
 
-/// Waits for somebody when it is dropped.
+/// Waits for a message in its drop.
 struct Waits(Mutex<Receiver<()>>);
 
 impl Drop for Waits {
@@ -57,7 +57,7 @@ fn queues_are_looked_after_while_something_is_dropped() {
     let (let_go, waits) = channel();
     let kept = memory.all().keeping(Arc::new(Waits(Mutex::new(waits))));
     used.submit(Command::fill(kept, &[1]).unwrap()).unwrap();
-    // Nobody calls that queue again, but somebody looks after it.
+    // No thread calls the queue again, but the scheduler tends it.
     std::thread::sleep(Duration::from_millis(200));
     for _ in 0..1000 {
         let wait = Command::barrier().after_value(&gate, 1);
@@ -70,8 +70,8 @@ fn queues_are_looked_after_while_something_is_dropped() {
     waited.unwrap();
 }
 
-/// Memory of another process that a command has finished with is closed soon after it was dropped, though
-/// nobody calls the queue.
+/// An importer's memory is closed soon after the program has dropped it and a command has finished
+/// with it, although no thread calls the queue.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn what_an_importer_drops_is_closed_soon() {
@@ -93,7 +93,7 @@ fn what_an_importer_drops_is_closed_soon() {
             queue.submit(Command::fill(keeping, &[2]).unwrap()).unwrap();
             queue.signal(&done).unwrap();
             done.wait_timeout(SOON).unwrap();
-            // At any time between two of the usual looks.
+            // The drop happens at different times between two regular checks.
             std::thread::sleep(Duration::from_millis(7 * round % 50));
             let began = Instant::now();
             drop(opened);

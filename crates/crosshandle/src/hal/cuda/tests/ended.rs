@@ -1,4 +1,4 @@
-//! Contexts of the program's that end as soon as nothing is left in them.
+//! Tests of contexts of the program that end as soon as all objects in them are dropped.
 
 use super::super::driver::sys;
 use super::native::{BYTES, SOON, context, ends, make_current, native};
@@ -10,8 +10,8 @@ use std::ptr;
 
 const IMAGE: &str = include_str!("../kernels.ptx");
 
-/// Drops an image of several levels, one of them and views of both, each of which keeps what it is of: nothing of
-/// them is left to be destroyed when the context has ended.
+/// Drops an image of several levels, one of its levels, and views of both. Each view and level
+/// keeps its image. None of them must still be waiting for its destruction when the context ends.
 fn make_and_drop_images(context: &Context) {
     let format = ImageFormat {
         order: ChannelOrder::Rgba,
@@ -46,11 +46,11 @@ fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
         make_current(ordinary.native().unwrap());
         {
-            // SAFETY: it lives until everything of it is gone.
+            // SAFETY: the context lives until all objects in it are dropped.
             let inside = unsafe {
                 Context::adopt(&device, native(made as usize), ContextOptions::new()).unwrap()
             };
-            // Streams are made ahead meanwhile, and the program is unloaded, on other threads.
+            // In the meantime, other threads create streams ahead and unload the program.
             let order = [QueueOrder::InOrder, QueueOrder::OutOfOrder][round % 2];
             let queue = inside.create_queue_with(order).unwrap();
             let memory = inside.allocate(BYTES).unwrap();
@@ -62,7 +62,7 @@ fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
             drop(inside.load_program(ProgramImage::text(IMAGE)).unwrap());
             make_and_drop_images(&inside);
         }
-        // SAFETY: nothing uses it any more.
+        // SAFETY: nothing uses the context any more.
         let code = unsafe { sys::cuCtxDestroy_v2(made) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }

@@ -1,4 +1,4 @@
-//! Memory that the program allocated without us.
+//! Tests of memory that the program allocated without this library.
 
 use super::super::driver::sys;
 use super::crowd::Crowd;
@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::ptr::{self, NonNull};
 use std::time::Instant;
 
-/// Memory of the driver's, as programs allocate it.
+/// Allocates memory of the driver, as programs do.
 fn allocate() -> NonNull<u8> {
     let mut start = 0;
     // SAFETY: the result is live.
@@ -25,9 +25,9 @@ fn memory_of_the_program_is_shared() {
     make_current(context.native().unwrap());
     let queue = context.create_queue().unwrap();
     let start = allocate();
-    // SAFETY: it lives until the end.
+    // SAFETY: the memory lives until the end of the test.
     let place = unsafe { start.add(4096) };
-    // SAFETY: as above.
+    // SAFETY: the memory lives until the end of the test.
     let legacy = unsafe { context.adopt_memory(place, BYTES).unwrap() };
     let found = context.allocation_at(place.as_ptr()).unwrap().unwrap();
     assert_eq!((found.address, found.len), (start.addr().get(), 4 * BYTES));
@@ -38,10 +38,10 @@ fn memory_of_the_program_is_shared() {
             .unwrap(),
         None
     );
-    // What we allocate is made with descriptors, for who doesn't know it.
+    // Memory of this library has descriptors. Here it is treated as memory of unknown origin.
     let other = context.allocate(8 * BYTES).unwrap();
     let inside = NonNull::new(other.as_ptr()).unwrap();
-    // SAFETY: as above.
+    // SAFETY: the memory lives until the end of the test.
     let retained = unsafe { context.adopt_memory(inside, 4 * BYTES).unwrap() };
     for (byte, memory) in [(0x11, &legacy), (0x22, &retained)] {
         let handle = memory.handle_at(1000).unwrap();
@@ -49,7 +49,8 @@ fn memory_of_the_program_is_shared() {
             .submit(Command::fill(memory.all(), &[byte]).unwrap())
             .unwrap();
         queue.finish_timeout(SOON).unwrap();
-        // In this process; then in another, which adds one.
+        // The memory is checked in this process, and then in another process, which increments the
+        // bytes.
         let opened = context.open_memory(&handle).unwrap();
         assert_eq!(opened.len(), memory.len() - 1000);
         assert_eq!(ends(&queue, &opened), [byte; 2]);
@@ -78,7 +79,7 @@ fn memory_of_the_program_is_shared() {
             "the rest is the peer's"
         );
     }
-    // SAFETY: refused.
+    // SAFETY: the memory is refused.
     let adopt = |start, len| unsafe { context.adopt_memory(start, len) };
     assert!(
         adopt(place, 4 * BYTES)
@@ -93,11 +94,11 @@ fn memory_of_the_program_is_shared() {
     );
     assert!(adopt(place, 0).is_err());
     drop(legacy);
-    // SAFETY: nobody uses it any more.
+    // SAFETY: nothing uses the memory any more.
     unsafe { sys::cuMemFree_v2(start.addr().get() as sys::CUdeviceptr) };
 }
 
-/// The other process of `memory_of_the_program_is_shared`; nothing when it is run alone.
+/// The other process of `memory_of_the_program_is_shared`. Does nothing when it is run on its own.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn peer() {
@@ -116,7 +117,7 @@ fn peer() {
         .submit(Command::fill(again.all(), &[byte + 1]).unwrap())
         .unwrap();
     queue.finish_timeout(SOON).unwrap();
-    // Nobody waits for the driver, should it wait for other streams.
+    // No thread waits for the driver here, even if the driver waits for other streams.
     make_current(context.native().unwrap());
     let crowd = Crowd::new(&context, 1);
     let began = Instant::now();

@@ -1,4 +1,5 @@
-//! Memory for other hosts. Where the system permits it, it is imported in the same process: another host was not there.
+//! Tests of memory for other hosts. No second host was available, so the same process imports the
+//! memory, if the system permits it.
 
 use super::*;
 
@@ -29,7 +30,7 @@ fn memory_for_other_hosts_works_or_says_what_is_missing() {
     let imported = CudaPhysical::import_from_fabric(&gpu, &handle, len).unwrap();
     let [one, two] = [&memory, &imported].map(|memory| {
         let place = Reservation::new(&gpu, 0, len, gpu.info().granularity).unwrap();
-        // SAFETY: just reserved.
+        // SAFETY: the range was just reserved.
         unsafe { place.map(0, memory, 0, len, Access::ReadWrite).unwrap() };
         place
     });
@@ -39,7 +40,7 @@ fn memory_for_other_hosts_works_or_says_what_is_missing() {
     for place in [&one, &two] {
         unmap(place, len);
     }
-    // It is shared within the host as well.
+    // The memory can also be shared within the host.
     memory.descriptor(Access::ReadWrite).unwrap();
     println!("allocated, exported and imported in one process");
 }

@@ -1,4 +1,4 @@
-//! Images, samplers and views, on a GPU.
+//! Tests of images, samplers and views on a GPU.
 
 use crate::{
     Addressing, AllocationOptions, ChannelOrder, ChannelType, Command, Context, Device, Error,
@@ -49,7 +49,7 @@ impl Fixture {
         self.image(ImageKind::TwoD, format, WHOLE.extent)
     }
 
-    /// Copies bytes to all of an image.
+    /// Writes a whole image.
     fn put(&self, image: &Image, bytes: &[u8]) {
         let part = whole(image);
         let memory = self.host(bytes);
@@ -57,7 +57,7 @@ impl Fixture {
         self.queue.submit(copy.unwrap()).unwrap();
     }
 
-    /// Copies all of an image to bytes.
+    /// Reads a whole image.
     fn get(&self, image: &Image) -> Vec<u8> {
         let part = whole(image);
         let mut bytes = vec![0; image.description().bytes().unwrap()];
@@ -77,10 +77,10 @@ impl Fixture {
         self.program.kernel(name).unwrap()
     }
 
-    /// Launches a kernel on as many threads as an image has pixels.
+    /// Launches a kernel with one thread for each pixel of an image.
     fn launch(&self, kernel: &Kernel, arguments: KernelArguments) -> Command {
         let shape = LaunchShape::new([SIZE[0] as u32 / 8, SIZE[1] as u32 / 2, 1], [8, 2, 1]);
-        // SAFETY: the kernels stay within what the tests made for them.
+        // SAFETY: the kernels access only objects that the tests created for them.
         unsafe { Command::launch(kernel, shape, arguments) }.unwrap()
     }
 }
@@ -113,7 +113,7 @@ fn pattern(len: usize, number: usize) -> Vec<u8> {
     (0..len).map(byte).collect()
 }
 
-/// Returns pixels of 16 bytes shifted to the left, with a number added to each channel.
+/// Returns 16-byte pixels shifted to the left by one, with a number added to each channel.
 fn shifted(bytes: &[u8], addend: u32) -> Vec<u8> {
     let pixel = |index: usize| {
         let (x, y) = (index % SIZE[0], index / SIZE[0]);
@@ -206,7 +206,8 @@ fn parts_go_to_their_places() {
         let origin = [1, 0, 0];
         let copy = Command::copy_image(&from, part, &to, origin).unwrap();
         fixture.queue.submit(copy).unwrap();
-        // To memory with gaps, of the program, which the driver does not know.
+        // The destination belongs to the program, has gaps between its rows, and is unknown to the
+        // driver.
         let read = ImagePart { origin, ..part };
         let row = part.extent[0] * 4 + 12;
         let pitches = Pitches {
@@ -216,7 +217,7 @@ fn parts_go_to_their_places() {
         let len = pitches.slice * part.extent[2];
         let mut found = vec![0xEE; len];
         let start = std::ptr::NonNull::new(found.as_mut_ptr()).unwrap();
-        // SAFETY: it is there until the queue has finished.
+        // SAFETY: the memory lives until the queue has finished.
         let memory =
             unsafe { crate::MemoryRange::from_raw_parts(start, len, crate::Access::ReadWrite) };
         let copy = Command::read_image(&to, read, memory, pitches).unwrap();
@@ -251,7 +252,7 @@ fn rows_of_an_array_go_to_rows_of_an_image() {
     let copy = Command::copy_image(&rows, whole(&rows), &flat, [0; 3]).unwrap();
     fixture.queue.submit(copy).unwrap();
     assert_eq!(fixture.get(&flat), bytes);
-    // Each row is a copy of the driver's: more than a stream takes while it waits.
+    // Each row is one copy of the driver. These are more copies than a waiting stream accepts.
     let rows = fixture.image(ImageKind::OneDArray, pixel, [16, 2048, 1]);
     let flat = fixture.image(ImageKind::TwoD, pixel, [16, 2048, 1]);
     let bytes = pattern(16 * 2048, 5);
@@ -260,7 +261,7 @@ fn rows_of_an_array_go_to_rows_of_an_image() {
     let gate = fixture.context.create_event().unwrap();
     let copy = Command::copy_image(&rows, whole(&rows), &flat, [0; 3]).unwrap();
     fixture.queue.submit(copy.after_value(&gate, 1)).unwrap();
-    // This thread opens the gate, so it was not held up.
+    // This thread opens the gate, so `submit` did not block.
     gate.signal().unwrap();
     assert_eq!(fixture.get(&flat), bytes);
 }
@@ -295,7 +296,7 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
         queue
             .submit(copy.after_value(&steps[1], 1).signal(&steps[2]))
             .unwrap();
-        // The commands keep them.
+        // The commands keep the images.
         drop((from, to));
         assert!(!steps[2].try_wait().unwrap(), "the gate is closed");
         let bytes = pattern(PIXELS * 16, 1);
@@ -391,7 +392,8 @@ fn views_sample_and_are_written() {
     assert_eq!(fixture.get(&to), shifted(&bytes, 5));
 }
 
-/// Reads the first channel of each pixel through a view, `right` of its left edge.
+/// Reads the first channel of each pixel through a view, at a distance of `right` from the pixel's
+/// left edge.
 fn blend(fixture: &Fixture, view: &crate::ImageView, right: f32, scale: [f32; 2]) -> Vec<f32> {
     let memory = fixture.host(&vec![0; PIXELS * 4]);
     let arguments = KernelArguments::new()
@@ -516,14 +518,14 @@ fn what_there_is_not_is_refused() {
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
     );
-    // A kernel's sampler is a word of 32 bits, and an image's surface one of 64.
+    // A sampler is passed to a kernel as a 32-bit word, and an image's surface as a 64-bit word.
     let arguments = KernelArguments::new()
         .image(&image)
         .image(&image)
         .image(&image)
         .value(1_u32);
     let shape = LaunchShape::new([1; 3], [1; 3]);
-    // SAFETY: it is refused.
+    // SAFETY: the launch is refused.
     let refused = unsafe { Command::launch(&fixture.kernel("shift"), shape, arguments) };
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     assert_ne!(image.native().raw(), 0);
@@ -534,7 +536,7 @@ fn what_there_is_not_is_refused() {
 fn many_images_come_and_go() {
     let fixture = fixture();
     let description = ImageDescription::new(ImageKind::TwoD, wide(), [4096, 4096, 1]);
-    // 256 MiB each, of more than a GPU has in all.
+    // Each image has 256 MiB. All of them together are larger than the memory of a GPU.
     for _ in 0..800 {
         let image = fixture.context.create_image(&description).unwrap();
         drop(image.sampled_view(&nearest().into()).unwrap());

@@ -1,7 +1,7 @@
-//! What only a GPU can show of the driver.
+//! Tests that need a GPU.
 //!
-//! `cargo test -p crosshandle --lib cuda -- --include-ignored`, or the packed program on a machine
-//! with a GPU.
+//! Run them on a machine with a GPU, with
+//! `cargo test -p crosshandle --lib cuda -- --include-ignored` or with the packed test program.
 
 mod programs;
 
@@ -27,7 +27,7 @@ fn gpu() -> Arc<Gpu> {
     first_gpu().expect("a GPU")
 }
 
-/// Waits until everything in a stream is done.
+/// Waits until the stream has finished all its work.
 fn finish(driver: &Driver, stream: StreamHandle) -> Result<()> {
     while !driver.is_stream_done(stream)? {
         std::thread::yield_now();
@@ -35,7 +35,7 @@ fn finish(driver: &Driver, stream: StreamHandle) -> Result<()> {
     Ok(())
 }
 
-/// Writes and reads device memory, waiting for it.
+/// A stream that writes and reads device memory, and waits for the result.
 struct Stream<'a> {
     gpu: &'a Gpu,
     stream: super::driver::Stream,
@@ -51,7 +51,7 @@ impl<'a> Stream<'a> {
     fn fill(&self, to: DeviceAddress, byte: u8, len: usize) -> Result<()> {
         let _current = self.gpu.enter()?;
         let (driver, stream) = (self.gpu.driver(), self.stream.handle());
-        // SAFETY: the tests pass mapped memory, and wait below.
+        // SAFETY: the tests pass mapped memory, and the stream finishes below.
         unsafe { driver.fill(stream, to, FillWord::Byte(byte), len)? };
         finish(driver, stream)
     }
@@ -61,10 +61,10 @@ impl<'a> Stream<'a> {
         let (driver, stream) = (self.gpu.driver(), self.stream.handle());
         let mut byte = 0_u8;
         let to = (&raw mut byte).addr() as DeviceAddress;
-        // SAFETY: the tests pass mapped memory; the byte is waited for below.
+        // SAFETY: the tests pass mapped memory. The byte lives until the stream has finished.
         unsafe { driver.copy(stream, to, from, 1)? };
         finish(driver, stream)?;
-        // SAFETY: a live local, written behind the compiler's back.
+        // SAFETY: the byte is a live local. The compiler does not see that the device wrote it.
         Ok(unsafe { (&raw const byte).read_volatile() })
     }
 }
@@ -81,7 +81,7 @@ fn exported_memory_is_the_same_when_imported() {
     let imported = CudaPhysical::import(&gpu, &file, 2 * unit).unwrap();
     let [one, two] = [&memory, &imported].map(|memory| {
         let place = Reservation::new(&gpu, 0, 2 * unit, unit).unwrap();
-        // SAFETY: just reserved.
+        // SAFETY: the range was just reserved.
         unsafe {
             place
                 .map(0, memory, 0, 2 * unit, Access::ReadWrite)
@@ -100,7 +100,7 @@ fn exported_memory_is_the_same_when_imported() {
 
 fn unmap(place: &Reservation, len: usize) {
     let _current = place.gpu().enter().unwrap();
-    // SAFETY: the tests mapped exactly this, and wait for what they do.
+    // SAFETY: the tests mapped exactly this range, and wait for the work that uses it.
     unsafe { place.gpu().driver().unmap(place.address(0), len).unwrap() };
 }
 
@@ -113,7 +113,7 @@ fn parts_can_be_mapped_if_the_capabilities_say_so() {
     let mut results = Vec::new();
     for (offset, len) in [(0, unit), (unit, unit), (unit, 2 * unit)] {
         let place = Reservation::new(&gpu, 0, 3 * unit, unit).unwrap();
-        // SAFETY: just reserved.
+        // SAFETY: the range was just reserved.
         let mapped = unsafe { place.map(0, &memory, offset, len, Access::ReadWrite) };
         if mapped.is_ok() {
             unmap(&place, len);
@@ -137,7 +137,7 @@ fn more_than_there_is_cannot_be_mapped() {
     let file = memory.descriptor(Access::ReadWrite).unwrap();
     let liar = CudaPhysical::import(&gpu, &file, 2 * unit).unwrap();
     let place = Reservation::new(&gpu, 0, 2 * unit, unit).unwrap();
-    // SAFETY: just reserved.
+    // SAFETY: the range was just reserved.
     let mapped = unsafe { place.map(0, &liar, 0, 2 * unit, Access::ReadWrite) };
     assert!(matches!(mapped, Err(Error::Driver { .. })), "{mapped:?}");
 }
@@ -181,7 +181,7 @@ fn host_memory_is_shared_with_the_device_and_read_only_if_wanted() {
 #[ignore = "needs an NVIDIA GPU"]
 fn the_callers_context_comes_back() {
     let gpu = gpu();
-    // A thread of its own has none.
+    // A new thread has no current context.
     std::thread::scope(|scope| {
         scope.spawn(|| {
             assert!(!gpu.is_current().unwrap());
@@ -206,10 +206,10 @@ fn streams_wait_cyclically_and_write_upper_halves_alone() {
     let stream = Stream::new(&gpu);
     let handle = stream.stream.handle();
     let relaxed = std::sync::atomic::Ordering::Relaxed;
-    // Just before the numbers wrap, with something in the lower half.
+    // The value is just before the numbers wrap around, and the lower half is not zero.
     words[0].store(0xFFFF_FFFE << 32 | 0x1234, relaxed);
     let _current = gpu.enter().unwrap();
-    // SAFETY: aligned, and alive until the stream has finished.
+    // SAFETY: the words are aligned, and alive until the stream has finished.
     let do_op = |op| unsafe { driver.word_ops(handle, &[op]).unwrap() };
     do_op(WordOp::Wait(address + 4, 1));
     do_op(WordOp::Write(address + 12, 7));

@@ -1,4 +1,4 @@
-//! The program's own contexts, streams and events beside ours.
+//! Tests with the program's own contexts, streams and events next to this library's.
 
 use super::super::driver::sys;
 use crate::handle::BackendKind;
@@ -21,9 +21,9 @@ pub(super) fn native(value: usize) -> NativeObject {
     NativeObject::new(BackendKind::Cuda, value)
 }
 
-/// Makes a context the thread's current one, as programs do.
+/// Makes a context current on this thread, as programs do.
 pub(super) fn make_current(context: NativeObject) {
-    // SAFETY: a live context.
+    // SAFETY: the context is live.
     let code = unsafe { sys::cuCtxSetCurrent(context.raw() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
 }
@@ -36,7 +36,7 @@ fn current() -> usize {
     current as usize
 }
 
-/// A stream of the program's, in the current context.
+/// A stream of the program, in the current context.
 pub(super) struct Theirs(sys::CUstream);
 
 impl Theirs {
@@ -54,45 +54,45 @@ impl Theirs {
 
     fn fill(&self, memory: &Memory, byte: u8) {
         let start = memory.as_ptr() as sys::CUdeviceptr;
-        // SAFETY: live memory, which the tests keep until the stream is done.
+        // SAFETY: the memory is live, and the tests keep it until the stream has finished.
         let code = unsafe { sys::cuMemsetD8Async(start, byte, memory.len(), self.0) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
-    /// Lets it wait until a word in memory that the device accesses is no longer 0.
+    /// Makes the stream wait until a word is no longer 0. The device can access the word's memory.
     pub(super) fn wait_for(&self, word: &Memory) {
         let word = word.as_ptr() as sys::CUdeviceptr;
-        // SAFETY: live memory, which the tests keep until the stream is done.
+        // SAFETY: the memory is live, and the tests keep it until the stream has finished.
         let code = unsafe { sys::cuStreamWaitValue32_v2(self.0, word, 1, 0) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
     pub(super) fn begin_capture(&self) {
-        // SAFETY: a live stream.
+        // SAFETY: the stream is live, and zero is a capture mode.
         let code = unsafe { sys::cuStreamBeginCapture_v2(self.0, std::mem::zeroed()) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
     pub(super) fn end_capture(&self) {
         let mut graph = ptr::null_mut();
-        // SAFETY: a live stream, and a place for the result.
+        // SAFETY: the stream and the result are live.
         let code = unsafe { sys::cuStreamEndCapture(self.0, &mut graph) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 
     fn wait(&self, event: NativeObject) {
-        // SAFETY: both are live.
+        // SAFETY: the stream and the event are live.
         let code = unsafe { sys::cuStreamWaitEvent(self.0, event.raw() as sys::CUevent, 0) };
         assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     }
 }
 
-/// The first and the last byte, through a queue.
+/// Reads the first and the last byte of some memory, through a queue.
 pub(super) fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
     let mut found = [0; 2];
     let places = [0, memory.len() - 1];
     for (byte, place) in found.iter_mut().zip(places) {
-        // SAFETY: a live local, waited for below.
+        // SAFETY: the byte is a live local, and the queue finishes below before it is read.
         let to = unsafe {
             MemoryRange::from_raw_parts(NonNull::from(byte), 1, crate::Access::ReadWrite)
         };
@@ -100,7 +100,7 @@ pub(super) fn ends(queue: &Queue, memory: &Memory) -> [u8; 2] {
         queue.submit(copy).unwrap();
     }
     queue.finish_timeout(SOON).unwrap();
-    // SAFETY: live locals, written behind the compiler's back.
+    // SAFETY: the bytes are a live local. The compiler does not see that the device wrote them.
     unsafe { (&raw const found).read_volatile() }
 }
 
@@ -110,7 +110,7 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
     let context = context();
     make_current(context.native().unwrap());
     let stream = Theirs::new();
-    // SAFETY: the stream lives until the end.
+    // SAFETY: the stream lives until the end of the test.
     let queue = unsafe {
         context
             .adopt_queue(stream.handle(), Ownership::Borrowed)
@@ -132,7 +132,7 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
     assert!(!queue.is_idle() && !done.try_wait().unwrap());
     gate.signal().unwrap();
     done.wait_timeout(SOON).unwrap();
-    // Counts what the program submitted.
+    // This also waits for the program's own work.
     queue.finish_timeout(SOON).unwrap();
     assert_eq!(ends(&queue, &memory), [3, 3]);
 }
@@ -145,7 +145,7 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
     let memory = context.allocate(BYTES).unwrap();
     for _ in 0..10 {
         let stream = Theirs::new();
-        // SAFETY: the stream lives until it has nothing left to do.
+        // SAFETY: the stream lives until all its work has finished.
         let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Borrowed) };
         let queue = queue.unwrap();
         let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
@@ -155,7 +155,7 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
             .unwrap();
         drop(queue);
         gate.signal().unwrap();
-        // SAFETY: a live stream, which nobody uses afterwards.
+        // SAFETY: the stream is live, and not used after this.
         unsafe {
             let code = sys::cuStreamSynchronize(stream.0);
             assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
@@ -163,7 +163,7 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
         }
         done.wait_timeout(SOON).unwrap();
     }
-    // The scheduler has tended the queue since.
+    // The scheduler tends the queue in this time.
     std::thread::sleep(Duration::from_millis(200));
     assert!(!memory.is_in_use());
 }
@@ -197,7 +197,7 @@ fn a_command_of_the_program_has_its_place_among_ours() {
         let memory = context.allocate(BYTES).unwrap();
         let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
         let start = memory.as_ptr() as sys::CUdeviceptr;
-        // SAFETY: only submits, to memory that lives until the end.
+        // SAFETY: the function only submits work, on memory that lives until the end of the test.
         let command = unsafe {
             Command::native(move |queue| {
                 let code = sys::cuMemsetD8Async(start, 9, BYTES, queue as sys::CUstream);
@@ -213,7 +213,7 @@ fn a_command_of_the_program_has_its_place_among_ours() {
         gate.signal().unwrap();
         done.wait_timeout(SOON).unwrap();
         assert_eq!(ends(&queue, &memory), [9, 9]);
-        // SAFETY: does nothing.
+        // SAFETY: the function does nothing.
         let refused = unsafe { Command::native(|_| Err("no, thank you")) };
         assert!(
             queue
@@ -235,14 +235,14 @@ fn events_cross_both_ways() {
     let queue = context.create_queue().unwrap();
     for byte in 1..20 {
         let [gate, filled] = [(); 2].map(|()| context.create_event().unwrap());
-        // Ours, with a signal that is yet to come, as the driver's.
+        // The driver waits for an event of this library whose signal is submitted later.
         queue
             .submit(Command::barrier().after_value(&gate, 1).signal(&filled))
             .unwrap();
         let native_filled = context.native_event(&filled).unwrap();
         stream.wait(native_filled.native());
         stream.fill(&memory, byte);
-        // The driver's as ours.
+        // This library adopts an event of the driver.
         let mut recorded = ptr::null_mut();
         // SAFETY: the result and the stream are live.
         let code = unsafe {
@@ -256,7 +256,7 @@ fn events_cross_both_ways() {
         } else {
             Ownership::Borrowed
         };
-        // SAFETY: a live event, which nobody destroys if we do.
+        // SAFETY: the event is live, and is destroyed only once.
         let done: Event = unsafe {
             let recorded = native(recorded as usize);
             context
@@ -275,14 +275,14 @@ fn events_cross_both_ways() {
 fn what_cannot_be_adopted_is_refused() {
     let context = context();
     make_current(context.native().unwrap());
-    // SAFETY: the handles are live streams, or refused before they are used.
+    // SAFETY: the handles are live streams, or are refused before they are used.
     let adopt = |value| unsafe { context.adopt_queue(native(value), Ownership::Borrowed) };
     assert!(
         matches!(adopt(2), Err(Error::Unsupported(_))),
         "a thread's default stream"
     );
     let of_host = NativeObject::new(BackendKind::Host, 2);
-    // SAFETY: as above.
+    // SAFETY: the handle is refused before it is used.
     let refused = unsafe { context.adopt_queue(of_host, Ownership::Borrowed) };
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     for default in [0, 1] {
@@ -319,7 +319,7 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     make_current(ordinary.native().unwrap());
 
     let made = native(made as usize);
-    // SAFETY: it lives until everything of it is gone.
+    // SAFETY: the stream lives until all objects in its context are dropped.
     let refused = unsafe { ordinary.adopt_queue(stream.handle(), Ownership::Borrowed) };
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
@@ -327,10 +327,10 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
     );
     let event = ordinary.create_event().unwrap();
     {
-        // SAFETY: as above.
+        // SAFETY: the context lives until all objects in it are dropped.
         let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
         assert_eq!(inside.native(), Some(made));
-        // SAFETY: the stream is given away.
+        // SAFETY: ownership of the stream is passed on.
         let adopted = unsafe {
             inside
                 .adopt_queue(stream.handle(), Ownership::Owned)
@@ -364,17 +364,18 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
         }
         assert_eq!(current(), ordinary.native().unwrap().raw());
     }
-    // Pinned memory goes when no stream waits, which may be after the context.
+    // Pinned memory is released when no stream waits, which may be after the end of the context.
     let waiting = ordinary.create_queue().unwrap();
     waiting
         .submit(Command::barrier().after_value(&event, event.submitted() + 1))
         .unwrap();
-    // SAFETY: as above.
+    // SAFETY: the context lives until all objects in it are dropped.
     let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
     let pinned = crate::AllocationOptions::new(64).kind(crate::MemoryKind::Host);
     drop(inside.allocate_with(pinned).unwrap());
     drop(inside);
-    // The driver ends no context while a stream of the device waits, of whichever context.
+    // The driver destroys no context while a stream of the device waits, even one of another
+    // context.
     let opener = {
         let event = event.clone();
         std::thread::spawn(move || {
@@ -382,13 +383,13 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
             event.signal().unwrap();
         })
     };
-    // SAFETY: nothing uses it any more.
+    // SAFETY: nothing uses the context any more.
     let code = unsafe { sys::cuCtxDestroy_v2(made.raw() as sys::CUcontext) };
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
     opener.join().unwrap();
     waiting.finish_timeout(SOON).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    // What was registered meanwhile still serves.
+    // Memory that was registered in the meantime can still be used.
     let queue = ordinary.create_queue().unwrap();
     queue.signal(&event).unwrap();
     event.wait_timeout(SOON).unwrap();

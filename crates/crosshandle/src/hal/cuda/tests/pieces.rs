@@ -1,4 +1,4 @@
-//! Memory of the program over many allocations, as torch's expandable segments have it.
+//! Tests of adopted memory that consists of many allocations, like PyTorch's expandable segments.
 
 use super::super::driver::sys;
 use super::native::{SOON, context, make_current};
@@ -33,7 +33,7 @@ fn location() -> sys::CUmemLocation {
 }
 
 impl Expandable {
-    /// Reserves places for pieces of so many bytes. The context is current.
+    /// Reserves addresses for `places` pieces of `piece` bytes each. The context is current.
     fn reserve(places: usize, piece: usize) -> Self {
         let (mut start, len) = (0, places * piece);
         // SAFETY: the result is live.
@@ -51,9 +51,10 @@ impl Expandable {
         NonNull::new(ptr::with_exposed_provenance_mut(address)).expect("reserved")
     }
 
-    /// Maps new allocations at some places.
+    /// Maps a new allocation at each of the places.
     fn map(&mut self, places: std::ops::Range<usize>) {
-        // SAFETY: numbers, a null pointer, and enumerations in which zero is a value.
+        // SAFETY: the structure consists of numbers, a null pointer, and enumerations in which zero
+        // is a value.
         let mut properties: sys::CUmemAllocationProp = unsafe { std::mem::zeroed() };
         properties.type_ = sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED;
         properties.requestedHandleTypes =
@@ -66,7 +67,8 @@ impl Expandable {
         for place in places.clone() {
             let mut handle = 0;
             let at = self.start + (place * self.piece) as sys::CUdeviceptr;
-            // SAFETY: live results; nothing is mapped at this place of our own.
+            // SAFETY: the results are live, and nothing is mapped at this place, which this object
+            // reserved.
             unsafe {
                 check(sys::cuMemCreate(&mut handle, self.piece, &properties, 0));
                 check(sys::cuMemMap(at, self.piece, 0, handle, 0));
@@ -75,15 +77,15 @@ impl Expandable {
         }
         let at = self.start + (places.start * self.piece) as sys::CUdeviceptr;
         let len = places.len() * self.piece;
-        // SAFETY: all of it was mapped above.
+        // SAFETY: all of the range was mapped above.
         check(unsafe { sys::cuMemSetAccess(at, len, &access, 1) });
     }
 
-    /// Unmaps what is at a place, which nothing uses.
+    /// Unmaps the piece at a place. Nothing uses the piece.
     fn unmap(&mut self, place: usize) {
         let handle = self.mapped.remove(&place).expect("mapped");
         let at = self.start + (place * self.piece) as sys::CUdeviceptr;
-        // SAFETY: mapped like this.
+        // SAFETY: `map` mapped exactly this piece.
         unsafe {
             check(sys::cuMemUnmap(at, self.piece));
             check(sys::cuMemRelease(handle));
@@ -95,7 +97,7 @@ impl Drop for Expandable {
     fn drop(&mut self) {
         let places: Vec<_> = self.mapped.keys().copied().collect();
         places.into_iter().for_each(|place| self.unmap(place));
-        // SAFETY: reserved like this, with nothing mapped.
+        // SAFETY: `reserve` reserved exactly this range, and nothing is mapped in it.
         check(unsafe { sys::cuMemAddressFree(self.start, self.len) });
     }
 }
@@ -122,7 +124,7 @@ fn fill(queue: &Queue, memory: &Memory, range: std::ops::Range<usize>, byte: u8)
     queue.finish_timeout(SOON).unwrap();
 }
 
-/// Has another process open a handle and do what `peer` says, and returns what it says.
+/// Starts another process that opens the handle and follows `variables`. Returns its output.
 fn ask_peer(handle: &MemoryHandle, variables: &[(&str, String)]) -> String {
     let peer = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
@@ -155,9 +157,9 @@ fn ranges_over_many_allocations_are_shared() {
     let mut segment = Expandable::reserve(16, unit);
     segment.map(0..6);
     segment.map(6..10);
-    // SAFETY: the pieces that are used live as long as what is made of them.
+    // SAFETY: pieces in use exist longer than the memory that is adopted over them.
     let adopt = |place: NonNull<u8>, len| unsafe { context.adopt_memory(place, len) };
-    // SAFETY: inside.
+    // SAFETY: the address lies inside the reserved range.
     let place = unsafe { segment.address(1).add(4096) };
     let memory = adopt(place, 6 * unit).unwrap();
     let handle = memory.handle().unwrap();
@@ -170,7 +172,8 @@ fn ranges_over_many_allocations_are_shared() {
             0x10 + piece as u8,
         );
     }
-    // In this process; then in another, which adds one to each byte that it looks at.
+    // The memory is checked in this process, and then in another process, which increments each
+    // byte that it reads.
     let opened = context.open_memory(&handle).unwrap();
     assert_eq!(opened.len(), 6 * unit);
     for piece in 0..6 {
@@ -186,7 +189,7 @@ fn ranges_over_many_allocations_are_shared() {
         let [first, next] = [0, 1].map(|at| byte(&context, &queue, &memory, piece * unit + at));
         assert_eq!((first, next), (0x11 + piece as u8, 0x10 + piece as u8));
     }
-    // Read-only.
+    // A read-only handle is refused.
     let read_only = memory.handle_read_only().unwrap();
     let refused = context.open_memory(&read_only);
     assert!(matches!(refused, Err(Error::ReadOnly)), "{refused:?}");
@@ -194,7 +197,8 @@ fn ranges_over_many_allocations_are_shared() {
     assert_eq!(byte(&context, &queue, &opened, 5 * unit), 0x16);
     drop(opened);
 
-    // The same allocations again, and parts of them, are one segment; so importers map them once.
+    // Adopting the same allocations again, or parts of them, yields the same segment, so importers
+    // map it once.
     let number = |memory: &Memory| memory.handle().unwrap().fields().segment;
     let again = adopt(place, 6 * unit).unwrap();
     assert_eq!(number(&again), number(&memory));
@@ -203,7 +207,7 @@ fn ranges_over_many_allocations_are_shared() {
         (segment.address(3), 100),
         (segment.address(4), 3 * unit),
     ];
-    // SAFETY: as above.
+    // SAFETY: the pieces exist longer than the adopted memory.
     let parts = unsafe { context.adopt_memory_parts(&parts).unwrap() };
     let numbers: Vec<_> = parts.iter().map(number).collect();
     assert_eq!(numbers, [numbers[0]; 3]);
@@ -218,13 +222,13 @@ fn ranges_over_many_allocations_are_shared() {
     assert_eq!(byte(&context, &queue, &opened[2], 4096), 0x14);
     drop((opened, parts, again));
 
-    // A place without memory.
+    // The range includes a place without memory.
     let hole = adopt(segment.address(9), 2 * unit).unwrap_err().to_string();
     assert!(
         hole.contains("no memory at") && hole.contains("only the first"),
         "{hole}"
     );
-    // Growth, and other memory in the place of a piece, change nothing of the handle.
+    // Growth, or other memory in the place of a piece, does not change the existing handle.
     segment.map(10..12);
     let longer = adopt(place, 9 * unit).unwrap();
     assert_ne!(number(&longer), number(&memory));
@@ -247,7 +251,8 @@ fn ranges_over_many_allocations_are_shared() {
     drop((opened, memory, other));
 }
 
-/// What it costs to share and open 702 pieces of 20 MiB, which 300 tensors of 13.7 GiB took. Prints the times.
+/// Prints the time that it takes to share and open 702 pieces of 20 MiB. 300 tensors of 13.7 GiB in
+/// total consisted of that many.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn figures_of_many_pieces() {
@@ -261,26 +266,26 @@ fn figures_of_many_pieces() {
     segment.map(0..count);
     for round in 0..3 {
         let began = Instant::now();
-        // SAFETY: they live until the end.
+        // SAFETY: the pieces exist until the end of the test.
         let memory = unsafe { context.adopt_memory(segment.address(0), count * piece) }.unwrap();
         let handle = memory.handle().unwrap();
         let shared = began.elapsed();
         fill(&queue, &memory, 0..count * piece, 0x20);
         let mut variables = vec![("CROSSHANDLE_TEST_STEP", (count * piece / 3).to_string())];
-        // In the last round the importer has few descriptors left.
+        // In the last round, the importer has few descriptors left.
         variables.extend((round == 2).then(|| ("CROSSHANDLE_TEST_DESCRIPTORS", "80".to_owned())));
         let said = ask_peer(&handle, &variables);
         let said = said.lines().find(|line| line.starts_with("opened"));
         println!("round {round}: {count} pieces of {piece} bytes: shared in {shared:?}; {said:?}");
     }
-    // 300 parts of them at once.
+    // Adopts 300 parts of the memory at once.
     let step = count * piece / 300;
     let parts: Vec<_> = (0..300)
-        // SAFETY: inside.
+        // SAFETY: the address lies inside the reserved range.
         .map(|part| (unsafe { segment.address(0).add(part * step) }, step))
         .collect();
     let began = Instant::now();
-    // SAFETY: as above.
+    // SAFETY: the pieces exist until the end of the test.
     let tensors = unsafe { context.adopt_memory_parts(&parts) }.unwrap();
     let handles: Vec<_> = tensors
         .iter()
@@ -297,21 +302,22 @@ fn figures_of_many_pieces() {
     drop(opened);
     println!("closed in {:?}", began.elapsed());
     drop(tensors);
-    // Whether the driver unmaps several mappings at once.
+    // Prints whether the driver unmaps several mappings at once.
     let mut few = Expandable::reserve(4, 2 << 20);
     few.map(0..4);
-    // SAFETY: nothing uses them.
+    // SAFETY: nothing uses the mappings.
     let code = unsafe { sys::cuMemUnmap(few.start, few.len) };
     println!("one cuMemUnmap over four mappings: {code:?}");
     if code == sys::CUresult::CUDA_SUCCESS {
         for (_, handle) in std::mem::take(&mut few.mapped) {
-            // SAFETY: ours, released once.
+            // SAFETY: the test created the handle, and releases it once.
             check(unsafe { sys::cuMemRelease(handle) });
         }
     }
 }
 
-/// The other process of these tests: adds one to a byte at each step. Nothing when it is run alone.
+/// The other process of these tests, which increments a byte at each step. Does nothing when it is
+/// run on its own.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn peer() {
@@ -323,7 +329,7 @@ fn peer() {
     let step: usize = step.parse().unwrap();
     let context = context();
     let queue = context.create_queue().unwrap();
-    // So that only the opening itself is measured.
+    // This allocation does the one-time work, so that only the opening itself is measured.
     drop(context.allocate(1 << 20).unwrap());
     if let Ok(left) = std::env::var("CROSSHANDLE_TEST_DESCRIPTORS") {
         let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;

@@ -1,10 +1,10 @@
-//! Images, as the runtime takes them.
+//! Program images, in the form that the OpenCL runtime takes.
 
 use crate::error::{Error, Result};
 use crate::types::{Format, ProgramImage, spirv};
 use opencl_cpu::Image;
 
-/// Returns an image as the runtime takes it.
+/// Checks an image and converts it for the runtime.
 pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Image<'a>> {
     match image.format {
         Format::Text(text) => {
@@ -23,7 +23,7 @@ pub(super) fn prepare<'a>(image: &ProgramImage<'a>) -> Result<Image<'a>> {
     }
 }
 
-/// Options that linkers take too.
+/// Compiler options that linkers accept too.
 const OF_LINKERS: [&str; 6] = [
     "-cl-denorms-are-zero",
     "-cl-no-signed-zeros",
@@ -33,7 +33,7 @@ const OF_LINKERS: [&str; 6] = [
     "-cl-no-subgroup-ifp",
 ];
 
-/// Returns those of a compiler's options that linkers take.
+/// Returns the options of `compiler` that linkers accept.
 pub(super) fn linker_options(compiler: &str) -> String {
     let words = compiler.split_ascii_whitespace();
     let taken: Vec<_> = words.filter(|word| OF_LINKERS.contains(word)).collect();

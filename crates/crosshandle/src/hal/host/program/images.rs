@@ -1,5 +1,5 @@
-//! Images and samplers of the runtime. Their pixels lie where it puts them, so that commands copy them; kernels
-//! use them in place.
+//! Images and samplers of the runtime. The runtime decides where the pixels are stored, so commands
+//! copy them. Kernels use them in place.
 
 use super::{Units, error};
 use crate::error::{Error, Result};
@@ -12,7 +12,7 @@ use opencl_cpu::{Completion, ImageObject, Part, Queue, Runtime, SamplerObject};
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-/// Returns the limits of images, or why there are none.
+/// Returns the limits of images, or the reason why there are none.
 pub(crate) fn limits() -> std::result::Result<&'static ImageLimits, String> {
     static LIMITS: OnceLock<Option<ImageLimits>> = OnceLock::new();
     let runtime = Runtime::get()?;
@@ -42,7 +42,7 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
     }
 }
 
-/// The maker of images for some compute units.
+/// The factory of images for a set of compute units.
 pub(crate) struct HostImages(Units);
 
 struct HostImage(ImageObject);
@@ -63,7 +63,7 @@ impl Images for HostImages {
             true => unsupported(image),
             false => error(failure),
         })?;
-        // Copies rely on it.
+        // Copies rely on this size.
         match made.pixel_bytes().map_err(error)? == image.format.pixel_bytes() {
             true => Ok(Arc::new(HostImage(made))),
             false => Err(unsupported(image)),
@@ -106,7 +106,8 @@ fn unsupported(image: &ImageDescription) -> Error {
     ))
 }
 
-/// Returns an image as the runtime describes it; `None` for a cube, of which it has none.
+/// Converts an image description for the runtime. Returns `None` for a cube, because the runtime
+/// has none.
 fn translate(image: &ImageDescription) -> Option<opencl_cpu::ImageDescription> {
     Some(opencl_cpu::ImageDescription {
         kind: match image.kind {
@@ -171,7 +172,7 @@ fn inner(image: &Arc<dyn DeviceImage>) -> Result<&ImageObject> {
         .ok_or_else(|| Error::invalid("this image is not the host's"))
 }
 
-/// Copies pixels, and returns when that is done.
+/// Copies pixels, and returns when the copy is complete.
 pub(super) fn copy(queue: &Queue, copy: &ImageCopy) -> Result<()> {
     let submitted = submit(queue, copy)?;
     queue.flush().map_err(error)?;
@@ -183,8 +184,9 @@ fn submit(queue: &Queue, copy: &ImageCopy) -> Result<Completion> {
         origin,
         extent: copy.extent,
     };
-    // SAFETY: the object layer checked that the rows and slices lie in their memory, which the operand keeps
-    // mapped (or the caller of an unsafe method promised so) until the copy is done.
+    // SAFETY: the object layer checked that the rows and slices lie in their memory. Until the copy
+    // is complete, the operand keeps the memory mapped, or the caller of an unsafe method promised
+    // to.
     let submitted = unsafe {
         match (&copy.to, &copy.from) {
             (ImageSide::Image { image, origin }, ImageSide::Memory { place, pitches }) => {

@@ -12,10 +12,10 @@ use std::sync::OnceLock;
 pub(super) struct HostKernel {
     kernel: Kernel,
     properties: KernelProperties,
-    /// The kinds and lengths of the arguments that the runtime took last: of the same ones without images and
-    /// samplers it need not be asked again.
+    /// The kinds and lengths of the arguments that the runtime accepted last. Equal arguments need
+    /// no second check, unless they include images or samplers.
     accepted: Mutex<Vec<(ArgumentKind, usize)>>,
-    /// What the parameters take, once the runtime was asked.
+    /// The kinds of arguments that the parameters take. Filled on the first check.
     parameters: OnceLock<Vec<Parameter>>,
 }
 
@@ -51,8 +51,8 @@ impl HostKernel {
         &self.kernel
     }
 
-    /// Refuses an address, a value or shared memory for an image or a sampler, and the other way round: the
-    /// runtime would follow it.
+    /// Checks that exactly the parameters for images and samplers get such objects. The runtime
+    /// would treat any other argument as a pointer to an object.
     fn check_objects(&self, given: &KernelArguments) -> Result<()> {
         let parameters = self.parameters.get_or_init(|| {
             let indices = 0..self.kernel.info().parameters;
@@ -86,7 +86,7 @@ impl HostKernel {
     }
 }
 
-/// Returns arguments as the runtime takes them.
+/// Returns the arguments in the form that the runtime takes.
 pub(super) fn arguments(
     arguments: &KernelArguments,
 ) -> impl ExactSizeIterator<Item = Argument<'_>> {
@@ -103,9 +103,10 @@ impl LoadedKernel for HostKernel {
     }
 
     fn check_arguments(&self, given: &KernelArguments) -> Result<()> {
-        // Of shared memory the length does not matter.
+        // For shared memory, the length does not matter.
         let shape = |(kind, bytes): (ArgumentKind, &[u8])| (kind, bytes.len());
-        // Images and samplers look alike, but each parameter takes one of them.
+        // Images and samplers have the same kind and length, but each parameter takes only one of
+        // them.
         let has_objects = given.kinds().any(|(kind, _)| kind == ArgumentKind::Object);
         let mut accepted = self.accepted.lock();
         if !has_objects && given.kinds().map(shape).eq(accepted.iter().copied()) {
@@ -125,7 +126,8 @@ impl LoadedKernel for HostKernel {
     }
 
     fn suggest_block(&self, _dynamic_shared: usize, limit: u32) -> Result<u32> {
-        // Whole vectors for the compiler, and several groups for each thread of the CPU.
+        // The result allows whole vectors for the compiler, and several groups for each thread of
+        // the CPU.
         Ok(self
             .properties
             .block_multiple
@@ -135,7 +137,8 @@ impl LoadedKernel for HostKernel {
     }
 
     fn concurrent_blocks(&self, _threads: u32, _dynamic_shared: usize, _units: u32) -> Result<u32> {
-        // The runtime promises no more: each thread of the CPU runs one block after the other.
+        // The runtime promises no more, because each thread of the CPU runs one block after the
+        // other.
         Ok(limits().map_or(1, |limits| limits.cooperative_blocks))
     }
 

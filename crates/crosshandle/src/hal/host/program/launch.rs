@@ -1,4 +1,4 @@
-//! Launches and copies of pixels, on the thread of a queue.
+//! Launches and copies of pixels, on the threads that submit to a queue or run its commands.
 
 use super::kernel::{HostKernel, arguments};
 use super::{Units, error, images};
@@ -8,13 +8,13 @@ use crate::sync::Mutex;
 use opencl_cpu::{Completion, Queue, Shape};
 use std::any::Any;
 
-/// The runtime's queue behind one of ours, made with its first launch or copy.
+/// The OpenCL queue behind a queue of this library. It is created with the first launch or copy.
 pub(crate) struct Launcher {
     units: Units,
     queue: Mutex<Option<Queue>>,
 }
 
-/// A launch that the runtime has.
+/// A launch that was passed to the runtime.
 pub(crate) struct StartedLaunch(Completion);
 
 impl Launcher {
@@ -25,13 +25,13 @@ impl Launcher {
         }
     }
 
-    /// Runs a kernel, and returns when it is done.
+    /// Runs a kernel, and returns when it is complete.
     pub(crate) fn run(&self, launch: &Launch) -> Result<()> {
         self.start(launch)?.wait()
     }
 
-    /// Gives a launch to the runtime, which runs it behind all that were started before. The caller keeps
-    /// `launch` until it is done.
+    /// Passes a launch to the runtime, which runs it after all launches that were started earlier.
+    /// The caller keeps `launch` until it is complete.
     pub(crate) fn start(&self, launch: &Launch) -> Result<StartedLaunch> {
         let kernel: &dyn Any = &*launch.kernel;
         let kernel = kernel.downcast_ref::<HostKernel>();
@@ -39,20 +39,20 @@ impl Launcher {
         let kernel = kernel.inner();
         let mut queue = self.queue.lock();
         let queue = self.made(&mut queue)?;
-        // SAFETY: the maker of the launch promised that it is sound, with these arguments, which the
-        // caller keeps until it is done.
+        // SAFETY: the creator of the launch promised that it is sound with these arguments, and the
+        // caller keeps them until it is complete.
         let started = unsafe { queue.launch(kernel, &shape(launch), arguments(&launch.arguments)) };
         let started = started.map_err(error)?;
         queue.flush().map_err(error)?;
         Ok(StartedLaunch(started))
     }
 
-    /// Copies pixels, and returns when that is done.
+    /// Copies pixels, and returns when the copy is complete.
     pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
         images::copy(self.made(&mut self.queue.lock())?, copy)
     }
 
-    /// Returns the runtime's queue, and makes it if that was not done.
+    /// Returns the OpenCL queue, and creates it on the first call.
     fn made<'a>(&self, place: &'a mut Option<Queue>) -> Result<&'a Queue> {
         Ok(match place {
             Some(queue) => queue,
@@ -62,12 +62,12 @@ impl Launcher {
 }
 
 impl StartedLaunch {
-    /// Waits until the launch is done. The runtime may run it on the calling thread.
+    /// Waits until the launch is complete. The runtime may run it on the calling thread.
     pub(crate) fn wait(&self) -> Result<()> {
         self.0.wait().map_err(error)
     }
 
-    /// Returns the result of a launch that is done.
+    /// Returns the result of a completed launch, or `None` if it is still running.
     pub(crate) fn result(&self) -> Option<Result<()>> {
         match self.0.is_done() {
             Ok(false) => None,
@@ -77,7 +77,7 @@ impl StartedLaunch {
     }
 }
 
-/// Returns the shape of a launch as the runtime takes it.
+/// Returns the shape of a launch in the form that the runtime takes.
 fn shape(launch: &Launch) -> Shape {
     let asked = &launch.shape;
     let local = asked.block.map(|count| count as usize);

@@ -1,9 +1,10 @@
-//! Programs on the host: an OpenCL runtime for the CPU compiles them and runs their kernels on its threads.
-//! The runtime is looked for and loaded when a program is first loaded, or when a program asks for the
-//! limits of kernels; who does neither has nothing of it.
+//! Programs on the host. An OpenCL runtime for the CPU compiles them, and runs their kernels on its
+//! threads. This library loads the runtime when a program is first loaded, or when the limits of
+//! kernels are first requested. Processes that do neither do not load it.
 //!
-//! Kernels work on the same mappings as all else here, in place: the runtime must have fine-grained
-//! *system* shared virtual memory, with which any address of the process is one of the device.
+//! Kernels work in place on the same mappings as all other code. The runtime must therefore support
+//! fine-grained *system* shared virtual memory, which makes every address of the process valid on
+//! the device.
 
 mod image;
 mod images;
@@ -25,25 +26,25 @@ use std::ffi::CStr;
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
-/// Returns the runtime, or what was looked for.
+/// Returns the runtime, or an error that says where it was searched for.
 fn runtime() -> Result<&'static Runtime> {
     Runtime::get().map_err(|reason| Error::Unsupported(reason.into()))
 }
 
-/// Returns the limits of kernels, or why there are none.
+/// Returns the limits of kernels, or the reason why there are none.
 pub(super) fn limits() -> std::result::Result<&'static KernelLimits, String> {
     static LIMITS: OnceLock<KernelLimits> = OnceLock::new();
     let runtime = Runtime::get()?;
     Ok(LIMITS.get_or_init(|| describe(runtime)))
 }
 
-/// Returns the limits of kernels, if the runtime is loaded already.
+/// Returns the limits of kernels if the runtime is already loaded.
 pub(super) fn loaded_limits() -> Option<&'static KernelLimits> {
     Runtime::loaded()?;
     limits().ok()
 }
 
-/// Returns a description of the runtime, if there is one.
+/// Returns a description of the runtime, if it is installed.
 pub(super) fn description() -> Option<String> {
     let runtime = Runtime::get().ok()?;
     Some(format!(
@@ -59,23 +60,23 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
     let narrow = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
     let short = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let subgroups: Vec<u32> = limits.subgroup_sizes.iter().copied().map(narrow).collect();
-    // The usual one is what compilers choose for words of 32 bits: a vector of 512.
+    // The size that compilers usually choose: a 512-bit vector of 32-bit words.
     let usual = subgroups.iter().copied().filter(|size| *size <= 16).max();
     KernelLimits {
-        // That of the language, which all runtimes share that serve.
+        // The version of OpenCL C, which is the same for all supported runtimes.
         architecture: (3, 0),
         block_threads: narrow(limits.group_items),
         block: limits.group_sizes.map(narrow),
         grid: [u32::MAX; 3],
         subgroup: usual.or(subgroups.first().copied()).unwrap_or(1),
-        // Once in a process.
+        // Leaked only once in a process.
         subgroups: Vec::leak(subgroups),
         shared_memory: short(limits.local_memory),
         registers: 0,
         constant_memory: short(limits.constant_memory),
         arguments: narrow(limits.argument_bytes),
-        // A thread of the CPU runs one block to its end before it starts another one, and there may be no
-        // second thread.
+        // A thread of the CPU runs a block to its end before it starts another one, and there may
+        // be only one thread.
         cooperative: true,
         cooperative_blocks: 1,
         clusters: false,
@@ -88,7 +89,7 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
     }
 }
 
-/// Returns a failure of the runtime as an error.
+/// Converts a failure of the runtime to an error.
 fn error(failure: Failure) -> Error {
     let name = failure.name().to_owned();
     let (backend, code) = (BackendKind::Host, i64::from(failure.code));
@@ -123,7 +124,7 @@ fn error(failure: Failure) -> Error {
     }
 }
 
-/// The loader of programs for some compute units.
+/// The loader of programs for a set of compute units.
 pub(super) struct HostPrograms(Units);
 
 impl HostPrograms {
@@ -151,7 +152,7 @@ impl Programs for HostPrograms {
         });
         let codes = codes.collect::<Result<Vec<_>>>()?;
         let linker = image::linker_options(&options.compiler);
-        // SAFETY: the maker of each image that is no text promised that it is well-formed.
+        // SAFETY: the creator of each image that is not text promised that it is well-formed.
         let program = unsafe { Program::build(&device, &codes, &linker) }.map_err(error)?;
         Ok(Arc::new(HostProgram(Arc::new(program))))
     }
@@ -176,10 +177,11 @@ impl Programs for HostPrograms {
                 opencl_cpu::program_of(runtime, kernel).map_err(error)?,
             )
         };
-        // SAFETY: the kernel keeps its program until here.
+        // SAFETY: the kernel keeps its program alive until here.
         let program = unsafe { Program::adopt(runtime, program, false) };
         if ownership == Ownership::Owned {
-            // SAFETY: the caller gives it away; launches use a kernel of their own.
+            // SAFETY: the caller transfers ownership of the kernel. Launches use a kernel of their
+            // own.
             unsafe { opencl_cpu::release(runtime, kernel) };
         }
         Ok((Arc::new(HostProgram(Arc::new(program))), name))

@@ -1,12 +1,12 @@
-//! Where kernels run: on the whole device, or on a part of it.
+//! The compute units that run kernels: the whole device or a part of it.
 
 use super::error;
 use crate::error::{Error, Result};
 use crate::types::{AffinityDomain, NativeRuntime, Partition, PartitionLimits};
 use opencl_cpu::{Affinity, Device, Runtime};
 
-/// What runs the kernels of a context. The default is the whole device, whose runtime is looked for when it is
-/// needed.
+/// The compute units that run the kernels of a context. The default is the whole device, whose
+/// OpenCL runtime is loaded on first use.
 #[derive(Clone, Default)]
 pub(crate) struct Units(Option<Device>);
 
@@ -33,7 +33,7 @@ impl Units {
         })
     }
 
-    /// Returns how the device can be divided, or why it cannot.
+    /// Returns the ways in which the device can be divided, or the reason why it cannot.
     pub(crate) fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
         let device = self.look()?;
         let limits = device.partitions();
@@ -48,11 +48,11 @@ impl Units {
         })
     }
 
-    /// Divides the device. Returns the parts, each with the number of its compute units.
+    /// Divides the device, and returns each part with its number of compute units.
     pub(crate) fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
         let whole = self.device()?;
         let how = match how {
-            // Intel's runtime divides a device into one part by counts alone.
+            // Intel's runtime creates a single part only when it divides by counts.
             Partition::Equally(units)
                 if whole
                     .compute_units()
@@ -72,7 +72,8 @@ impl Units {
         sized.collect()
     }
 
-    /// Returns what the compute units of a part share, if that is by what the whole was divided.
+    /// Returns the resource that the compute units of this part share, if the device was divided by
+    /// affinity.
     pub(crate) fn affinity(&self) -> Option<AffinityDomain> {
         self.0.as_ref()?.affinity().map(domain)
     }

@@ -1,8 +1,9 @@
-//! Launches that the OpenCL runtime has. It runs them in their order, on its own threads, so that none of
-//! ours waits between them.
+//! Launches that were passed to the OpenCL runtime. The runtime runs them in order on its own
+//! threads, so no thread of this library waits between them.
 //!
-//! Whichever thread finds a launch done *collects* it: the worker, which waits for one after the other,
-//! or a thread that submits, or that waits for the queue.
+//! A completed launch is *collected* by the thread that notices its completion. This is the worker,
+//! which waits for one launch after the other, or a thread that submits a command or waits for the
+//! queue.
 
 use super::{Command, Inner, PendingCommands, StartedLaunch};
 use crate::error::Result;
@@ -14,18 +15,18 @@ use crate::ipc::{EventCore, Profile};
 use crate::sync::MutexGuard;
 use std::sync::Arc;
 
-/// A launch that the runtime has.
+/// A launch that was passed to the runtime.
 pub(super) struct InFlight {
     pub(super) number: u64,
     pub(super) before_later: bool,
     started: Arc<StartedLaunch>,
-    /// Keeps what the kernel uses.
+    /// Keeps the objects that the kernel uses.
     work: Work,
     signal: Option<(Arc<EventCore>, Ticket)>,
 }
 
-/// The work of launches that are done. Dropping it may run code of the program, so that no lock may be
-/// held then.
+/// The work of completed launches. Dropping it may run code of the program, so the caller must hold
+/// no lock then.
 #[derive(Default)]
 pub(super) struct Spent(Vec<Work>);
 
@@ -43,15 +44,15 @@ impl Drop for Spent {
     }
 }
 
-/// Returns whether the runtime may order a command among launches. Not one whose times are taken: the
-/// worker takes them.
+/// Returns whether the runtime may order a command among launches. A command with timestamps is
+/// excluded, because the worker takes them.
 pub(super) fn suits(work: &Work, profile: Option<&Profile>) -> bool {
     matches!(work, Work::Launch(_)) && profile.is_none()
 }
 
 impl PendingCommands {
-    /// Returns whether a launch may be given to the runtime, as far as its waits go: what it waits for
-    /// has happened, or will be signalled by a launch before it.
+    /// Returns whether the waits of a launch allow that it is passed to the runtime. Each signal
+    /// must be complete, or an earlier launch must be about to send it.
     pub(super) fn are_met(&self, waits: &WaitList) -> bool {
         waits.iter().all(|wait| {
             wait.event.outcome(wait.number) == Outcome::Complete || self.will_signal(wait)
@@ -67,7 +68,7 @@ impl PendingCommands {
         })
     }
 
-    /// Takes the launches that are done, signals their events, and returns what they leave.
+    /// Removes the completed launches, signals their events, and returns their work.
     pub(super) fn collect(&mut self) -> Spent {
         let mut spent = Spent::default();
         while let Some(first) = self.in_flight.front() {
@@ -89,9 +90,10 @@ impl PendingCommands {
         spent
     }
 
-    /// Returns whether the worker may look again later: no event waits for a launch, no thread for the
-    /// queue, and commands came since there were `known`, so that more may follow soon. Launches that were
-    /// there already are waited for instead.
+    /// Returns whether the worker may collect launches later. This requires that no event waits for
+    /// a launch, that no thread waits for the queue, and that commands were added since there were
+    /// `known`, so that more may follow soon. If there are launches from before that, the worker
+    /// waits for them instead.
     pub(super) fn may_collect_later(&self, known: u64) -> bool {
         let first = self.in_flight.front();
         self.finishers == 0
@@ -100,7 +102,8 @@ impl PendingCommands {
             && self.in_flight.iter().all(|launch| launch.signal.is_none())
     }
 
-    /// Returns the launch that the worker waits for: the first that signals an event, or the last.
+    /// Returns the launch that the worker waits for, which is the first that signals an event, or
+    /// otherwise the last.
     pub(super) fn awaited(&self) -> Option<Arc<StartedLaunch>> {
         let signalling = self.in_flight.iter().find(|launch| launch.signal.is_some());
         let awaited = signalling.or(self.in_flight.back())?;
@@ -119,7 +122,7 @@ impl PendingCommands {
 }
 
 impl Inner {
-    /// Gives a launch to the runtime that only launches precede.
+    /// Passes a launch to the runtime. Only launches precede it.
     pub(super) fn launch(
         self: &Arc<Self>,
         pending: &mut PendingCommands,
@@ -130,7 +133,7 @@ impl Inner {
         };
         self.ensure_worker(pending)?;
         let Ok(started) = self.launcher.start(launch) else {
-            // The worker tries again, and tells the failure as that of the command.
+            // The worker tries again. If that fails too, the failure is reported as the command's.
             return self.enqueue(pending, submission);
         };
         let ticket = submission.signal.as_ref().map(|event| event.issue());
@@ -150,7 +153,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives a launch from the list to the runtime. The worker calls this.
+    /// Passes a launch from the pending commands to the runtime. Only the worker calls this.
     pub(super) fn launch_pending(&self, command: Command) -> Result<()> {
         let Work::Launch(launch) = &command.work else {
             unreachable!("only launches suit the runtime");
@@ -173,8 +176,9 @@ impl Inner {
         }
     }
 
-    /// Waits for launches on the calling thread, as long as nothing else is left of the first `count`
-    /// commands: the runtime then runs them there, which is faster than waking threads.
+    /// Waits for launches on the calling thread, while only launches are left of the first `count`
+    /// commands. The runtime then runs the launches on this thread, which is faster than waking
+    /// other threads.
     pub(super) fn help<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingCommands>,
@@ -187,7 +191,7 @@ impl Inner {
                 break;
             };
             drop(pending);
-            // A failure is the command's, and is told when it is collected.
+            // A failure belongs to the command and is reported when the launch is collected.
             let _ = last.wait();
             pending = self.pending.lock();
             let spent = pending.collect();

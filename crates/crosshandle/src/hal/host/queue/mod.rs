@@ -1,9 +1,11 @@
-//! Queues of the host device: one worker thread each, started when a command first needs it.
+//! Queues of the host device. Each queue has one worker thread, which is started when a command
+//! first needs it.
 //!
-//! A short command that nothing precedes runs at once on the thread that submits it. A launch that only
-//! other launches precede goes to the OpenCL runtime at once, which runs launches in their order: it is
-//! *in flight* until a thread sees that it is done. All others wait in the queue's list, and the worker
-//! runs them in order; in an out-of-order queue, each as soon as its waits are over.
+//! A short command without earlier unfinished commands runs immediately on the thread that submits
+//! it. A launch that follows only other launches is passed immediately to the OpenCL runtime, which
+//! runs launches in order. Such a launch is *in flight* until a thread notices its completion. All
+//! other commands are kept in the queue's list, from which the worker runs them in order. In an
+//! out-of-order queue, it runs each command as soon as the command's waits are over.
 
 mod in_flight;
 
@@ -30,42 +32,45 @@ pub(super) struct HostQueue(Arc<Inner>);
 struct Inner {
     order: QueueOrder,
     pending: Mutex<PendingCommands>,
-    /// Notified when a command was added, or the queue is dropped.
+    /// Notified when a command is added or the queue is dropped.
     added: Condvar,
-    /// Notified when a command is done and a thread waits in `finish`.
+    /// Notified when a command has ended and a thread waits in `finish`.
     finished: Condvar,
-    /// Counts submissions in its upper half, so that the worker's wait for events notices them.
+    /// Counts submissions in its upper 32 bits. A submission thereby interrupts the worker's wait
+    /// for events.
     submissions: AtomicU64,
     launcher: Launcher,
     birth: Birth,
 }
 
-/// The commands that were submitted and are not done.
+/// The submitted commands that have not ended.
 #[derive(Default)]
 struct PendingCommands {
     commands: VecDeque<Command>,
-    /// The number of the command that the worker runs, which is no longer in `commands`.
+    /// The number of the command that the worker runs. This command is no longer in `commands`.
     running: Option<u64>,
-    /// Launches that the runtime has, which came before `commands` or need not wait for them.
+    /// Launches that were passed to the runtime. They precede `commands`, or need not wait for
+    /// them.
     in_flight: VecDeque<InFlight>,
-    /// The number of commands that were ever added.
+    /// The number of commands that were ever submitted to the list or to the runtime.
     count: u64,
     has_worker: bool,
-    /// The queue was dropped: the worker ends when it has run all commands.
+    /// Whether the queue was dropped. The worker then ends when it has run all commands.
     is_closed: bool,
-    /// The worker waits for commands, and was not notified yet.
+    /// Whether the worker waits for commands and has not been notified yet.
     is_worker_waiting: bool,
-    /// It waits for [`tuning::COLLECT_INTERVAL`] at most: launches for which no event waits leave it alone.
+    /// Whether the worker waits only for [`tuning::COLLECT_INTERVAL`]. Launches for which no event
+    /// waits do not wake it then.
     is_worker_dozing: bool,
-    /// Calls of `finish` under way.
+    /// The number of calls of `finish` in progress.
     finishers: usize,
-    /// The first error of a command that signals no event.
+    /// The first error of a command without an event.
     error: Option<Error>,
 }
 
 /// A submission whose signal has its number.
 struct Command {
-    /// The number of commands that came before it.
+    /// The number of commands that were added before this one.
     number: u64,
     work: Work,
     after_earlier: bool,
@@ -89,7 +94,8 @@ impl HostQueue {
 }
 
 impl Inner {
-    /// Refuses a queue that a forked child has inherited: the worker is missing, and the lock may be held for ever.
+    /// Returns an error for a queue that a forked child has inherited. The child has no worker, and
+    /// the lock may be held forever.
     fn check_birth(&self) -> Result<()> {
         match self.birth.is_inherited() {
             true => Err(Error::forked()),
@@ -105,7 +111,8 @@ impl BackendQueue for HostQueue {
         if let Some(profile) = profile_of(&submission.signal) {
             Profile::stamp(&profile.submitted);
         }
-        // Between launches that is left to the worker, which disturbs them less.
+        // Between launches, collecting is left to the worker, because the worker delays the
+        // launches less.
         let spent = match in_flight::suits(&submission.work, profile_of(&submission.signal)) {
             true => Spent::default(),
             false => pending.collect(),
@@ -117,14 +124,14 @@ impl BackendQueue for HostQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // The worker runs all commands without being asked.
+        // The worker runs all commands without a flush.
         Ok(())
     }
 
     fn finish(&self, deadline: Deadline) -> Result<()> {
         self.0.check_birth()?;
         let mut pending = self.0.pending.lock();
-        // Commands that other threads submit meanwhile are not waited for.
+        // This call does not wait for commands that other threads submit meanwhile.
         let count = pending.count;
         if deadline == Deadline::NEVER {
             pending = self.0.help(pending, count);
@@ -156,13 +163,14 @@ impl Drop for HostQueue {
         if self.0.birth.is_inherited() {
             return;
         }
-        // The worker still runs what was submitted.
+        // The worker still runs the submitted commands.
         self.0.pending.lock().is_closed = true;
         self.0.added.notify_one();
     }
 }
 
-/// Runs a short command that nothing precedes. The caller holds the queue's lock.
+/// Runs a short command on the calling thread. No unfinished command precedes it, and the caller
+/// holds the queue's lock.
 fn run_at_once(submission: &mut Submission, launcher: &Launcher) -> Result<()> {
     let profile = profile_of(&submission.signal);
     if let Some(profile) = profile {
@@ -188,14 +196,15 @@ impl PendingCommands {
         self.has_launches_alone() && self.in_flight.is_empty()
     }
 
-    /// Returns whether all commands that are not done are in flight.
+    /// Returns whether all commands that have not ended are in flight.
     fn has_launches_alone(&self) -> bool {
         self.commands.is_empty() && self.running.is_none()
     }
 
-    /// Takes a submission, as the command with the next number.
+    /// Takes a submission, and creates the command with the next number.
     fn number(&mut self, submission: &mut Submission, ticket: Option<Ticket>) -> Command {
-        // Taken only when it is sure to run, so that what is refused is not dropped under the lock.
+        // Taken only when it is certain to run, so that a refused submission is not dropped under
+        // the lock.
         let submission = submission.take();
         let number = self.count;
         self.count += 1;
@@ -209,7 +218,7 @@ impl PendingCommands {
         }
     }
 
-    /// Returns whether the first `count` commands are done.
+    /// Returns whether the first `count` commands have ended.
     fn is_done(&self, count: u64) -> bool {
         let first = self.commands.front().map(|command| command.number);
         let launched = self.in_flight.front().map(|launch| launch.number);
@@ -219,7 +228,7 @@ impl PendingCommands {
 }
 
 impl Inner {
-    /// Runs a command, gives it to the runtime, or puts it into the list.
+    /// Runs a command, passes it to the runtime, or adds it to the list.
     fn place(
         self: &Arc<Self>,
         pending: &mut PendingCommands,
@@ -228,7 +237,7 @@ impl Inner {
         let may_run = pending.is_idle()
             && work::is_short(&submission.work, tuning::INLINE_COMMAND_BYTES)
             && submission.waits.iter().all(|wait| {
-                // The worker deals with failed ones.
+                // The worker handles failed waits.
                 wait.event.outcome(wait.number) == Outcome::Complete
             });
         if may_run {
@@ -249,7 +258,7 @@ impl Inner {
         submission: &mut Submission,
     ) -> Result<()> {
         self.ensure_worker(pending)?;
-        // Under the lock, so that the numbers of signals follow the order of the queue.
+        // Issued under the lock, so that signal numbers follow the order of the queue.
         let ticket = submission.signal.as_ref().map(|event| event.issue());
         let ticket = ticket.transpose()?;
         let command = pending.number(submission, ticket);
@@ -272,17 +281,18 @@ impl Inner {
     }
 
     fn wake_worker(&self, pending: &mut PendingCommands) {
-        // Notifying is a system call even if no thread waits, or one was notified already.
+        // A notification is a system call, even if no thread waits or one has already been
+        // notified.
         if mem::take(&mut pending.is_worker_waiting) {
             self.added.notify_one();
         }
     }
 
-    /// Runs commands on the worker, until the queue is dropped and all its commands are done.
+    /// Runs commands on the worker, until the queue is dropped and all its commands have ended.
     fn run_worker(&self) {
         let mut known = 0;
         loop {
-            // Read before the commands: a later submission interrupts the wait below.
+            // Read before the commands, so that a later submission interrupts the wait below.
             let seen = (self.submissions.load(Ordering::Acquire) >> 32) as u32;
             let mut pending = self.pending.lock();
             pending.running = None;
@@ -315,10 +325,11 @@ impl Inner {
                 self.doze(pending);
                 continue;
             }
-            // Also if commands wait for events: those behind launches wait for these anyway.
+            // The worker waits here even if commands wait for events, because commands behind
+            // launches must wait for these anyway.
             if let Some(awaited) = pending.awaited() {
                 drop(pending);
-                // A failure is the command's, and is told when it is collected.
+                // A failure belongs to the command and is reported when the launch is collected.
                 let _ = awaited.wait();
                 continue;
             }
@@ -340,7 +351,8 @@ impl Inner {
                 has_become_ready |= blockers.len() == before;
             }
             drop(pending);
-            // Its last signal came after the look above: what the others wait for may come after it.
+            // The command's last signal came after the search above, and it may unblock other
+            // commands.
             if has_become_ready {
                 continue;
             }
@@ -348,7 +360,7 @@ impl Inner {
         }
     }
 
-    /// Waits until the worker is done with the first `count` commands, or the deadline has passed.
+    /// Waits until the first `count` commands have ended, or until the deadline.
     fn wait_for<'a>(
         &'a self,
         mut pending: MutexGuard<'a, PendingCommands>,
@@ -363,7 +375,8 @@ impl Inner {
         pending
     }
 
-    /// Waits for commands for a moment, in which launches do not wake the worker.
+    /// Waits briefly for commands. Launches without an event do not wake the worker during this
+    /// time.
     fn doze(&self, mut pending: MutexGuard<'_, PendingCommands>) {
         pending.is_worker_waiting = true;
         pending.is_worker_dozing = true;
@@ -372,7 +385,8 @@ impl Inner {
         pending.is_worker_dozing = false;
     }
 
-    /// Waits until one of the events is signalled or, in an out-of-order queue, a command is added.
+    /// Waits until one of the events is signalled. In an out-of-order queue, a new command also
+    /// ends the wait.
     fn wait_for_change(&self, blockers: &[(Arc<EventCore>, u64)], seen: u32) {
         if blockers.is_empty() {
             return;
@@ -388,7 +402,7 @@ impl Inner {
         let mode = WaitMode::for_all(blockers.iter().map(|(event, _)| event.mode()));
         if let Some((index, Err(WaitError::Abandoned))) = wait_any(&targets, interrupt, mode, None)
         {
-            // This wait will never be over by a signal: its commands fail.
+            // No signal will ever end this wait, so the commands that wait for it fail.
             let (event, number) = &blockers[index];
             for command in &mut self.pending.lock().commands {
                 for wait in command.waits.iter_mut() {
@@ -398,7 +412,7 @@ impl Inner {
         }
     }
 
-    /// Returns the commands that may run next, as far as their waits allow, in order.
+    /// Returns the commands that may run next if their waits allow it, in order.
     fn candidates<'a>(
         &self,
         pending: &'a PendingCommands,
@@ -447,7 +461,7 @@ fn is_over(wait: &WaitPoint) -> bool {
     wait.is_abandoned || wait.event.outcome(wait.number) != Outcome::Pending
 }
 
-/// Runs a command all of whose waits are over. Returns the command's error if no event takes it.
+/// Runs a command whose waits are all over. Returns the command's error if no event takes it.
 fn execute(command: Command, launcher: &Launcher) -> Result<()> {
     let failed = command
         .waits

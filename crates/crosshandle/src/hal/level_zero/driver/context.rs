@@ -1,4 +1,4 @@
-//! A context of the driver, and memory in it.
+//! A context of the driver, and the memory in it.
 
 use super::event_pool::EventPools;
 use super::{ContextHandle, DeviceHandle, Driver, Handle, check, check_memory, description};
@@ -10,17 +10,17 @@ use std::ffi::{c_char, c_void};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 
-/// Bytes of the driver's handles for other processes.
+/// The length of the driver's handles for other processes, in bytes.
 pub(crate) const IPC_HANDLE_BYTES: usize = 64;
 
-/// A context of the driver: everything that is created of a driver lives in one.
+/// A context of the driver. Every object of a driver belongs to a context.
 pub(crate) struct DriverContext {
     pub(crate) driver: &'static Driver,
     pub(crate) handle: ContextHandle,
-    /// The context is destroyed with this value; others are the program's.
+    /// Whether the context is destroyed with this value. Otherwise it belongs to the program.
     is_ours: bool,
     pub(super) events: EventPools,
-    /// Opened events are known to learn of later signals.
+    /// Whether a check has shown that opened events receive later signals.
     pub(super) has_live_events: AtomicBool,
 }
 
@@ -55,15 +55,16 @@ impl DriverContext {
         }
     }
 
-    /// Returns whether the context lives as long as this value, not as long as the program likes.
+    /// Returns whether this value owns the driver's context. Otherwise the program decides when it
+    /// is destroyed.
     pub(crate) fn is_ours(&self) -> bool {
         self.is_ours
     }
 
-    /// Allocates memory at a multiple of `align`. Memory that is to be shared is allocated for export
-    /// as `export`: otherwise Intel's driver puts small memory beside other memory of the process, and
-    /// would share all of that. On some GPUs it also compresses other memory, which handles tell since
-    /// 26.14 only.
+    /// Allocates memory at a multiple of `align`. Memory that will be shared must be allocated with
+    /// `export`. Otherwise Intel's driver places small allocations next to other memory of the
+    /// process and would share all of it. On some GPUs, it also compresses memory without `export`,
+    /// and handles report compression only since version 26.14.
     pub(crate) fn allocate(
         &self,
         device: DeviceHandle,
@@ -91,7 +92,7 @@ impl DriverContext {
                 // SAFETY: our context, one of its devices, live descriptions and a live result.
                 unsafe { (loader.zeMemAllocDevice)(context, &desc, len, align, device, &mut start) }
             }
-            // Drivers share no memory that moves between host and device.
+            // Drivers cannot share memory that migrates between host and device.
             MemoryKind::Host | MemoryKind::Shared => {
                 let mut desc = description!(
                     ze_host_mem_alloc_desc_t,
@@ -111,7 +112,7 @@ impl DriverContext {
     /// Frees memory that `allocate` returned.
     ///
     /// # Safety
-    /// No command and no thread accesses it any more.
+    /// No command and no thread accesses the memory any more.
     pub(crate) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
         self.driver.known_memory.remove(start.addr().get());
         // SAFETY: promised by the caller.
@@ -121,20 +122,20 @@ impl DriverContext {
         check("zeMemFree", code)
     }
 
-    /// Returns the driver's IPC handle of memory that `allocate` returned. The descriptor in it stays
-    /// the driver's until the memory is freed.
+    /// Returns the driver's IPC handle of memory that `allocate` returned. The driver owns the
+    /// descriptor in the handle until the memory is freed.
     pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_mem_handle_t {
             data: [0; IPC_HANDLE_BYTES],
         };
         let get = self.driver.loader.zeMemGetIpcHandle;
-        // SAFETY: the start of an allocation of this context, and a live result.
+        // SAFETY: the start of an allocation of this context, with a live result.
         let code = unsafe { get(self.handle.0, start.as_ptr().cast(), &mut handle) };
         check_memory("zeMemGetIpcHandle", 0, code)?;
         Ok(handle.data.map(|byte| byte as u8))
     }
 
-    /// Opens memory of another process by its driver's handle, which was checked.
+    /// Opens memory of another process by its driver's handle, which the caller has checked.
     pub(crate) fn open(
         &self,
         device: DeviceHandle,
@@ -145,7 +146,7 @@ impl DriverContext {
         };
         let mut start: *mut c_void = ptr::null_mut();
         let open = self.driver.loader.zeMemOpenIpcHandle;
-        // SAFETY: our context, one of its devices, and a live result.
+        // SAFETY: our context and one of its devices, with a live result.
         let code = unsafe { open(self.handle.0, device.0, handle, 0, &mut start) };
         check_memory("zeMemOpenIpcHandle", 0, code)?;
         NonNull::new(start.cast()).ok_or(Error::Protocol("its memory is nowhere"))
@@ -154,7 +155,7 @@ impl DriverContext {
     /// Closes memory that `open` returned.
     ///
     /// # Safety
-    /// No command and no thread accesses it any more.
+    /// No command and no thread accesses the memory any more.
     pub(crate) unsafe fn close(&self, start: NonNull<u8>) -> Result<()> {
         let close = self.driver.loader.zeMemCloseIpcHandle;
         // SAFETY: promised by the caller.
@@ -162,18 +163,19 @@ impl DriverContext {
         check("zeMemCloseIpcHandle", code)
     }
 
-    /// Returns the start of the allocation at an address, and its length in bytes.
+    /// Returns the start of the allocation that contains an address, and its length in bytes.
     pub(crate) fn range_of(&self, address: NonNull<u8>) -> Result<(usize, usize)> {
         let (mut start, mut len) = (ptr::null_mut(), 0);
         let get = self.driver.loader.zeMemGetAddressRange;
-        // SAFETY: live results; an address that the driver doesn't know is an error.
+        // SAFETY: the results are live. For an address that the driver does not know, it returns an
+        // error.
         let code = unsafe { get(self.handle.0, address.as_ptr().cast(), &mut start, &mut len) };
         check("zeMemGetAddressRange", code)?;
         Ok((start.addr(), len))
     }
 
-    /// Returns the allocation of device memory that an address lies in: its start, its length in
-    /// bytes, and its device.
+    /// Returns the start, the length in bytes and the device of the device memory that contains an
+    /// address.
     pub(crate) fn device_memory(
         &self,
         address: NonNull<u8>,
@@ -185,7 +187,8 @@ impl DriverContext {
         let mut device = ptr::null_mut();
         let get = self.driver.loader.zeMemGetAllocProperties;
         let place = address.as_ptr().cast();
-        // SAFETY: live results; an address that the driver doesn't know is an error or no type.
+        // SAFETY: the results are live. For an address that the driver does not know, it returns an
+        // error or no type.
         let code = unsafe { get(self.handle.0, place, &mut properties, &mut device) };
         check("zeMemGetAllocProperties", code).ok()?;
         if properties.type_ != ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE {
@@ -196,12 +199,12 @@ impl DriverContext {
         Some((start, len, Handle(device)))
     }
 
-    /// Returns whether the host may access memory, as the driver says.
+    /// Returns whether the driver reports the memory as host memory.
     pub(crate) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
         self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
     }
 
-    /// Returns whether there is any memory of the driver's at an address.
+    /// Returns whether the driver knows memory at an address.
     pub(super) fn knows(&self, address: *const c_void) -> bool {
         self.kind_of(address) != ze_memory_type_t::ZE_MEMORY_TYPE_UNKNOWN
     }
@@ -212,7 +215,7 @@ impl DriverContext {
             ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES
         );
         let get = self.driver.loader.zeMemGetAllocProperties;
-        // SAFETY: live results; the device may be left out.
+        // SAFETY: the results are live, and the device may be omitted.
         let code = unsafe { get(self.handle.0, address, &mut properties, ptr::null_mut()) };
         match check("zeMemGetAllocProperties", code) {
             Ok(()) => properties.type_,
@@ -220,8 +223,8 @@ impl DriverContext {
         }
     }
 
-    /// Releases something in a `drop`: logs a failure, and does nothing in a forked child, which must
-    /// not call the driver.
+    /// Releases an object in a `drop`. A failure is logged. In a forked child, which must not call
+    /// the driver, this does nothing.
     pub(crate) fn release(&self, what: &'static str, release: impl FnOnce(&Self) -> Result<()>) {
         if process::is_forked() {
             return;
@@ -239,7 +242,7 @@ impl Drop for DriverContext {
             if !context.is_ours {
                 return Ok(());
             }
-            // SAFETY: all objects in the context keep `self`, so there are none.
+            // SAFETY: all objects in the context keep `self` alive, so none exist.
             let code = unsafe { (context.driver.loader.zeContextDestroy)(context.handle.0) };
             check("zeContextDestroy", code)
         });

@@ -1,4 +1,4 @@
-//! Counter-based events: a driver's functions for them, and the events that end by them.
+//! Counter-based events, and the driver's functions for them.
 
 use super::{
     DeviceHandle, Driver, DriverContext, EventHandle, Handle, IPC_HANDLE_BYTES, check,
@@ -20,7 +20,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The functions for counter-based events, under the names that the loader or the driver has.
+/// The functions for counter-based events. They come from the loader or from an extension of the
+/// driver.
 pub(super) struct CounterEvents {
     stype: ze_structure_type_t,
     create: <ze_pfnEventCounterBasedCreate_t as Pointer>::Function,
@@ -30,7 +31,7 @@ pub(super) struct CounterEvents {
 }
 
 impl CounterEvents {
-    /// Finds all functions; `None` if any is missing.
+    /// Finds all functions. Returns `None` if one of them is missing.
     pub(super) fn find(driver: &Driver) -> Option<Self> {
         let loader = &driver.loader;
         if driver.api >= (1, 15)
@@ -44,7 +45,7 @@ impl CounterEvents {
                 close: loader.zeEventCounterBasedCloseIpcHandle?,
             });
         }
-        // The driver's own functions take the driver's own handles.
+        // The driver's own functions accept only the driver's own handles.
         if !has_own_handles(driver) {
             return None;
         }
@@ -66,26 +67,28 @@ impl CounterEvents {
     }
 }
 
-/// Finds a function that only the driver has; a null pointer if it has none of that name.
+/// Finds an extension function of the driver. Returns a null pointer if the driver has no function
+/// of that name.
 fn extension<F: Default + Copy>(driver: &Driver, name: &CStr) -> F {
     let mut address: *mut c_void = ptr::null_mut();
     let find = driver.loader.zeDriverGetExtensionFunctionAddress;
-    // SAFETY: a driver that the loader gave, a text that ends with a zero, and a live result.
+    // SAFETY: a driver that the loader gave, a name that ends with a zero byte, and a live result.
     let code = unsafe { find(driver.handle.0, name.as_ptr(), &mut address) };
     if code != ze_result_t::ZE_RESULT_SUCCESS {
         return F::default();
     }
     assert_eq!(size_of::<F>(), size_of_val(&address));
-    // SAFETY: both have the size of a pointer, null is `None`, and the type is the one that the
-    // function of this name has.
+    // SAFETY: both types have the size of a pointer, null is `None`, and `F` is the type of the
+    // function with this name.
     unsafe { std::mem::transmute_copy(&address) }
 }
 
-/// Returns whether handles are the driver's own. With several drivers at hand, older loaders give
-/// out handles of theirs instead.
+/// Returns whether handles are the driver's own. If there are several drivers, older loaders return
+/// handles of their own instead.
 fn has_own_handles(driver: &Driver) -> bool {
     let Some(translate) = driver.loader.zelLoaderTranslateHandle else {
-        // A loader too old to say so gives out its own if it is asked to, or has several drivers.
+        // The loader is too old to translate handles. Such a loader returns handles of its own if
+        // the environment variable requests it, or if there are several drivers.
         let asked =
             std::env::var_os("ZE_ENABLE_LOADER_INTERCEPT").is_some_and(|value| value == "1");
         return !asked && driver_handles(&driver.loader).is_ok_and(|all| all.len() == 1);
@@ -109,7 +112,7 @@ pub(crate) struct CreatedEvent {
 }
 
 impl CreatedEvent {
-    /// Creates an event; `None` if the driver has no counter-based events.
+    /// Creates an event, or returns `None` if the driver has no counter-based events.
     pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -135,7 +138,7 @@ impl CreatedEvent {
         Some(made)
     }
 
-    /// Takes an event that the program created and has given away.
+    /// Takes ownership of an event that the program created.
     ///
     /// # Safety
     /// `handle` is an event of the driver, and no other code destroys it.
@@ -146,10 +149,12 @@ impl CreatedEvent {
         }
     }
 
-    /// Checks that an opened event learns of later signals. If not, its handle is a snapshot of one
-    /// signal, and a wait for the next one would end at once. That is so with Intel's drivers before
-    /// 26.14, and later where they have no way to fetch descriptors. They refuse a handle of an event
-    /// that was never signalled, which tells.
+    /// Checks that an opened event receives later signals. Otherwise its handle is a snapshot of
+    /// one signal, and a wait for the next signal would return immediately.
+    ///
+    /// Handles are snapshots in Intel's drivers before 26.14, and in later ones that cannot fetch
+    /// descriptors. Such drivers refuse to create a handle of an event that was never signalled,
+    /// which this check uses.
     pub(crate) fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
         if context.has_live_events.load(Ordering::Relaxed) {
             return Ok(());
@@ -170,13 +175,13 @@ impl CreatedEvent {
         &self.context
     }
 
-    /// Returns the driver's IPC handle. The descriptor in it stays the driver's.
+    /// Returns the driver's IPC handle. The driver owns the descriptor in it.
     pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
             data: [0; IPC_HANDLE_BYTES],
         };
         if let Some(functions) = self.context.driver.counter_events() {
-            // SAFETY: ours, and a live result.
+            // SAFETY: our event, with a live result.
             let code = unsafe { (functions.get)(self.handle.0, &mut handle) };
             check_memory("zeEventCounterBasedGetIpcHandle", 0, code)?;
         }
@@ -187,21 +192,23 @@ impl CreatedEvent {
 impl Drop for CreatedEvent {
     fn drop(&mut self) {
         self.context.release("an event", |context| {
-            // SAFETY: created here, once. Commands keep the events that they use.
+            // SAFETY: the event was created once and is destroyed once, here. Commands keep the
+            // events that they use.
             let code = unsafe { (context.driver.loader.zeEventDestroy)(self.handle.0) };
             check("zeEventDestroy", code)
         });
     }
 }
 
-/// An event that was opened from another process's handle. Dropping it closes the driver's event.
+/// An event that was opened by another process's handle. Dropping it closes the driver's event.
 pub(crate) struct OpenedEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl OpenedEvent {
-    /// Opens an event by a handle that was checked; `None` if the driver has no counter-based events.
+    /// Opens an event by a handle that the caller has checked. Returns `None` if the driver has no
+    /// counter-based events.
     pub(crate) fn open(
         context: &Arc<DriverContext>,
         bytes: [u8; IPC_HANDLE_BYTES],
@@ -211,7 +218,7 @@ impl OpenedEvent {
             data: bytes.map(|byte| byte as c_char),
         };
         let mut handle = ptr::null_mut();
-        // SAFETY: our context and a live result.
+        // SAFETY: our context, with a live result.
         let code = unsafe { (functions.open)(context.handle.0, theirs, &mut handle) };
         let opened = check_memory("zeEventCounterBasedOpenIpcHandle", 0, code).map(|()| Self {
             context: Arc::clone(context),
@@ -231,7 +238,8 @@ impl Drop for OpenedEvent {
             let Some(functions) = context.driver.counter_events() else {
                 return Ok(());
             };
-            // SAFETY: opened here, once. Commands keep the events that they use.
+            // SAFETY: the event was opened once and is closed once, here. Commands keep the events
+            // that they use.
             let code = unsafe { (functions.close)(self.handle.0) };
             check("zeEventCounterBasedCloseIpcHandle", code)
         });

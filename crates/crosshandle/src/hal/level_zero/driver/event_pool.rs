@@ -1,5 +1,5 @@
-//! Events of pools: fences, by which the host learns how far a list is, and host fences, at which a
-//! list waits for the host. They belong to this process alone.
+//! Events from the driver's event pools, which only this process uses. *Fences* tell the host how
+//! far a list has run. At a *host fence*, a list waits for the host.
 
 use super::{
     DriverContext, EventHandle, Handle, PoolHandle, check, check_memory, description, log_failure,
@@ -18,9 +18,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// The side that signals an event. Intel's driver turns an event that an in-order list signals into
-/// a counter, which the host can't signal any more and lists can't wait for until another list
-/// signals. So an event is never used for both.
+/// The side that signals an event.
+///
+/// If an in-order list signals an event, Intel's driver turns the event into a counter. The host
+/// can then no longer signal it, and lists can wait for it only after another list has signalled
+/// it. An event is therefore never signalled by both sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Signaller {
     List,
@@ -31,7 +33,8 @@ pub(crate) enum Signaller {
 #[derive(Default)]
 pub(super) struct EventPools {
     state: Mutex<PoolState>,
-    /// Free fences, written with the lock held; read without it to find out whether a pool is due.
+    /// The number of free fences. It is written under the lock. Submitters read it without the lock
+    /// to find out whether a new pool is needed.
     free_fences: AtomicUsize,
 }
 
@@ -40,7 +43,7 @@ struct PoolState {
     pools: Vec<PoolHandle>,
     fences: Vec<EventHandle>,
     host_fences: Vec<EventHandle>,
-    /// Events that cannot be used again: they are signalled still, or may be signalled late.
+    /// Events that cannot be reused: they are still signalled, or a list may signal them later.
     spent: Vec<EventHandle>,
 }
 
@@ -62,8 +65,8 @@ impl EventPools {
         result
     }
 
-    /// Takes an event that is not signalled. Allocates a pool, without a lock of its own, if none is
-    /// free.
+    /// Takes an event that is not signalled. If no event is free, allocates a pool, without holding
+    /// the lock.
     fn take(&self, context: &DriverContext, signaller: Signaller) -> Result<EventHandle> {
         loop {
             if let Some(event) = self.change(|state| state.free(signaller).pop()) {
@@ -73,7 +76,7 @@ impl EventPools {
         }
     }
 
-    /// Allocates another pool, with all its events.
+    /// Allocates another pool with all its events.
     #[cold]
     fn grow(&self, context: &DriverContext, signaller: Signaller) -> Result<()> {
         let pool = create_pool(context, EVENTS_PER_POOL, 0)?;
@@ -95,7 +98,7 @@ impl EventPools {
         Ok(())
     }
 
-    /// Destroys all events and pools: their context ends, so that none is in use.
+    /// Destroys all events and pools. The context is being destroyed, so none of them is in use.
     pub(super) fn destroy(&self, context: &DriverContext) {
         let PoolState {
             pools,
@@ -112,18 +115,18 @@ impl EventPools {
     }
 }
 
-/// Fences by their handles alone, for command lists, which keep many. A caller gives back each fence
-/// that it took, in one of three ways: [`return_fence`](DriverContext::return_fence),
+/// Access to fences by their handles alone, for command lists, which keep many. A caller returns
+/// each fence that it took in one of three ways: [`return_fence`](DriverContext::return_fence),
 /// [`recycle_fence`](DriverContext::recycle_fence) or [`lose_fence`](DriverContext::lose_fence).
 impl DriverContext {
-    /// Allocates another pool if few fences are free. To be called before a lock is taken under
-    /// which fences are needed.
+    /// Allocates another pool if few fences are free. Callers do this before they take a lock under
+    /// which they need fences.
     #[inline]
     pub(crate) fn stock_fences(&self) {
         if self.events.free_fences.load(Ordering::Relaxed) < MIN_FREE_FENCES
             && let Err(error) = self.events.grow(self, Signaller::List)
         {
-            // The submission fails, or does without a fence, if it finds none.
+            // If no fence is free later, the submission fails or continues without a fence.
             tracing::debug!(%error, "no pool of events");
         }
     }
@@ -133,12 +136,12 @@ impl DriverContext {
         self.events.take(self, Signaller::List)
     }
 
-    /// Gives back a fence that is in no list and not signalled.
+    /// Returns a fence that is in no list and is not signalled.
     pub(crate) fn return_fence(&self, fence: EventHandle) {
         self.events.change(|state| state.fences.push(fence));
     }
 
-    /// Gives back a fence that its list has signalled.
+    /// Returns a fence that its list has signalled.
     pub(crate) fn recycle_fence(&self, fence: EventHandle) {
         match reset(self, fence) {
             true => self.return_fence(fence),
@@ -146,16 +149,17 @@ impl DriverContext {
         }
     }
 
-    /// Keeps a fence until the context ends: a list may signal it at any time.
+    /// Keeps a fence until the context is destroyed, because a list may signal it at any time.
     pub(crate) fn lose_fence(&self, fence: EventHandle) {
         self.events.change(|state| state.spent.push(fence));
     }
 
-    /// Waits until a fence is signalled, at most for `timeout`; returns whether it is. The caller
-    /// keeps the fence meanwhile.
+    /// Waits until a fence is signalled, for at most `timeout`. Returns whether the fence is
+    /// signalled. The caller keeps the fence during the wait.
     pub(crate) fn wait_for_fence(&self, fence: EventHandle, timeout: Duration) -> Result<bool> {
         let wait = self.driver.loader.zeEventHostSynchronize;
-        // SAFETY: an event of a pool of this context; those are destroyed with the context only.
+        // SAFETY: the event is from a pool of this context, and pools are destroyed only with the
+        // context.
         let code = unsafe { wait(fence.0, timeout.as_nanos() as u64) };
         match code {
             ze_result_t::ZE_RESULT_NOT_READY => Ok(false),
@@ -164,7 +168,8 @@ impl DriverContext {
     }
 }
 
-/// An event of a pool that is signalled once. Dropping it gives it back; no command may use it then.
+/// An event from a pool that is signalled once. Dropping it returns it to its pool, so no command
+/// may use it then.
 pub(crate) struct PooledEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
@@ -184,10 +189,10 @@ impl PooledEvent {
         self.handle
     }
 
-    /// Signals a host fence, so that the list that waits for it goes on.
+    /// Signals a host fence, so that the list that waits for it continues.
     pub(crate) fn signal(&self) -> Result<()> {
         let signal = self.context.driver.loader.zeEventHostSignal;
-        // SAFETY: an event of this context, which `self` keeps.
+        // SAFETY: the event is from this context, which `self` keeps alive.
         check("zeEventHostSignal", unsafe { signal(self.handle.0) })
     }
 }
@@ -205,8 +210,8 @@ impl Drop for PooledEvent {
     }
 }
 
-/// An event for the program, which may do with it what it likes. So it has a pool of its own and is
-/// not used again.
+/// An event that the program may use in any way. It therefore has a pool of its own and is never
+/// reused.
 pub(crate) struct ProgramEvent {
     context: Arc<DriverContext>,
     pool: PoolHandle,
@@ -215,8 +220,8 @@ pub(crate) struct ProgramEvent {
 
 impl ProgramEvent {
     pub(crate) fn create(context: &Arc<DriverContext>) -> Result<Self> {
-        // Intel's driver makes no counters of events that could be shared. A list that waits already
-        // would learn nothing of a counter's signal.
+        // Intel's driver does not turn events that could be shared into counters. If a list already
+        // waits for a counter, a later signal would not reach it.
         let pool = create_pool(context, 1, ZE_EVENT_POOL_FLAG_IPC);
         let pool = pool.or_else(|_| create_pool(context, 1, 0))?;
         let event = create_event(context, pool, 0).inspect_err(|_| destroy_pool(context, pool))?;
@@ -257,7 +262,7 @@ fn create_pool(
     desc.count = count;
     let mut pool = ptr::null_mut();
     let create = context.driver.loader.zeEventPoolCreate;
-    // SAFETY: our context, all its devices, and a live result.
+    // SAFETY: our context and all its devices, with a live result.
     let code = unsafe { create(context.handle.0, &desc, 0, ptr::null_mut(), &mut pool) };
     check_memory("zeEventPoolCreate", 0, code)?;
     Ok(Handle(pool))
@@ -269,28 +274,27 @@ fn create_event(context: &DriverContext, pool: PoolHandle, index: u32) -> Result
     desc.signal = ZE_EVENT_SCOPE_FLAG_HOST;
     desc.wait = ZE_EVENT_SCOPE_FLAG_HOST;
     let mut event = ptr::null_mut();
-    // SAFETY: a place of a pool of ours, and a live result.
+    // SAFETY: an index in a pool of ours, with a live result.
     let code = unsafe { (context.driver.loader.zeEventCreate)(pool.0, &desc, &mut event) };
     check_memory("zeEventCreate", 0, code)?;
     Ok(Handle(event))
 }
 
-/// Makes an event one that is not signalled; returns whether the driver did. No command uses it any
-/// more.
+/// Resets an event that no command uses any more. Returns whether the driver succeeded.
 fn reset(context: &DriverContext, event: EventHandle) -> bool {
     let reset = context.driver.loader.zeEventHostReset;
-    // SAFETY: an event of a pool of ours, in no command's use.
+    // SAFETY: an event from a pool of ours, which no command uses.
     log_failure("zeEventHostReset", unsafe { reset(event.0) })
 }
 
 fn destroy_event(context: &DriverContext, event: EventHandle) {
     let destroy = context.driver.loader.zeEventDestroy;
-    // SAFETY: an event of a pool of ours; the callers are its last users.
+    // SAFETY: an event from a pool of ours. The callers are its last users.
     log_failure("zeEventDestroy", unsafe { destroy(event.0) });
 }
 
 fn destroy_pool(context: &DriverContext, pool: PoolHandle) {
     let destroy = context.driver.loader.zeEventPoolDestroy;
-    // SAFETY: a pool of ours; the callers have destroyed its events.
+    // SAFETY: a pool of ours. The callers have destroyed its events.
     log_failure("zeEventPoolDestroy", unsafe { destroy(pool.0) });
 }

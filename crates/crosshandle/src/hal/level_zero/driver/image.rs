@@ -1,4 +1,4 @@
-//! Images and samplers, and the commands on images.
+//! Images and samplers, and commands that copy images.
 
 use super::list::raw;
 use super::{
@@ -26,17 +26,17 @@ pub(crate) struct DriverSampler {
     handle: SamplerHandle,
 }
 
-/// The kind and the size of an image, in the driver's numbers.
+/// The type, format and size of an image, in the driver's terms.
 pub(crate) struct ImageShape {
     pub(crate) kind: ze_image_type_t,
     pub(crate) format: ze_image_format_t,
-    /// In pixels; 1 where it has no such dimension.
+    /// The size in pixels. Dimensions that the image lacks are 1.
     pub(crate) size: [u32; 3],
-    /// The layers of an array, else 0.
+    /// The number of layers of an array, or 0 if the image is not an array.
     pub(crate) layers: u32,
 }
 
-/// A part of an image, in pixels.
+/// A region of an image, in pixels.
 #[derive(Clone, Copy)]
 pub(crate) struct ImageRegion {
     pub(crate) origin: [u32; 3],
@@ -58,7 +58,7 @@ impl ImageRegion {
 }
 
 impl DriverImage {
-    /// Creates an image that kernels read and write.
+    /// Creates an image that kernels can read and write.
     pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -73,7 +73,7 @@ impl DriverImage {
         desc.arraylevels = shape.layers;
         let mut handle = ptr::null_mut();
         let create = context.driver.loader.zeImageCreate;
-        // SAFETY: our context, one of its devices, a description and a live result.
+        // SAFETY: our context and one of its devices, with a live description and a live result.
         let code = unsafe { create(context.handle.0, device.0, &desc, &mut handle) };
         check("zeImageCreate", code)?;
         Ok(Self {
@@ -90,7 +90,7 @@ impl DriverImage {
 impl Drop for DriverImage {
     fn drop(&mut self) {
         self.context.release("an image", |context| {
-            // SAFETY: ours; commands keep it until they have ended.
+            // SAFETY: ours. Commands keep the image alive until they have ended.
             let code = unsafe { (context.driver.loader.zeImageDestroy)(self.handle.0) };
             check("zeImageDestroy", code)
         });
@@ -112,7 +112,7 @@ impl DriverSampler {
         desc.isNormalized = is_normalized.into();
         let mut handle = ptr::null_mut();
         let create = context.driver.loader.zeSamplerCreate;
-        // SAFETY: our context, one of its devices, a description and a live result.
+        // SAFETY: our context and one of its devices, with a live description and a live result.
         let code = unsafe { create(context.handle.0, device.0, &desc, &mut handle) };
         check("zeSamplerCreate", code)?;
         Ok(Self {
@@ -129,19 +129,20 @@ impl DriverSampler {
 impl Drop for DriverSampler {
     fn drop(&mut self) {
         self.context.release("a sampler", |context| {
-            // SAFETY: ours; launches keep it until they have ended.
+            // SAFETY: ours. Launches keep the sampler alive until they have ended.
             let code = unsafe { (context.driver.loader.zeSamplerDestroy)(self.handle.0) };
             check("zeSamplerDestroy", code)
         });
     }
 }
 
-/// Copies of pixels, each of which signals an event then.
+/// Commands that copy pixels and then signal an event.
 impl List {
-    /// Copies a part of an image to the same part of another one, or elsewhere.
+    /// Copies a region of an image to a region of the same image or of another one.
     ///
     /// # Safety
-    /// Images and event stay until the list is past this. The parts are inside, and don't overlap.
+    /// The images and the event live until the list has passed this command. The regions lie inside
+    /// their images and do not overlap.
     pub(crate) unsafe fn copy_image(
         &self,
         (to, to_region): (ImageHandle, ImageRegion),
@@ -151,7 +152,7 @@ impl List {
         let append = self.loader().zeCommandListAppendImageCopyRegion;
         let (to_region, from_region) = (to_region.raw(), from_region.raw());
         let (list, none) = (self.handle().0, ptr::null_mut());
-        // SAFETY: promised by the caller; the regions are live for the call.
+        // SAFETY: promised by the caller. The regions are live during the call.
         let code = unsafe {
             append(
                 list,
@@ -167,10 +168,11 @@ impl List {
         check("zeCommandListAppendImageCopyRegion", code)
     }
 
-    /// Copies a part of an image to memory without gaps.
+    /// Copies a region of an image to tightly packed memory.
     ///
     /// # Safety
-    /// As for `copy_image`; the memory is there until the list is past this.
+    /// The requirements of `copy_image` apply. The memory also lives until the list has passed this
+    /// command.
     pub(crate) unsafe fn read_image(
         &self,
         to: *mut c_void,
@@ -179,15 +181,15 @@ impl List {
     ) -> Result<()> {
         let append = self.loader().zeCommandListAppendImageCopyToMemory;
         let (list, region, none) = (self.handle().0, region.raw(), ptr::null_mut());
-        // SAFETY: promised by the caller; the region is live for the call.
+        // SAFETY: promised by the caller. The region is live during the call.
         let code = unsafe { append(list, to, from.0, &region, raw(signal), 0, none) };
         check("zeCommandListAppendImageCopyToMemory", code)
     }
 
-    /// Copies memory without gaps to a part of an image.
+    /// Copies tightly packed memory to a region of an image.
     ///
     /// # Safety
-    /// As for `read_image`.
+    /// The requirements of `read_image` apply.
     pub(crate) unsafe fn write_image(
         &self,
         (to, region): (ImageHandle, ImageRegion),
@@ -196,13 +198,13 @@ impl List {
     ) -> Result<()> {
         let append = self.loader().zeCommandListAppendImageCopyFromMemory;
         let (list, region, none) = (self.handle().0, region.raw(), ptr::null_mut());
-        // SAFETY: promised by the caller; the region is live for the call.
+        // SAFETY: promised by the caller. The region is live during the call.
         let code = unsafe { append(list, to.0, from, &region, raw(signal), 0, none) };
         check("zeCommandListAppendImageCopyFromMemory", code)
     }
 }
 
-/// Returns a number as the driver takes it.
+/// Converts a number of pixels to the driver's 32-bit type.
 pub(crate) fn small(number: usize) -> Result<u32> {
     u32::try_from(number)
         .map_err(|_| Error::invalid(format!("{number} pixels are more than the driver counts")))

@@ -13,17 +13,17 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// Returns the event that an append signals, as the driver takes it.
+/// Converts the event that an append signals to the form that the driver takes.
 pub(super) fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
     signal.map_or(ptr::null_mut(), |event| event.0)
 }
 
-/// An immediate list: its commands run one after the other as they are appended. Callers append from
-/// one thread at a time.
+/// An immediate command list, which runs its commands one after the other as they are appended.
+/// Callers append from one thread at a time.
 pub(crate) struct List {
     context: Arc<DriverContext>,
     handle: ListHandle,
-    /// Dropping this value destroys it.
+    /// Whether dropping this value destroys the list.
     is_ours: bool,
 }
 
@@ -56,8 +56,8 @@ impl List {
     /// Adopts a list that the program created.
     ///
     /// # Safety
-    /// `handle` is an immediate in-order list of the driver, and lives as long as the result and
-    /// all that was appended; no other code destroys a list that `is_given`.
+    /// `handle` is an immediate in-order list of the driver. It lives as long as the result and all
+    /// appended commands. If `is_given` is true, no other code destroys the list.
     pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ListHandle,
@@ -65,14 +65,14 @@ impl List {
     ) -> Result<Self> {
         let loader = &context.driver.loader;
         let (mut is_immediate, mut owner) = (1, context.handle.0);
-        // Drivers before Level Zero 1.9 don't tell.
+        // Drivers before Level Zero 1.9 do not report these properties.
         if context.driver.api >= (1, 9)
             && let (Some(ask), Some(find)) = (
                 loader.zeCommandListIsImmediate,
                 loader.zeCommandListGetContextHandle,
             )
         {
-            // SAFETY: promised by the caller, and live results.
+            // SAFETY: promised by the caller. The results are live.
             unsafe {
                 let code = ask(handle.0, &mut is_immediate);
                 check("zeCommandListIsImmediate", code)?;
@@ -97,7 +97,7 @@ impl List {
         Ok(list)
     }
 
-    /// Makes a value for any list, to append to it.
+    /// Wraps any list, so that commands can be appended to it.
     pub(crate) fn borrow(context: &Arc<DriverContext>, handle: ListHandle) -> Self {
         Self {
             context: Arc::clone(context),
@@ -114,14 +114,15 @@ impl List {
         self.handle
     }
 
-    /// Returns whether an error says that the device has stopped, and the driver confirms that it
-    /// executes nothing of the list any more. Drivers before Level Zero 1.6 don't tell.
+    /// Returns whether `error` says that the device is lost, and the driver confirms that it no
+    /// longer executes any command of the list. Drivers before Level Zero 1.6 do not report this,
+    /// so the result is `false`.
     pub(crate) fn is_lost(&self, error: &Error) -> bool {
         let wait = self.context.driver.loader.zeCommandListHostSynchronize;
         let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
             return false;
         };
-        // SAFETY: an immediate list, which any thread may wait for.
+        // SAFETY: an immediate list, for which any thread may wait.
         let code = unsafe { wait(self.handle.0, 0) };
         matches!(
             code,
@@ -129,17 +130,17 @@ impl List {
         )
     }
 
-    /// Lets what is appended later wait for events, each for the signal that is its latest now. With
-    /// `signal`, signals that event after the waits.
+    /// Makes later commands wait for events. For each event, they wait for its latest signal at
+    /// this time. If `signal` is given, the list signals that event after the waits.
     ///
     /// # Safety
-    /// The events stay until the list is past this.
+    /// The events live until the list has passed this command.
     pub(crate) unsafe fn wait(
         &self,
         events: &[EventHandle],
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        // A handle is a pointer and nothing else; the driver only reads them.
+        // A handle is just a pointer, and the driver only reads the handles.
         let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
         let Some(signal) = signal else {
             let append = self.context.driver.loader.zeCommandListAppendWaitOnEvents;
@@ -153,10 +154,10 @@ impl List {
         check("zeCommandListAppendBarrier", code)
     }
 
-    /// Signals an event once everything before is done.
+    /// Signals an event when all earlier commands are complete.
     ///
     /// # Safety
-    /// The event stays until the list is past this.
+    /// The event lives until the list has passed this command.
     pub(crate) unsafe fn signal(&self, event: EventHandle) -> Result<()> {
         let append = self.context.driver.loader.zeCommandListAppendSignalEvent;
         // SAFETY: promised by the caller.
@@ -164,11 +165,11 @@ impl List {
         check("zeCommandListAppendSignalEvent", code)
     }
 
-    /// Copies between ranges that don't overlap, and signals an event then.
+    /// Copies between ranges that do not overlap, and then signals an event.
     ///
     /// # Safety
-    /// Both are memory of the driver's or of the host, and stay until the list is past this, as the
-    /// event does.
+    /// Both ranges are memory of the driver or of the host. They and the event live until the list
+    /// has passed this command.
     pub(crate) unsafe fn copy(
         &self,
         to: *mut c_void,
@@ -183,10 +184,11 @@ impl List {
         check("zeCommandListAppendMemoryCopy", code)
     }
 
-    /// Copies a region, with the bytes from one row and slice to the next on each side.
+    /// Copies a region, and then signals an event. Each side has its own row pitch and slice pitch,
+    /// in bytes.
     ///
     /// # Safety
-    /// As for `copy`.
+    /// The requirements of `copy` apply.
     pub(crate) unsafe fn copy_region(
         &self,
         (to, to_pitch, to_slice_pitch): (*mut c_void, u32, u32),
@@ -207,7 +209,7 @@ impl List {
             .driver
             .loader
             .zeCommandListAppendMemoryCopyRegion;
-        // SAFETY: promised by the caller; the regions are live for the call.
+        // SAFETY: promised by the caller. The regions are live during the call.
         let code = unsafe {
             append(
                 self.handle.0,
@@ -227,10 +229,12 @@ impl List {
         check("zeCommandListAppendMemoryCopyRegion", code)
     }
 
-    /// Repeats a pattern of a length that the device takes.
+    /// Fills memory with a repeated pattern, and then signals an event. The device must support the
+    /// length of the pattern.
     ///
     /// # Safety
-    /// As for `copy`. The driver copies the pattern at once.
+    /// The requirements of `copy` apply. The pattern itself may be dropped after the call, because
+    /// the driver copies it immediately.
     pub(crate) unsafe fn fill(
         &self,
         to: *mut c_void,
@@ -257,10 +261,12 @@ impl List {
 }
 
 impl List {
-    /// Runs a kernel, with all that was set in it, on so many groups, and signals an event then.
+    /// Launches a kernel with its current settings on the given number of groups, and then signals
+    /// an event.
     ///
     /// # Safety
-    /// The kernel stays until the list is past this, as the event does, and what it does is sound.
+    /// The kernel and the event live until the list has passed this command. The kernel's accesses
+    /// are sound.
     pub(crate) unsafe fn launch(
         &self,
         kernel: KernelHandle,
@@ -286,7 +292,7 @@ impl List {
                 loader.zeCommandListAppendLaunchCooperativeKernel,
             ),
         };
-        // SAFETY: promised by the caller; the number of groups is live for the call.
+        // SAFETY: promised by the caller. The number of groups is live during the call.
         let code = unsafe { append(list, kernel, &groups, signal, 0, ptr::null_mut()) };
         check(operation, code)
     }
@@ -302,7 +308,7 @@ impl Drop for List {
             return;
         }
         self.context.release("a command list", |context| {
-            // SAFETY: ours; its owner has seen its last command done.
+            // SAFETY: ours. Its owner has seen that its last command is complete.
             let code = unsafe { (context.driver.loader.zeCommandListDestroy)(self.handle.0) };
             check("zeCommandListDestroy", code)
         });

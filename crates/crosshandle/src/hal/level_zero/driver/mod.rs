@@ -1,7 +1,8 @@
-//! Level Zero: its calls as methods that return `Result`.
+//! Access to Level Zero: the driver's calls as methods that return `Result`.
 //!
-//! The loader is looked for at run time; it finds the drivers. All devices of a driver share one
-//! context of the driver, which is created when first needed and destroyed with the last object in it.
+//! The library looks for the Level Zero loader at run time, and the loader finds the drivers. All
+//! devices of a driver share one context of that driver. It is created on first use and destroyed
+//! together with the last object in it.
 
 mod context;
 mod counter_event;
@@ -35,7 +36,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Makes a structure of Level Zero with its `stype` and zeros.
+/// Creates a zeroed structure of Level Zero and sets its `stype`.
 macro_rules! description {
     ($type:ident, $stype:ident) => {{
         // SAFETY: zeros are a valid value of every structure of Level Zero.
@@ -46,8 +47,8 @@ macro_rules! description {
 }
 pub(super) use description;
 
-/// A handle of the driver's. It is only a value and may cross threads; the code that passes it to
-/// the driver makes sure that the object lives.
+/// A handle of the driver. It is a plain value that may move between threads. The code that passes
+/// it to the driver ensures that the object is alive.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Handle<T>(pub(super) *mut T);
@@ -66,12 +67,12 @@ impl<T> PartialEq for Handle<T> {
     }
 }
 
-// SAFETY: the driver lets any thread use a handle; here it is only a value.
+// SAFETY: the driver lets any thread use a handle, and this type only stores its value.
 unsafe impl<T> Send for Handle<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Handle<T> {}
 
-/// Names the types of handles by the driver's types.
+/// Defines a handle type for each object type of the driver.
 macro_rules! handle {
     ($($name:ident = $type:ident;)*) => {
         $(pub(super) type $name = Handle<level_zero_sys::$type>;)*
@@ -92,7 +93,7 @@ handle! {
     SamplerHandle = _ze_sampler_handle_t;
 }
 
-/// Intel's driver 26.18, as `Driver::version` has it.
+/// The version of Intel's driver 26.18, in the format of `Driver::version`.
 pub(super) const INTEL_26_18: u32 = 0x0103_0000 + 38_308;
 
 /// A driver that the loader found.
@@ -103,17 +104,18 @@ pub(super) struct Driver {
     pub(super) api: (u32, u32),
     /// The driver's own number for its build.
     pub(super) version: u32,
-    /// The driver can share memory between processes.
+    /// Whether the driver can share memory between processes.
     pub(super) shares_memory: bool,
     counter_events: OnceLock<Option<CounterEvents>>,
     context: Mutex<Weak<DriverContext>>,
     extensions: OnceLock<Vec<String>>,
-    /// The memory of this process in all of its contexts.
+    /// The memory that this process has allocated in all contexts of the driver.
     pub(super) known_memory: KnownMemory,
 }
 
 impl Driver {
-    /// Returns all drivers with GPUs, or why there is none. Looks once in the life of the process.
+    /// Returns all drivers that have GPUs, or the reason why there are none. The process searches
+    /// only once.
     pub(super) fn all() -> std::result::Result<&'static [Self], &'static str> {
         static DRIVERS: OnceLock<std::result::Result<Vec<Driver>, String>> = OnceLock::new();
         let drivers = DRIVERS.get_or_init(Self::find);
@@ -122,7 +124,7 @@ impl Driver {
 
     fn find() -> std::result::Result<Vec<Self>, String> {
         let loader = Loader::load()?;
-        // SAFETY: the first call, with the flags that there are.
+        // SAFETY: this is the first call to the loader, and it passes a valid flag.
         let code = unsafe { (loader.zeInit)(ZE_INIT_FLAG_GPU_ONLY) };
         if code != ze_result_t::ZE_RESULT_SUCCESS {
             return Err(format!(
@@ -182,7 +184,7 @@ impl Driver {
         Ok(handles.into_iter().map(Handle).collect())
     }
 
-    /// Returns whether the driver lists an extension. Asks with the first call.
+    /// Returns whether the driver lists an extension. The first call queries the driver.
     pub(super) fn has_extension(&self, name: &CStr) -> bool {
         let extensions = self.extensions.get_or_init(|| {
             let get = self.loader.zeDriverGetExtensionProperties;
@@ -206,20 +208,20 @@ impl Driver {
             .any(|known| known.as_bytes() == name.to_bytes())
     }
 
-    /// Returns the functions for counter-based events. Looks for them with the first call.
+    /// Returns the functions for counter-based events. The first call looks them up.
     fn counter_events(&self) -> Option<&CounterEvents> {
         let find = || CounterEvents::find(self);
         self.counter_events.get_or_init(find).as_ref()
     }
 
-    /// Returns the context of all devices, if there is one.
+    /// Returns the context that all devices of the driver share, if it exists.
     pub(super) fn existing_context(&self) -> Option<Arc<DriverContext>> {
         let place = self.context.lock();
         place.upgrade()
     }
 
-    /// Returns the context of all devices, and creates it if there is none. Creating it holds the lock:
-    /// a second caller needs that very context.
+    /// Returns the context that all devices of the driver share, and creates it if it does not
+    /// exist. The lock is held meanwhile, because a second caller must get the same context.
     pub(super) fn context(&'static self) -> Result<Arc<DriverContext>> {
         let mut place = self.context.lock();
         if let Some(context) = place.upgrade() {
@@ -231,7 +233,7 @@ impl Driver {
     }
 }
 
-/// Returns the handles of all drivers that the loader has.
+/// Returns the handles of all drivers that the loader has found.
 fn driver_handles(loader: &Loader) -> Result<Vec<ze_driver_handle_t>> {
     list_of("zeDriverGet", ptr::null_mut(), |count, items| {
         // SAFETY: room for `count` items.
@@ -239,8 +241,8 @@ fn driver_handles(loader: &Loader) -> Result<Vec<ze_driver_handle_t>> {
     })
 }
 
-/// Calls a function of the driver that lists something: once with a null pointer, for the count, and
-/// once with room for so many items.
+/// Calls a function of the driver that returns a list. The first call passes a null pointer and
+/// gets the count. The second call passes a buffer for that many items.
 pub(super) fn list_of<T: Copy>(
     operation: &'static str,
     empty: T,
@@ -254,7 +256,7 @@ pub(super) fn list_of<T: Copy>(
     Ok(items)
 }
 
-/// Turns the code that a call returned into a result.
+/// Converts the return code of a call to a result.
 #[inline]
 pub(super) fn check(operation: &'static str, code: ze_result_t) -> Result<()> {
     if code == ze_result_t::ZE_RESULT_SUCCESS {
@@ -263,14 +265,14 @@ pub(super) fn check(operation: &'static str, code: ze_result_t) -> Result<()> {
     Err(error(operation, code))
 }
 
-/// Turns the code of a call that allocates `bytes` bytes into a result.
+/// Converts the return code of a call that allocates `bytes` bytes to a result.
 #[inline]
 pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_result_t) -> Result<()> {
     match code {
         ze_result_t::ZE_RESULT_SUCCESS => Ok(()),
         ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
         | ze_result_t::ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY => {
-            // The driver doesn't say which resource has run out.
+            // The driver does not say which resource is exhausted.
             if descriptor::are_exhausted() {
                 return Err(Error::os(operation)(Errno::MFILE));
             }
@@ -284,7 +286,7 @@ pub(super) fn check_memory(operation: &'static str, bytes: usize, code: ze_resul
     }
 }
 
-/// Logs the failure of a call that releases something; returns whether it succeeded.
+/// Logs the failure of a call that releases an object. Returns whether the call succeeded.
 pub(super) fn log_failure(operation: &'static str, code: ze_result_t) -> bool {
     let released = check(operation, code);
     if let Err(error) = &released {
@@ -293,7 +295,7 @@ pub(super) fn log_failure(operation: &'static str, code: ze_result_t) -> bool {
     released.is_ok()
 }
 
-/// Returns whether an error says that the device has stopped.
+/// Returns whether the error says that the device is lost.
 fn is_device_lost(error: &Error) -> bool {
     let lost = i64::from(ze_result_t::ZE_RESULT_ERROR_DEVICE_LOST.0);
     matches!(error, Error::Driver { code, .. } if *code == lost)
@@ -309,7 +311,7 @@ fn error(operation: &'static str, code: ze_result_t) -> Error {
     }
 }
 
-/// Returns the name of a code, as `ze_api.h` has it.
+/// Returns the name that `ze_api.h` gives to a code.
 fn name_of(code: ze_result_t) -> &'static str {
     macro_rules! names {
         ($($name:ident)*) => {

@@ -16,24 +16,25 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-/// Bytes of the largest value of a specialization constant. Drivers read as many as its type has.
+/// The maximum size of a specialization constant, in bytes. Drivers read as many bytes as the
+/// constant's type has.
 const CONSTANT_BYTES: usize = 8;
 
-/// The format of images.
+/// The format of a program image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ModuleFormat {
     SpirV,
     Native,
 }
 
-/// An image, and how it is compiled.
+/// A program image with its compiler flags and specialization constants.
 pub(crate) struct Input<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) flags: CString,
     pub(crate) constants: &'a [(u32, Vec<u8>)],
 }
 
-/// The values of specialization constants, as the driver takes them.
+/// The values of specialization constants, in the form that the driver takes.
 struct Constants {
     numbers: Vec<u32>,
     _values: Vec<[u8; CONSTANT_BYTES]>,
@@ -69,15 +70,16 @@ impl Constants {
 pub(crate) struct Module {
     context: Arc<DriverContext>,
     handle: ModuleHandle,
-    /// The module is destroyed with this value.
+    /// Whether the module is destroyed with this value.
     is_ours: bool,
 }
 
 impl Module {
-    /// Compiles images, of which several are linked, and returns the compiler's output too.
+    /// Compiles images, links them if there are several, and returns the module with the compiler's
+    /// output.
     ///
     /// # Safety
-    /// The images are valid: drivers trust what is in them.
+    /// The images are valid, because drivers trust their contents.
     pub(crate) unsafe fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -102,7 +104,8 @@ impl Module {
                 0 => ptr::null(),
                 _ => constants,
             };
-            // SAFETY: promised by the caller; all that the description names is live for the call.
+            // SAFETY: promised by the caller. Everything that the description points to is live
+            // during the call.
             return unsafe { Self::create_as(context, device, &desc) };
         }
         let sizes: Vec<_> = inputs.iter().map(|input| input.bytes.len()).collect();
@@ -124,7 +127,7 @@ impl Module {
     }
 
     /// # Safety
-    /// The description is whole, and its images are valid.
+    /// The description is complete, and its images are valid.
     unsafe fn create_as(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
@@ -132,7 +135,8 @@ impl Module {
     ) -> Result<(Self, String)> {
         let (mut handle, mut log) = (ptr::null_mut(), ptr::null_mut());
         let create = context.driver.loader.zeModuleCreate;
-        // SAFETY: our context, one of its devices, what the caller promised, and live results.
+        // SAFETY: our context and one of its devices, a description that the caller promised to be
+        // valid, and live results.
         let code = unsafe { create(context.handle.0, device.0, desc, &mut handle, &mut log) };
         let log = take_log(context, log);
         if code != ze_result_t::ZE_RESULT_SUCCESS {
@@ -146,11 +150,11 @@ impl Module {
         Ok((module, log))
     }
 
-    /// Adopts a module that other code made.
+    /// Adopts a module that other code created.
     ///
     /// # Safety
-    /// `handle` is a module of this context's driver, and lives as long as the result; no other code
-    /// destroys one that `is_given`.
+    /// `handle` is a module of this context's driver and lives as long as the result. If `is_given`
+    /// is true, no other code destroys the module.
     pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ModuleHandle,
@@ -171,11 +175,12 @@ impl Module {
         self.handle
     }
 
-    /// Returns the address and the length of a variable; `None` if there is none of that name.
+    /// Returns the address and the length in bytes of a variable, or `None` if the module has no
+    /// variable of that name.
     pub(crate) fn variable(&self, name: &CStr) -> Result<Option<(*mut u8, usize)>> {
         let get = self.context.driver.loader.zeModuleGetGlobalPointer;
         let (mut len, mut start) = (0, ptr::null_mut());
-        // SAFETY: our module, a name that ends with a zero, and live results.
+        // SAFETY: our module, a name that ends with a zero byte, and live results.
         let code = unsafe { get(self.handle.0, name.as_ptr(), &mut len, &mut start) };
         if code == ze_result_t::ZE_RESULT_ERROR_INVALID_GLOBAL_NAME {
             return Ok(None);
@@ -194,7 +199,7 @@ impl Module {
         let names = names
             .into_iter()
             .filter(|name: &*const c_char| !name.is_null());
-        // SAFETY: the driver's names end with a zero, and stay as long as the module.
+        // SAFETY: the driver's names end with a zero byte and live as long as the module.
         let text = |name: *const c_char| unsafe { CStr::from_ptr(name) }.to_string_lossy();
         Ok(names.map(|name| text(name).into_owned()).collect())
     }
@@ -207,20 +212,21 @@ impl Module {
         let code = unsafe { get(self.handle.0, &mut len, ptr::null_mut()) };
         check("zeModuleGetNativeBinary", code)?;
         let mut bytes = vec![0; len];
-        // SAFETY: our module, and room for as many bytes.
+        // SAFETY: our module, and a buffer of `len` bytes.
         let code = unsafe { get(self.handle.0, &mut len, bytes.as_mut_ptr()) };
         check("zeModuleGetNativeBinary", code)?;
         bytes.truncate(len);
         Ok(bytes)
     }
 
-    /// Returns the kernel of a name; `None` if there is none.
+    /// Returns the kernel with a name, or `None` if the module has no kernel of that name.
     pub(crate) fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Option<DriverKernel>> {
         let loader = &self.context.driver.loader;
         let mut desc = description!(ze_kernel_desc_t, ZE_STRUCTURE_TYPE_KERNEL_DESC);
         desc.pKernelName = name.as_ptr();
         let mut handle = ptr::null_mut();
-        // SAFETY: our module, a live description with a name that ends with a zero, and a live result.
+        // SAFETY: our module, a live description whose name ends with a zero byte, and a live
+        // result.
         let code = unsafe { (loader.zeKernelCreate)(self.handle.0, &desc, &mut handle) };
         if code == ze_result_t::ZE_RESULT_ERROR_INVALID_KERNEL_NAME {
             return Ok(None);
@@ -230,7 +236,8 @@ impl Module {
             module: Arc::clone(self),
             handle: Handle(handle),
         };
-        // Addresses that lie in memory or in values may lead to any memory of the driver's.
+        // A kernel may follow addresses that are stored in memory or in values, and these may lead
+        // to any memory of the driver.
         let all = ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST
             | ZE_KERNEL_INDIRECT_ACCESS_FLAG_DEVICE
             | ZE_KERNEL_INDIRECT_ACCESS_FLAG_SHARED;
@@ -247,14 +254,14 @@ impl Drop for Module {
             return;
         }
         self.context.release("a module", |context| {
-            // SAFETY: ours; its kernels keep it.
+            // SAFETY: ours. Its kernels keep the module alive, so none exist.
             let code = unsafe { (context.driver.loader.zeModuleDestroy)(self.handle.0) };
             check("zeModuleDestroy", code)
         });
     }
 }
 
-/// Returns the compiler's output, and destroys the driver's copy.
+/// Returns the compiler's output and destroys the driver's copy of it.
 fn take_log(context: &DriverContext, log: ze_module_build_log_handle_t) -> String {
     if log.is_null() {
         return String::new();
@@ -262,14 +269,14 @@ fn take_log(context: &DriverContext, log: ze_module_build_log_handle_t) -> Strin
     let loader = &context.driver.loader;
     let mut len = 0;
     let get = loader.zeModuleBuildLogGetString;
-    // SAFETY: the driver has just made it; a live result.
+    // SAFETY: the driver has just created the log, and the result is live.
     let code = unsafe { get(log, &mut len, ptr::null_mut()) };
     let mut bytes = vec![0_u8; len];
     if code == ze_result_t::ZE_RESULT_SUCCESS && len > 0 {
-        // SAFETY: as above, and room for as many bytes.
+        // SAFETY: as above, with a buffer of `len` bytes.
         unsafe { get(log, &mut len, bytes.as_mut_ptr().cast()) };
     }
-    // SAFETY: destroyed once.
+    // SAFETY: the log is destroyed only once.
     super::log_failure("zeModuleBuildLogDestroy", unsafe {
         (loader.zeModuleBuildLogDestroy)(log)
     });
@@ -278,7 +285,7 @@ fn take_log(context: &DriverContext, log: ze_module_build_log_handle_t) -> Strin
     String::from_utf8_lossy(&bytes).trim().to_owned()
 }
 
-/// Returns the error of a module that the driver has refused.
+/// Returns the error for a module that the driver has rejected.
 fn refusal(code: ze_result_t, log: String) -> Error {
     match code {
         ze_result_t::ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY
@@ -297,14 +304,14 @@ fn refusal(code: ze_result_t, log: String) -> Error {
     }
 }
 
-/// A kernel of a module. What is set in it is for the next launches, so that callers use it from one
+/// A kernel of a module. Its settings apply to all later launches, so callers use it from one
 /// thread at a time.
 pub(crate) struct DriverKernel {
     module: Arc<Module>,
     handle: KernelHandle,
 }
 
-/// Arguments of a launch, as [`KernelArguments`](crate::KernelArguments) has them.
+/// The arguments of a launch, as [`KernelArguments`](crate::KernelArguments) stores them.
 pub(crate) type Arguments<'a> = dyn Iterator<Item = (ArgumentKind, &'a [u8])> + 'a;
 
 impl DriverKernel {
@@ -316,8 +323,8 @@ impl DriverKernel {
         &self.module
     }
 
-    /// Returns the kernel's properties, its largest group, and of how many work-items groups should be a
-    /// multiple; 0 where the driver does not say.
+    /// Returns the kernel's properties, its maximum group size, and its preferred group size
+    /// multiple. A value is 0 if the driver does not report it.
     pub(crate) fn properties(&self) -> Result<(ze_kernel_properties_t, u32, u32)> {
         let mut preferred = description!(
             ze_kernel_preferred_group_size_properties_t,
@@ -332,7 +339,7 @@ impl DriverKernel {
             description!(ze_kernel_properties_t, ZE_STRUCTURE_TYPE_KERNEL_PROPERTIES);
         properties.pNext = (&raw mut largest).cast();
         let get = self.module.context.driver.loader.zeKernelGetProperties;
-        // SAFETY: our kernel, and a chain of live results, of which drivers fill those that they know.
+        // SAFETY: our kernel, and a chain of live results. Drivers fill in those that they know.
         let code = unsafe { get(self.handle.0, &mut properties) };
         check("zeKernelGetProperties", code)?;
         properties.pNext = ptr::null_mut();
@@ -343,7 +350,8 @@ impl DriverKernel {
         ))
     }
 
-    /// Sets an argument; without `addresses`, null in place of one. Returns the driver's code.
+    /// Sets an argument and returns the driver's code. If `addresses` is false, an address argument
+    /// is set to null.
     pub(crate) fn set_argument(
         &self,
         index: u32,
@@ -353,13 +361,13 @@ impl DriverKernel {
         let set = self.module.context.driver.loader.zeKernelSetArgumentValue;
         let (size, value) = match kind {
             ArgumentKind::Local => (number(bytes), ptr::null()),
-            // A null address is no value, for some drivers.
+            // Some drivers do not accept a null address as a value.
             ArgumentKind::Address if !addresses || number(bytes) == 0 => (bytes.len(), ptr::null()),
             ArgumentKind::Address | ArgumentKind::Value | ArgumentKind::Object => {
                 (bytes.len(), bytes.as_ptr().cast())
             }
         };
-        // SAFETY: our kernel, and as many bytes.
+        // SAFETY: our kernel, and a value of `size` bytes.
         unsafe { set(self.handle.0, index, size, value) }
     }
 
@@ -372,7 +380,7 @@ impl DriverKernel {
         Ok(())
     }
 
-    /// Sets the size of groups.
+    /// Sets the group size of later launches.
     pub(crate) fn set_group_size(&self, [x, y, z]: [u32; 3]) -> Result<()> {
         let set = self.module.context.driver.loader.zeKernelSetGroupSize;
         // SAFETY: our kernel.
@@ -381,7 +389,7 @@ impl DriverKernel {
         })
     }
 
-    /// Sets the number of the first work-item in each dimension.
+    /// Sets the global offset, which is the index of the first work-item in each dimension.
     pub(crate) fn set_offset(&self, [x, y, z]: [u32; 3]) -> Result<()> {
         let Some(set) = self.module.context.driver.loader.zeKernelSetGlobalOffsetExp else {
             return Err(Error::Unsupported("this driver knows no offsets".into()));
@@ -392,7 +400,7 @@ impl DriverKernel {
         })
     }
 
-    /// Returns the size of groups that the driver would choose for so many work-items.
+    /// Returns the group size that the driver suggests for the given number of work-items.
     pub(crate) fn suggest_group_size(&self, [x, y, z]: [u32; 3]) -> Result<[u32; 3]> {
         let suggest = self.module.context.driver.loader.zeKernelSuggestGroupSize;
         let mut size = [0; 3];
@@ -403,7 +411,8 @@ impl DriverKernel {
         Ok(size)
     }
 
-    /// Returns the most groups, of the size that was set, that can wait for each other.
+    /// Returns the maximum number of groups that can wait for each other, for the current group
+    /// size.
     pub(crate) fn cooperative_groups(&self) -> Result<u32> {
         let loader = &self.module.context.driver.loader;
         let mut count = 0;
@@ -418,7 +427,7 @@ impl DriverKernel {
 impl Drop for DriverKernel {
     fn drop(&mut self) {
         self.module.context.release("a kernel", |context| {
-            // SAFETY: ours; launches keep it until they have ended.
+            // SAFETY: ours. Launches keep the kernel alive until they have ended.
             let code = unsafe { (context.driver.loader.zeKernelDestroy)(self.handle.0) };
             check("zeKernelDestroy", code)
         });

@@ -1,4 +1,4 @@
-//! Physical memory and reserved addresses.
+//! Physical memory and reserved address ranges.
 
 use super::{
     DeviceHandle, DriverContext, Handle, PhysicalHandle, check, check_memory, description,
@@ -9,7 +9,7 @@ use level_zero_sys::{ze_external_memory_type_flags_t, ze_memory_access_attribute
 use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
-/// The calls of a context for physical memory and reserved addresses.
+/// The calls of a context for physical memory and reserved address ranges.
 pub(crate) struct VirtualMemory<'a>(pub(crate) &'a DriverContext);
 
 fn attribute(access: Access) -> ze_memory_access_attribute_t {
@@ -20,7 +20,7 @@ fn attribute(access: Access) -> ze_memory_access_attribute_t {
 }
 
 impl VirtualMemory<'_> {
-    /// Creates physical memory that can be exported as `kind`; `None` for no export.
+    /// Creates physical memory. It can be exported as `kind`, or not at all if `kind` is `None`.
     pub(crate) fn create(
         &self,
         device: DeviceHandle,
@@ -36,8 +36,8 @@ impl VirtualMemory<'_> {
         self.create_from(device, len, chained)
     }
 
-    /// Imports physical memory by the number of a descriptor, which the driver may close when the
-    /// memory is destroyed, not before.
+    /// Imports physical memory by the number of a descriptor. The driver may close the descriptor
+    /// when the memory is destroyed, but not earlier.
     pub(crate) fn import(
         &self,
         device: DeviceHandle,
@@ -65,14 +65,15 @@ impl VirtualMemory<'_> {
         desc.pNext = chained;
         let mut handle = ptr::null_mut();
         let create = self.0.driver.loader.zePhysicalMemCreate;
-        // SAFETY: our context, one of its devices, a live chain and a live result.
+        // SAFETY: our context and one of its devices, with a live chain and a live result.
         let code = unsafe { create(self.0.handle.0, device.0, &mut desc, &mut handle) };
         check_memory("zePhysicalMemCreate", len, code)?;
         Ok(Handle(handle))
     }
 
-    /// Returns the descriptor of physical memory, which stays the driver's; `None` if the driver only
-    /// tells it of an address, as before Level Zero 1.15.
+    /// Returns the descriptor of physical memory, which the driver owns. Returns `None` if the
+    /// driver provides the descriptor only for a mapped address, as drivers before Level Zero 1.15
+    /// do.
     pub(crate) fn descriptor_of(
         &self,
         memory: PhysicalHandle,
@@ -96,7 +97,8 @@ impl VirtualMemory<'_> {
         found.ok().map(|()| export.fd).filter(|fd| *fd >= 0)
     }
 
-    /// Returns the descriptor of physical memory that is mapped at an address; it stays the driver's.
+    /// Returns the descriptor of the physical memory that is mapped at an address. The driver owns
+    /// the descriptor.
     pub(crate) fn descriptor(
         &self,
         mapped_at: NonNull<u8>,
@@ -115,7 +117,7 @@ impl VirtualMemory<'_> {
         properties.pNext = (&raw mut export).cast();
         let get = self.0.driver.loader.zeMemGetAllocProperties;
         let address = mapped_at.as_ptr().cast::<c_void>();
-        // SAFETY: live results; the device may be left out.
+        // SAFETY: the results are live, and the device may be omitted.
         let code = unsafe { get(self.0.handle.0, address, &mut properties, ptr::null_mut()) };
         check_memory("zeMemGetAllocProperties", 0, code)?;
         Ok(export.fd)
@@ -124,7 +126,7 @@ impl VirtualMemory<'_> {
     /// Destroys physical memory.
     ///
     /// # Safety
-    /// It is mapped nowhere.
+    /// The memory is not mapped anywhere.
     pub(crate) unsafe fn destroy(&self, memory: PhysicalHandle) -> Result<()> {
         let destroy = self.0.driver.loader.zePhysicalMemDestroy;
         // SAFETY: promised by the caller.
@@ -132,21 +134,22 @@ impl VirtualMemory<'_> {
         check("zePhysicalMemDestroy", code)
     }
 
-    /// Reserves addresses without memory, from `wish` on if that is not 0 and the driver grants it.
+    /// Reserves addresses without memory. The range starts at `wish` if `wish` is not 0 and the
+    /// driver grants it.
     pub(crate) fn reserve(&self, wish: usize, len: usize) -> Result<NonNull<u8>> {
         let mut start = ptr::null_mut();
         let reserve = self.0.driver.loader.zeVirtualMemReserve;
         let wish = ptr::without_provenance(wish);
-        // SAFETY: our context and a live result; the wish is only a number.
+        // SAFETY: our context, with a live result. The driver does not access memory at `wish`.
         let code = unsafe { reserve(self.0.handle.0, wish, len, &mut start) };
         check_memory("zeVirtualMemReserve", len, code)?;
         NonNull::new(start.cast()).ok_or_else(|| Error::out_of_memory(len))
     }
 
-    /// Gives reserved addresses back.
+    /// Releases reserved addresses.
     ///
     /// # Safety
-    /// They were reserved as one piece, and nothing is mapped there.
+    /// The addresses were reserved as one range, and nothing is mapped there.
     pub(crate) unsafe fn unreserve(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let free = self.0.driver.loader.zeVirtualMemFree;
         // SAFETY: promised by the caller.
@@ -154,7 +157,7 @@ impl VirtualMemory<'_> {
         check("zeVirtualMemFree", code)
     }
 
-    /// Maps physical memory.
+    /// Maps physical memory at reserved addresses.
     ///
     /// # Safety
     /// The addresses are reserved, and nothing is mapped there.
@@ -172,10 +175,11 @@ impl VirtualMemory<'_> {
         // SAFETY: promised by the caller.
         let code = unsafe { map(self.0.handle.0, start, len, memory.0, offset, access) };
         let mapped = check_memory("zeVirtualMemMap", len, code);
-        // Intel's driver fails after mapping if it can't make the memory resident.
+        // If Intel's driver cannot make the memory resident, it fails but leaves the memory mapped.
         if mapped.is_err() && self.0.knows(start) {
             let unmap = self.0.driver.loader.zeVirtualMemUnmap;
-            // SAFETY: mapped by the call above, as the driver says, and not in use.
+            // SAFETY: the driver says that the call above mapped the memory, and no code uses it
+            // yet.
             let code = unsafe { unmap(self.0.handle.0, start, len) };
             tracing::debug!(code = code.0, "unmapped what could not be mapped");
         }
@@ -185,7 +189,7 @@ impl VirtualMemory<'_> {
     /// Unmaps physical memory.
     ///
     /// # Safety
-    /// It was mapped as one piece, and is not used any more.
+    /// The memory was mapped as one range, and no command and no thread accesses it any more.
     pub(crate) unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let unmap = self.0.driver.loader.zeVirtualMemUnmap;
         // SAFETY: promised by the caller.
@@ -196,7 +200,8 @@ impl VirtualMemory<'_> {
     /// Changes the access to mapped memory.
     ///
     /// # Safety
-    /// It was mapped as one piece, and no code relies on more access any longer.
+    /// The memory was mapped as one range, and no code relies any longer on access that this call
+    /// removes.
     pub(crate) unsafe fn set_access(
         &self,
         start: NonNull<u8>,

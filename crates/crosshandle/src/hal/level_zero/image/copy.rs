@@ -15,7 +15,8 @@ fn inner(image: &Arc<dyn DeviceImage>) -> Result<&LevelZeroImage> {
     image.ok_or_else(|| Error::invalid("this image is not one of Level Zero's"))
 }
 
-/// Returns a part of the image. The driver too has layers in the dimension after those of the images.
+/// Converts a region of an image to the driver's form. In both forms, the layer follows the pixel
+/// coordinates.
 fn region(origin: [usize; 3], extent: [usize; 3]) -> Result<ImageRegion> {
     let numbers = |numbers: [usize; 3]| -> Result<[u32; 3]> {
         let [x, y, z] = numbers.map(small);
@@ -27,11 +28,11 @@ fn region(origin: [usize; 3], extent: [usize; 3]) -> Result<ImageRegion> {
     })
 }
 
-/// Pieces of a part that lie in memory without gaps: as few as can be.
+/// The division of a region into as few pieces as possible that are tightly packed in memory.
 struct Pieces {
     /// The size of a piece, in pixels.
     extent: [usize; 3],
-    /// How many there are in the second and the third dimension.
+    /// The number of pieces in the second and in the third dimension.
     count: [usize; 2],
 }
 
@@ -57,19 +58,19 @@ impl Pieces {
     }
 }
 
-/// Appends a copy. The last call signals an event.
+/// Appends a copy. Its last call signals an event.
 ///
 /// # Safety
-/// All that the command uses, the event included, stays until the list is past this, also if there is an
-/// error.
+/// All objects that the command uses live until the list has passed the copy, including the event.
+/// This also holds if the call fails.
 pub(crate) unsafe fn append(
     list: &List,
     copy: &ImageCopy,
     signal: Option<EventHandle>,
     has_begun: &mut bool,
 ) -> Result<()> {
-    // SAFETY: promised by the caller; the object layer checked that the parts are inside their images, and the
-    // rows and slices in their memory.
+    // SAFETY: promised by the caller. The object layer checked that the regions lie inside their
+    // images, and the rows and slices in their memory.
     unsafe {
         match (&copy.to, &copy.from) {
             (ImageSide::Image { image, origin }, ImageSide::Memory { place, pitches }) => {
@@ -116,7 +117,8 @@ pub(crate) unsafe fn append(
     }
 }
 
-/// Calls a function with each piece of a part: where it is in the image and in memory, and whether it is the last.
+/// Calls `copy` with each piece of a region: its position in the image and in memory, and whether
+/// it is the last piece.
 fn each(
     (image, origin): (&LevelZeroImage, [usize; 3]),
     extent: [usize; 3],

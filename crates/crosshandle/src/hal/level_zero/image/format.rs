@@ -1,4 +1,4 @@
-//! Formats of pixels, as the driver has them.
+//! Translation of pixel formats to those of the driver.
 
 use crate::types::{ChannelOrder, ChannelType, ImageFormat};
 use level_zero_sys::{
@@ -6,7 +6,7 @@ use level_zero_sys::{
     ze_image_format_type_t as types,
 };
 
-/// Returns the driver's format; `None` where it has none.
+/// Returns the driver's format, or `None` if the driver has none.
 pub(super) fn translate(format: ImageFormat) -> Option<ze_image_format_t> {
     let (bits, type_) = match format.channel {
         ChannelType::SnormInt8 => (8, types::ZE_IMAGE_FORMAT_TYPE_SNORM),
@@ -35,7 +35,7 @@ pub(super) fn translate(format: ImageFormat) -> Option<ze_image_format_t> {
         swizzles::ZE_IMAGE_FORMAT_SWIZZLE_0,
         swizzles::ZE_IMAGE_FORMAT_SWIZZLE_1,
     );
-    // The channel of memory that each channel of a kernel's pixel is.
+    // For each channel of a kernel's pixel, the channel in memory that it reads.
     let (channels, [x, y, z, w]) = match format.order {
         ChannelOrder::R => (1, [red, zero, zero, one]),
         ChannelOrder::A => (1, [zero, zero, zero, alpha]),
@@ -45,7 +45,8 @@ pub(super) fn translate(format: ImageFormat) -> Option<ze_image_format_t> {
         ChannelOrder::Bgra => (4, [blue, green, red, alpha]),
         ChannelOrder::Argb => (4, [alpha, red, green, blue]),
         ChannelOrder::Abgr => (4, [alpha, blue, green, red]),
-        // Channels that stand for several or for none, and gamma curves, are not in the core.
+        // The core API has no channels that stand for several channels or for none, and no gamma
+        // curves.
         ChannelOrder::Rgb
         | ChannelOrder::Intensity
         | ChannelOrder::Luminance

@@ -1,4 +1,4 @@
-//! Images and samplers of the driver.
+//! The factory of images and samplers.
 
 mod copy;
 mod format;
@@ -74,7 +74,7 @@ impl Images for LevelZeroContext {
     }
 }
 
-/// Returns whether the driver has refused the format.
+/// Returns whether the driver has rejected the format.
 fn is_unsupported(error: &Error) -> bool {
     let codes = [
         ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT,

@@ -1,4 +1,4 @@
-//! Images, as the rest of the backend knows them.
+//! The image object of this backend.
 
 use crate::hal::DeviceImage;
 use crate::hal::level_zero::driver::{DriverImage, ImageHandle};
@@ -6,7 +6,7 @@ use crate::hal::level_zero::driver::{DriverImage, ImageHandle};
 /// An image of the driver.
 pub(super) struct LevelZeroImage {
     pub(super) image: DriverImage,
-    /// The size of a pixel, in bytes.
+    /// The size of a pixel in bytes.
     pub(super) pixel: usize,
 }
 

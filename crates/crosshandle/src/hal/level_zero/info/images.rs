@@ -3,7 +3,7 @@
 use crate::hal::level_zero::driver::{DeviceHandle, Driver, check, description};
 use crate::types::ImageLimits;
 
-/// Asks the driver for the limits of images; returns why there are none.
+/// Queries the driver for the limits of images. The error is the reason why the device has none.
 pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
@@ -12,7 +12,7 @@ pub(crate) fn describe(
         ze_device_image_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_IMAGE_PROPERTIES
     );
-    // SAFETY: a device that the driver counted, and a live result.
+    // SAFETY: a device that the driver listed, with a live result.
     let code = unsafe { (driver.loader.zeDeviceGetImageProperties)(device.0, &mut found) };
     check("zeDeviceGetImageProperties", code).map_err(|error| error.to_string())?;
     if found.maxImageDims2D == 0 {
@@ -28,7 +28,7 @@ pub(crate) fn describe(
         layer_2d: [flat; 2],
         read_arguments: found.maxReadImageArgs,
         write_arguments: found.maxWriteImageArgs,
-        // It does not say.
+        // The driver does not report this limit.
         read_write_arguments: 0,
         samplers: found.maxSamplers,
         views: None,

@@ -12,11 +12,11 @@ use level_zero_sys::{
     ze_device_module_properties_t,
 };
 
-/// The minor versions of SPIR-V 1 that there are.
+/// The highest minor version of SPIR-V 1 that exists.
 const SPIR_V_MINOR_VERSIONS: u32 = 6;
 
-/// Extensions of OpenCL that all compilers of drivers for Level Zero have, and those that follow from the
-/// properties of modules.
+/// The OpenCL extensions that the compilers of all Level Zero drivers support. The table below adds
+/// those that depend on the module properties.
 const EXTENSIONS: &str = "cl_khr_il_program cl_khr_subgroups cl_intel_required_subgroup_size";
 const EXTENSIONS_BY_FLAG: [(u32, &str); 3] = [
     (ZE_DEVICE_MODULE_FLAG_FP16, "cl_khr_fp16"),
@@ -27,7 +27,7 @@ const EXTENSIONS_BY_FLAG: [(u32, &str); 3] = [
     ),
 ];
 
-/// Asks the driver for the limits of kernels; returns why there are none.
+/// Queries the driver for the limits of kernels. The error is the reason why the device has none.
 pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
@@ -46,7 +46,7 @@ pub(crate) fn describe(
     let count = (compute.numSubGroupSizes as usize).min(compute.subGroupSizes.len());
     let mut subgroups = compute.subGroupSizes[..count].to_vec();
     subgroups.sort_unstable();
-    // What compilers choose for kernels that leave it to them, as a rule.
+    // The size that compilers usually choose if the kernel does not require one.
     let usual = subgroups.iter().copied().filter(|size| *size <= 32).max();
     Ok(KernelLimits {
         architecture: architecture(driver, device),
@@ -62,7 +62,7 @@ pub(crate) fn describe(
             compute.maxGroupCountZ,
         ],
         subgroup: usual.unwrap_or(1),
-        // Once for each device of the process.
+        // Leaked only once for each device of the process.
         subgroups: Vec::leak(subgroups),
         shared_memory: compute.maxSharedLocalMemory,
         registers: 0,
@@ -95,7 +95,7 @@ fn ask(
         ze_device_compute_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_COMPUTE_PROPERTIES
     );
-    // SAFETY: a device that the driver counted, and a live result.
+    // SAFETY: a device that the driver listed, with a live result.
     let code = unsafe { (loader.zeDeviceGetComputeProperties)(device.0, &mut compute) };
     check("zeDeviceGetComputeProperties", code)?;
     let mut module = description!(
@@ -108,7 +108,7 @@ fn ask(
     Ok((compute, module))
 }
 
-/// Returns the version of the device's architecture, as its number has it; zeros if the driver doesn't say.
+/// Returns the version of the device's architecture, or zeros if the driver does not report it.
 fn architecture(driver: &Driver, device: DeviceHandle) -> (u32, u32) {
     if !driver.has_extension(ZE_DEVICE_IP_VERSION_EXT_NAME) {
         return (0, 0);
@@ -119,7 +119,7 @@ fn architecture(driver: &Driver, device: DeviceHandle) -> (u32, u32) {
     );
     let mut properties = description!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
     properties.pNext = (&raw mut version).cast();
-    // SAFETY: a device that the driver counted, and a chain of live results.
+    // SAFETY: a device that the driver listed, with a chain of live results.
     let code = unsafe { (driver.loader.zeDeviceGetProperties)(device.0, &mut properties) };
     match check("zeDeviceGetProperties", code) {
         Ok(()) => (version.ipVersion >> 22, version.ipVersion >> 14 & 0xFF),
@@ -127,7 +127,7 @@ fn architecture(driver: &Driver, device: DeviceHandle) -> (u32, u32) {
     }
 }
 
-/// Returns the versions of SPIR-V up to the one that the driver names.
+/// Returns all versions of SPIR-V up to the one that the driver reports.
 fn languages(version: u32) -> String {
     let (major, minor) = (version >> 16, version & 0xFFFF);
     let versions =

@@ -1,4 +1,5 @@
-//! Properties of a device: its description, and in files of their own the limits of kernels and of images.
+//! The properties of a device. This file creates its description, and two other files find the
+//! limits of kernels and of images.
 
 pub(crate) mod images;
 pub(crate) mod kernels;
@@ -20,24 +21,24 @@ use level_zero_sys::{
 use std::ffi::CStr;
 use std::time::Duration;
 
-/// The PCI vendor number.
+/// The PCI vendor number of Intel.
 const INTEL: u32 = 0x8086;
 
-/// Properties that only this backend needs.
+/// Properties of a device that only this backend needs.
 pub(crate) struct Details {
-    /// The group of queues that lists are created on.
+    /// The ordinal of the queue group on which lists are created.
     pub(crate) group: u32,
-    /// What that group runs: `ze_command_queue_group_property_flags_t`.
+    /// The abilities of that group, as `ze_command_queue_group_property_flags_t`.
     pub(crate) abilities: u32,
-    /// The longest pattern of a fill in that group, in bytes.
+    /// The maximum length of a fill pattern in that group, in bytes.
     pub(crate) max_pattern: usize,
-    /// The type of descriptor that allocated memory is exported as, if it can be.
+    /// The type of descriptor that allocated memory can be exported as, if any.
     pub(crate) exportable_memory: Option<ze_external_memory_type_flags_t>,
-    /// The type of descriptor that physical memory is exported and imported as, if it can be.
+    /// The type of descriptor that physical memory can be exported and imported as, if any.
     pub(crate) external_memory: Option<ze_external_memory_type_flags_t>,
 }
 
-/// Asks the driver for the properties of a device.
+/// Queries the driver for the properties of a device.
 pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
@@ -45,7 +46,7 @@ pub(crate) fn describe(
 ) -> Result<(DeviceInfo, Details)> {
     let loader = &driver.loader;
     let mut properties = description!(ze_device_properties_t, ZE_STRUCTURE_TYPE_DEVICE_PROPERTIES);
-    // SAFETY: a device that the driver counted, and a live result.
+    // SAFETY: a device that the driver listed, with a live result.
     let code = unsafe { (loader.zeDeviceGetProperties)(device.0, &mut properties) };
     check("zeDeviceGetProperties", code)?;
     let mut module = description!(
@@ -91,7 +92,7 @@ pub(crate) fn describe(
             memory_sharing: driver.shares_memory,
             physical_memory_sharing: details.external_memory.is_some(),
             event_sharing: true,
-            // The driver opens memory for everything or not at all.
+            // The driver opens memory either for reading and writing, or not at all.
             read_only_memory: false,
             host_accessible_memory: false,
             partial_mappings: true,
@@ -99,20 +100,20 @@ pub(crate) fn describe(
             late_failures: true,
             native_graphs: false,
             unified_memory: has(ZE_DEVICE_PROPERTY_FLAG_INTEGRATED),
-            // Copies and kernels take the driver's memory alone.
+            // Copies and kernels accept only memory of the driver.
             system_memory: false,
             error_correction: has(ZE_DEVICE_PROPERTY_FLAG_ECC),
             half_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP16 != 0,
             double_precision: module.flags & ZE_DEVICE_MODULE_FLAG_FP64 != 0,
             fused_multiply_add: module.fp32flags & ZE_DEVICE_FP_FLAG_FMA != 0,
-            // Times are the host's, taken by a list's thread.
+            // A list's thread takes timestamps with the host's clock.
             timer_resolution: Duration::from_micros(1),
         },
     };
     Ok((info, details))
 }
 
-/// Describes the driver's build and the version of the API.
+/// Returns a text with the driver's build and the version of the API.
 fn version(driver: &Driver) -> String {
     let [major, minor, build @ ..] = driver.version.to_be_bytes();
     let build = u16::from_be_bytes(build);
@@ -120,14 +121,14 @@ fn version(driver: &Driver) -> String {
     format!("{major}.{minor}.{build} (Level Zero {api_major}.{api_minor})")
 }
 
-/// Returns the PCI address of a device, if the driver says.
+/// Returns the PCI address of a device, if the driver reports it.
 fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
     let get = driver.loader.zeDevicePciGetPropertiesExt?;
     let mut properties = description!(
         ze_pci_ext_properties_t,
         ZE_STRUCTURE_TYPE_PCI_EXT_PROPERTIES
     );
-    // SAFETY: a device that the driver counted, and a live result.
+    // SAFETY: a device that the driver listed, with a live result.
     let code = unsafe { get(device.0, &mut properties) };
     check("zeDevicePciGetPropertiesExt", code).ok()?;
     let ze_pci_address_ext_t {
@@ -139,7 +140,7 @@ fn pci_address(driver: &Driver, device: DeviceHandle) -> Option<String> {
     Some(format!("{domain:04x}:{bus:02x}:{device:02x}.{function:x}"))
 }
 
-/// Returns the memories of a device.
+/// Returns the properties of each memory of a device.
 fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memory_properties_t>> {
     let get = driver.loader.zeDeviceGetMemoryProperties;
     let empty = description!(
@@ -147,12 +148,12 @@ fn memories(driver: &Driver, device: DeviceHandle) -> Result<Vec<ze_device_memor
         ZE_STRUCTURE_TYPE_DEVICE_MEMORY_PROPERTIES
     );
     list_of("zeDeviceGetMemoryProperties", empty, |count, items| {
-        // SAFETY: a device that the driver counted, and room for `count` items.
+        // SAFETY: a device that the driver listed, with room for `count` items.
         unsafe { get(device.0, count, items) }
     })
 }
 
-/// Returns the bytes in the largest cache, if the driver says.
+/// Returns the size of the largest cache in bytes, if the driver reports it.
 fn cache_size(driver: &Driver, device: DeviceHandle) -> Option<u64> {
     let get = driver.loader.zeDeviceGetCacheProperties;
     let empty = description!(
@@ -160,7 +161,7 @@ fn cache_size(driver: &Driver, device: DeviceHandle) -> Option<u64> {
         ZE_STRUCTURE_TYPE_DEVICE_CACHE_PROPERTIES
     );
     let caches = list_of("zeDeviceGetCacheProperties", empty, |count, items| {
-        // SAFETY: a device that the driver counted, and room for `count` items.
+        // SAFETY: a device that the driver listed, with room for `count` items.
         unsafe { get(device.0, count, items) }
     });
     let sizes = caches.unwrap_or_default().into_iter();
@@ -170,7 +171,7 @@ fn cache_size(driver: &Driver, device: DeviceHandle) -> Option<u64> {
         .and_then(known)
 }
 
-/// Asks the driver for the properties that only this backend needs.
+/// Queries the driver for the properties that only this backend needs.
 fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     let get = driver.loader.zeDeviceGetCommandQueueGroupProperties;
     let empty = description!(
@@ -179,10 +180,10 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
     );
     let operation = "zeDeviceGetCommandQueueGroupProperties";
     let groups = list_of(operation, empty, |count, items| {
-        // SAFETY: a device that the driver counted, and room for `count` items.
+        // SAFETY: a device that the driver listed, with room for `count` items.
         unsafe { get(device.0, count, items) }
     })?;
-    // Groups that compute can copy too, and take longer patterns.
+    // Compute groups can also copy, and they support longer patterns.
     let can = |flag: u32| groups.iter().position(|group| group.flags & flag != 0);
     let group = can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE)
         .or_else(|| can(ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY))
@@ -194,7 +195,7 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
         ze_device_external_memory_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_EXTERNAL_MEMORY_PROPERTIES
     );
-    // SAFETY: a device that the driver counted, and a live result.
+    // SAFETY: a device that the driver listed, with a live result.
     let code =
         unsafe { (driver.loader.zeDeviceGetExternalMemoryProperties)(device.0, &mut external) };
     let (exports, imports) = match check("zeDeviceGetExternalMemoryProperties", code) {
@@ -212,8 +213,8 @@ fn details(driver: &Driver, device: DeviceHandle) -> Result<Details> {
         .into_iter()
         .find(|kind| kinds & kind != 0)
     };
-    // Earlier drivers ignore the descriptor that physical memory is to be imported from, and answer
-    // with new memory.
+    // When they should import physical memory from a descriptor, earlier drivers ignore the
+    // descriptor and return new memory.
     let imports_physical = driver.version >= INTEL_26_18;
     Ok(Details {
         group: group as u32,

@@ -1,16 +1,17 @@
-//! The places of the fields that this library reads or writes in the IPC handles of Intel's driver.
+//! The layout of the IPC handles of Intel's driver, for the fields that this library reads or
+//! writes.
 //!
-//! The bytes are opaque by the specification; the fields are those of `IpcMemoryData`,
+//! The specification treats the bytes as opaque. The fields are those of `IpcMemoryData`,
 //! `IpcOpaqueMemoryData` and `IpcCounterBasedEventData` in the driver's sources, from 25.05 to
-//! 26.31 and the development branch after it. The driver has one of two kinds of handles: *legacy*
-//! ones, whose descriptor the importer has to bring, and *opaque* ones, since 25.35, whose
-//! descriptor the driver fetches from the exporting process. Only opaque handles have that
-//! process's number.
+//! 26.31 and the later development branch. The driver has two kinds of handles. For a *legacy*
+//! handle, the importer must bring the descriptor. For an *opaque* handle, which exists since
+//! 25.35, the driver fetches the descriptor from the exporting process. Only opaque handles contain
+//! the id of that process.
 //!
-//! | handle | descriptor | process | told from others by |
+//! | handle | descriptor | process | recognised by |
 //! |---|---|---|---|
 //! | memory, legacy | 0..4 | – | byte 16 is the kind of memory, zeros follow |
-//! | memory, opaque | 0..4 | 16..20 | byte 20 is 0 (a descriptor), byte 21 the kind of memory, never 0 |
+//! | memory, opaque | 0..4 | 16..20 | byte 20 is 0 (a descriptor), byte 21 is the kind of memory, never 0 |
 //! | event, before 26.14 | 0..4 | – | the version |
 //! | event, 26.14 to 26.31 | 8..12 | 48..52 | eight zeros first |
 //! | event, later | 0..4 | 20..24 | the descriptor first, and the version |
@@ -19,16 +20,16 @@ use super::{IPC_HANDLE_BYTES, Subject};
 use std::ops::Range;
 use std::os::fd::RawFd;
 
-/// The first build with opaque handles of memory (25.35).
+/// The first build whose memory handles are opaque (25.35).
 const OPAQUE_MEMORY: u32 = 35_096;
-/// The first build with opaque handles of events (26.14).
+/// The first build whose event handles are opaque (26.14).
 const OPAQUE_EVENTS: u32 = 37_833;
-/// The last known build whose opaque handles of events begin with eight zeros (26.31).
+/// The last known build whose opaque event handles begin with eight zeros (26.31).
 const LAST_WITH_ZEROS: u32 = 39_395;
 
 type Bytes = [u8; IPC_HANDLE_BYTES];
 
-/// Returns the build in a driver's version.
+/// Returns the build number in a driver's version.
 fn build(driver_version: u32) -> u32 {
     driver_version & 0xffff
 }
@@ -37,7 +38,7 @@ fn begins_with_zeros(handle: &Bytes) -> bool {
     handle[..8] == [0; 8]
 }
 
-/// Returns the place of the descriptor's number.
+/// Returns the position of the descriptor number.
 pub(super) fn place_of_descriptor(subject: Subject, handle: &Bytes) -> Range<usize> {
     match subject {
         Subject::Event if begins_with_zeros(handle) => 8..12,
@@ -45,13 +46,13 @@ pub(super) fn place_of_descriptor(subject: Subject, handle: &Bytes) -> Range<usi
     }
 }
 
-/// Returns the descriptor's number.
+/// Returns the descriptor number.
 pub(super) fn descriptor_in(subject: Subject, handle: &Bytes) -> RawFd {
     RawFd::from_ne_bytes(word(handle, place_of_descriptor(subject, handle)))
 }
 
-/// Returns the place of the exporting process's number, in handles whose descriptor the driver fetches from
-/// that process.
+/// Returns the position of the exporting process's id. Returns `None` if the driver does not fetch
+/// the descriptor from that process.
 pub(super) fn place_of_process(
     subject: Subject,
     driver_version: u32,
@@ -71,14 +72,15 @@ pub(super) fn place_of_process(
     place.filter(|place| handle[place.clone()] != [0; 4])
 }
 
-/// Returns the exporting process, if the driver fetches the descriptor from it.
+/// Returns the id of the exporting process, if the driver fetches the descriptor from it.
 pub(super) fn process_in(subject: Subject, driver_version: u32, handle: &Bytes) -> Option<u32> {
     let place = place_of_process(subject, driver_version, handle)?;
     Some(u32::from_ne_bytes(word(handle, place)))
 }
 
-/// Returns whether the driver might read a process's number where [`place_of_process`] finds none,
-/// and fetch a descriptor from that process unasked. No driver makes such a handle.
+/// Returns whether the driver might read a process id at a position where [`place_of_process`]
+/// finds none. The driver would then fetch a descriptor from that process although nothing permits
+/// it. No driver creates such a handle.
 pub(super) fn has_hidden_process(subject: Subject, driver_version: u32, handle: &Bytes) -> bool {
     if place_of_process(subject, driver_version, handle).is_some() {
         return false;
@@ -120,7 +122,7 @@ mod tests {
     fn descriptors_are_found_where_drivers_have_them() {
         let event = handle(&[(8, 7)]);
         assert_eq!(descriptor_in(Subject::Event, &event), 7);
-        // The offset in a pool.
+        // For memory, bytes 8 to 12 hold the offset in a pool.
         assert_eq!(descriptor_in(Subject::Memory, &event), 0);
         let first = handle(&[(0, 5), (8, 7)]);
         assert_eq!(descriptor_in(Subject::Event, &first), 5);
@@ -130,8 +132,8 @@ mod tests {
     #[test]
     fn processes_1_and_2_are_found_in_opaque_handles() {
         for pid in [1, 2] {
-            // Descriptor, offset in a pool, process, kind of handle and of memory. Two fields hold
-            // the process's number by chance.
+            // The descriptor, the offset in a pool, the process id, and the kinds of handle and
+            // memory. Two other fields happen to hold the process id too.
             let memory = handle(&[(0, pid), (8, pid), (16, pid), (20, 2 << 8)]);
             for version in [V26_09, V26_27, LATER] {
                 let found = process_in(Subject::Memory, version, &memory);
@@ -139,11 +141,11 @@ mod tests {
                 let place = place_of_process(Subject::Memory, version, &memory);
                 assert_eq!(place, Some(16..20));
             }
-            // Zeros, descriptor, counter, offset, partitions, flags, scopes, process.
+            // Zeros, descriptor, counter, offset, partitions, flags, scopes, process id.
             let event = handle(&[(8, 5), (24, pid), (32, pid), (36, pid), (48, pid)]);
             let place = place_of_process(Subject::Event, V26_27, &event);
             assert_eq!(place, Some(48..52));
-            // Descriptor, counter, offset, process, partitions and flags.
+            // Descriptor, counter, offset, process id, partitions and flags.
             let event = handle(&[(0, 5), (16, pid), (20, pid), (24, pid)]);
             let place = place_of_process(Subject::Event, LATER, &event);
             assert_eq!(place, Some(20..24));
@@ -155,7 +157,8 @@ mod tests {
         let is_hidden = |subject, version, words: &[(usize, u32)]| {
             has_hidden_process(subject, version, &handle(words))
         };
-        // The descriptor first, so that these drivers' own place is not looked at.
+        // The descriptor comes first, so these drivers' own position of the process id is not
+        // checked.
         assert!(is_hidden(
             Subject::Event,
             V26_27,
@@ -164,9 +167,9 @@ mod tests {
         assert!(!is_hidden(Subject::Event, V26_27, &[(0, 5), (8, 7)]));
         assert!(!is_hidden(Subject::Event, V26_27, &[(8, 7), (48, 9)]));
         assert!(!is_hidden(Subject::Event, V26_09, &[(0, 5), (48, 9)]));
-        // Zeros first, so that the later place is not.
+        // Zeros come first, so the later position of the process id is not checked.
         assert!(is_hidden(Subject::Event, LATER, &[(8, 7), (20, 9)]));
-        // Neither a descriptor nor a kind of memory.
+        // The kind of handle is not a descriptor, or there is no kind of memory.
         for kind in [0, 1, 1 | 2 << 8] {
             let words = [(0, 5), (16, 999), (20, kind)];
             assert!(is_hidden(Subject::Memory, V26_27, &words));
@@ -183,15 +186,15 @@ mod tests {
     #[test]
     fn a_field_that_holds_1_or_2_is_no_process() {
         for pid in [1, 2] {
-            // Of legacy memory: the offset in a pool, and the kind of memory (2 on devices).
+            // A legacy memory handle: the offset in a pool, and the kind of memory (2 on devices).
             let memory = handle(&[(0, 5), (8, pid), (16, pid)]);
             for version in [V25_31, V26_09, V26_27, LATER] {
                 assert_eq!(process_in(Subject::Memory, version, &memory), None);
             }
-            // Of events before 26.14: host's descriptor, counter, device's index, partitions.
+            // An event handle before 26.14: host descriptor, counter, device index, partitions.
             let event = handle(&[(0, 5), (8, pid), (16, pid), (24, pid), (32, pid), (48, pid)]);
             assert_eq!(process_in(Subject::Event, V26_09, &event), None);
-            // Of an event whose descriptor the driver does not fetch.
+            // A handle of an event whose descriptor the driver does not fetch.
             let event = handle(&[(0, 5), (24, pid), (32, pid), (40, pid)]);
             assert_eq!(process_in(Subject::Event, V26_27, &event), None);
             let physical = handle(&[(16, pid), (20, 2 << 8), (48, pid)]);

@@ -1,9 +1,9 @@
-//! Descriptors that the driver is given by number.
+//! Descriptors that the driver receives by number.
 //!
-//! The specification does not say whether the driver closes them. Intel's driver closes a descriptor
-//! of host memory at once (since 26.09), one of physical memory when that is destroyed, and one of
-//! device memory never. So the driver is given a number of its own, and this library closes it in
-//! the end if the driver has not.
+//! The specification does not say whether the driver closes them. Intel's driver closes a
+//! descriptor of host memory immediately (since 26.09), and one of physical memory when the memory
+//! is destroyed. It never closes a descriptor of device memory. The driver therefore gets a number
+//! of its own. This library closes that number at the end, unless the driver has closed it.
 
 use crate::error::{Error, Result};
 use crate::hal::level_zero::tuning::FIRST_LOANED_DESCRIPTOR;
@@ -12,26 +12,26 @@ use rustix::fs::fstat;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
-/// Held from when the driver may close a number until this library has looked at it, so that no other
-/// descriptor of the same file gets the number meanwhile. The driver's calls under it import, open or
-/// destroy memory that no command uses, so none waits for a command.
+/// Held while the driver may close a number, until this library has checked the number. Meanwhile,
+/// no other descriptor of the same file can get the number. Under this lock, the driver imports,
+/// opens or destroys memory that no command uses, so these calls do not wait for commands.
 static LENDING: Mutex<()> = Mutex::new(());
 
-/// A descriptor that the driver was given by its number.
+/// A descriptor that was passed to the driver by its number.
 pub(crate) struct LoanedDescriptor {
     number: RawFd,
-    /// Device and inode of the file.
+    /// The device and inode numbers of the file.
     file: (u64, u64),
 }
 
-/// Returns the device and inode of a descriptor's file.
+/// Returns the device and inode numbers of a descriptor's file.
 pub(crate) fn identity(file: impl AsFd) -> Result<(u64, u64)> {
     let status = fstat(file).map_err(Error::os("looking at a descriptor"))?;
     Ok((status.st_dev, status.st_ino))
 }
 
 impl LoanedDescriptor {
-    /// Duplicates a descriptor, to any number but `other`.
+    /// Duplicates a descriptor to a number other than `other`.
     fn new(file: BorrowedFd<'_>, other: Option<RawFd>) -> Result<Self> {
         let own = duplicate(file, FIRST_LOANED_DESCRIPTOR)?;
         let own = match other == Some(own.as_raw_fd()) {
@@ -45,7 +45,7 @@ impl LoanedDescriptor {
         })
     }
 
-    /// Gives the driver a descriptor for the length of a call, by any number but `other`.
+    /// Lends the driver a descriptor during a call. Its number differs from `other`.
     pub(crate) fn for_a_call<T>(
         file: impl AsFd,
         other: Option<RawFd>,
@@ -58,8 +58,8 @@ impl LoanedDescriptor {
         result
     }
 
-    /// Gives the driver a descriptor for as long as the object that the call creates from it lives. A
-    /// call that fails keeps none.
+    /// Lends the driver a descriptor for as long as the object lives that the call creates from it.
+    /// If the call fails, the loan ends.
     pub(crate) fn for_longer<T>(
         file: impl AsFd,
         call: impl FnOnce(RawFd) -> Result<T>,
@@ -75,7 +75,7 @@ impl LoanedDescriptor {
         }
     }
 
-    /// Takes the descriptor back after a call that destroys the object.
+    /// Ends the loan after a call that destroys the object.
     pub(crate) fn end<T>(self, call: impl FnOnce() -> T) -> T {
         let _lending = LENDING.lock();
         let result = call();
@@ -83,19 +83,21 @@ impl LoanedDescriptor {
         result
     }
 
-    /// Closes the descriptor, unless the driver has.
+    /// Closes the descriptor, unless the driver has closed it.
     fn take_back(self) {
-        // SAFETY: for the length of a system call, which fails if it is closed.
+        // SAFETY: the value is used for one system call only, which fails if the descriptor is
+        // closed.
         let number = unsafe { BorrowedFd::borrow_raw(self.number) };
         if identity(number).is_ok_and(|file| file == self.file) {
-            // SAFETY: open, and ours: no other code was given this number for this file.
+            // SAFETY: the descriptor is open and ours, because no other code was given this number
+            // for this file.
             drop(unsafe { OwnedFd::from_raw_fd(self.number) });
         }
     }
 }
 
-/// Duplicates a descriptor to the lowest free number from `first` on, or to the lowest of all if the
-/// process's limit is below that.
+/// Duplicates a descriptor to the lowest free number from `first` on. If the process's limit is
+/// lower, uses the lowest free number of all.
 fn duplicate(file: BorrowedFd<'_>, first: RawFd) -> Result<OwnedFd> {
     fcntl_dupfd_cloexec(file, first)
         .or_else(|errno| match errno {
@@ -112,12 +114,13 @@ mod tests {
     use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
     fn close(number: RawFd) {
-        // SAFETY: given to the driver, which is played here.
+        // SAFETY: the number was lent to the driver, whose role this test plays.
         drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 
     fn leads_to(number: RawFd) -> Option<(u64, u64)> {
-        // SAFETY: for the length of a system call, which fails if it is closed.
+        // SAFETY: the value is used for one system call only, which fails if the descriptor is
+        // closed.
         identity(unsafe { BorrowedFd::borrow_raw(number) }).ok()
     }
 
@@ -137,7 +140,7 @@ mod tests {
     fn what_the_driver_closes_is_not_closed_again() {
         let (file, other) = (memfd::create("loan", 1), memfd::create("other", 1));
         let (file, other) = (file.unwrap(), other.unwrap());
-        // Another descriptor gets the number before we look.
+        // Another descriptor gets the number before the library checks it.
         let reused = LoanedDescriptor::for_a_call(&file, None, |number| {
             close(number);
             let reused = rustix::io::fcntl_dupfd_cloexec(&other, number);

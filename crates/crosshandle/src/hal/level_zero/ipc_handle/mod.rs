@@ -1,9 +1,9 @@
-//! The driver's handles for other processes, on their way.
+//! The driver's handles for other processes, and their transfer through the broker.
 //!
-//! Such a handle has the number of a descriptor in it, which means nothing in another process. So the
-//! descriptor crosses through the broker, and the handle's other bytes as a blob beside it; the
-//! importer puts the number of its own descriptor in place. Where the driver fetches descriptors
-//! from the exporting process, the handle has that process's number too (see [`layout`]).
+//! A driver's handle contains the number of a descriptor, which means nothing in another process.
+//! The broker therefore sends the descriptor itself, and the handle's other bytes as a blob. The
+//! importer inserts the number of its own descriptor. If the driver fetches descriptors from the
+//! exporting process, the handle also contains the id of that process (see [`layout`]).
 
 mod layout;
 mod loaned_descriptor;
@@ -21,42 +21,43 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 const MAGIC: [u8; 4] = *b"XHZE";
 
-/// The object that a blob is about.
+/// The kind of object that a blob describes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub(super) enum Subject {
-    /// An allocation, by the driver's handle.
+    /// An allocation, identified by the driver's handle.
     Memory = 1,
-    /// Physical memory, by its descriptor alone.
+    /// Physical memory, identified by its descriptor alone.
     Physical = 2,
-    /// A counter-based event, by the driver's handle.
+    /// A counter-based event, identified by the driver's handle.
     Event = 3,
 }
 
-/// The bytes of a blob.
+/// The contents of a blob.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct RawBlob {
     magic: [u8; 4],
     subject: U32,
-    /// Drivers of different builds don't understand each other's handles.
+    /// The exporter's driver version. Drivers of different builds cannot read each other's handles.
     driver_version: U32,
-    /// The process that the importer's driver fetches the descriptor from; 0 if it fetches none.
+    /// The id of the process from which the importer's driver fetches the descriptor, or 0 if it
+    /// fetches none.
     fetched_from: U32,
     handle: [u8; IPC_HANDLE_BYTES],
 }
 
-/// An exporter's handle, as an importer received it.
+/// An exporter's handle as an importer received it.
 pub(super) struct ReceivedHandle {
     subject: Subject,
-    /// The handle as the exporter made it.
+    /// The handle as the exporter created it.
     pub(super) bytes: [u8; IPC_HANDLE_BYTES],
-    /// The process in the handle that the driver fetches the descriptor from, if it does so by
-    /// itself.
+    /// The id of the process in the handle, if the driver itself fetches the descriptor from that
+    /// process.
     pub(super) fetched_from: Option<u32>,
 }
 
-/// Makes a blob for importers.
+/// Creates a blob for importers.
 pub(super) fn encode(
     driver: &Driver,
     subject: Subject,
@@ -73,7 +74,8 @@ pub(super) fn encode(
     BackendBlob::new(raw.as_bytes())
 }
 
-/// Reads an exporter's blob, if its driver is the same as this process's.
+/// Decodes an exporter's blob. Fails if the exporter's driver has another version than this
+/// process's driver.
 pub(super) fn decode(
     driver: &Driver,
     subject: Subject,
@@ -106,13 +108,14 @@ pub(super) fn decode(
 }
 
 impl ReceivedHandle {
-    /// Returns the exporter's number of the descriptor.
+    /// Returns the descriptor number of the exporter.
     pub(super) fn descriptor(&self) -> RawFd {
         layout::descriptor_in(self.subject, &self.bytes)
     }
 
-    /// Lets `open` open the handle with the number of a descriptor of this process in it. The
-    /// number differs from the exporter's, since only then the driver takes it for put in place.
+    /// Calls `open` with the handle, into which a descriptor number of this process is inserted.
+    /// The number differs from the exporter's number, because only then does the driver notice that
+    /// it was inserted.
     pub(super) fn open_with<T>(
         &self,
         file: &OwnedFd,
@@ -123,8 +126,8 @@ impl ReceivedHandle {
         if driver.version < INTEL_26_18
             && let Some(process) = layout::place_of_process(self.subject, driver.version, &bytes)
         {
-            // These drivers don't look whether a number was put in place. Without a process to fetch
-            // it from they take it as this process's.
+            // These drivers do not check whether a number was inserted. Without a process id to
+            // fetch the descriptor from, they treat the number as this process's own.
             bytes[process].fill(0);
         }
         let place = layout::place_of_descriptor(self.subject, &bytes);
@@ -135,21 +138,22 @@ impl ReceivedHandle {
     }
 }
 
-/// A handle with its descriptor, for importers.
+/// A driver's handle with its descriptor, for importers.
 pub(super) struct Exported {
     /// The driver's handle.
     pub(super) handle: [u8; IPC_HANDLE_BYTES],
-    /// A duplicate of the descriptor in the handle: the driver closes its own when it likes, and a
-    /// handle that was given away must not fail for want of a descriptor.
+    /// A duplicate of the descriptor in the handle. The driver may close its own descriptor at any
+    /// time, but a handle that was given to an importer must stay usable.
     pub(super) file: Arc<OwnedFd>,
 }
 
 impl Exported {
-    /// Keeps a handle that the driver has just made.
+    /// Keeps a handle that the driver has just created.
     pub(super) fn new(subject: Subject, handle: [u8; IPC_HANDLE_BYTES]) -> Result<Self> {
         let file = descriptor::duplicate(layout::descriptor_in(subject, &handle));
         let file = file.map_err(Error::os("keeping a descriptor of the driver"))?;
-        // A driver that has made no descriptor leaves a zero there: this process's standard input.
+        // A driver that has created no descriptor leaves a zero in its place, which is this
+        // process's standard input.
         let kind = descriptor::kind(&file);
         if matches!(
             kind,

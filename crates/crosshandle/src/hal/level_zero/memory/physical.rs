@@ -20,22 +20,23 @@ use std::ffi::c_int;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// Physical memory, by one of the driver's handles to it.
+/// Physical memory, with one of the driver's handles to it.
 pub(crate) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
     handles: Arc<PhysicalHandles>,
     handle: PhysicalHandle,
     len: usize,
-    /// A duplicate of the driver's descriptor, made when the memory is first exported; of imported
-    /// memory, the descriptor that it was imported by. The lock is held while the memory is exported,
+    /// A duplicate of the driver's descriptor, which is created on the first export. For imported
+    /// memory, this is the descriptor by which it was imported. The lock is held during an export,
     /// which waits for no command.
     descriptor: Mutex<Option<Arc<OwnedFd>>>,
     is_imported: bool,
     places: Places,
 }
 
-/// The addresses that physical memory is mapped at. It stays mapped while the lock is held.
+/// The addresses at which physical memory is mapped. The memory stays mapped while the lock is
+/// held.
 pub(crate) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
@@ -45,8 +46,8 @@ impl LevelZeroPhysical {
         Ok(Self::new(gpu, context, (handles, handle), len, None))
     }
 
-    /// Imports physical memory of another process. Where its file has no size, the driver finds out whether there
-    /// is as much as the exporter says.
+    /// Imports physical memory of another process. If its file has no size, the driver checks the
+    /// length that the exporter claims.
     pub(crate) fn import(
         gpu: &Arc<Gpu>,
         context: &Arc<DriverContext>,
@@ -63,7 +64,8 @@ impl LevelZeroPhysical {
         Ok(Self::new(gpu, context, opened, import.len, file))
     }
 
-    /// Makes another handle to the memory: Intel's drivers map each handle only once at a time.
+    /// Creates another handle to the memory, because Intel's drivers map each handle only once at a
+    /// time.
     pub(crate) fn alias(&self) -> Result<Self> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
@@ -93,7 +95,7 @@ impl LevelZeroPhysical {
         }
     }
 
-    /// Returns whether the memory belongs to a context, whose driver knows the handle then.
+    /// Returns whether the memory belongs to `context`, so that its driver knows the handle.
     pub(crate) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
         self.handles.is_of(context)
     }
@@ -106,7 +108,7 @@ impl LevelZeroPhysical {
         &self.places
     }
 
-    /// Returns a descriptor of the memory, and makes it if there is none.
+    /// Returns a descriptor of the memory, and creates it on the first call.
     fn file(&self) -> Result<Arc<OwnedFd>> {
         let made = &self.descriptor;
         let mut made = made.lock();
@@ -124,7 +126,8 @@ impl LevelZeroPhysical {
         if let Some(number) = VirtualMemory(&self.context).descriptor_of(self.handle, kind) {
             return keep(number);
         }
-        // Drivers that don't tell it of a handle tell it of an address; some map a handle only once.
+        // Older drivers provide the descriptor only for an address, and some of them map a handle
+        // only once.
         let places = self.places.lock();
         match places.first() {
             Some(place) => keep(VirtualMemory(&self.context).descriptor(place.pointer(), kind)?),
@@ -132,19 +135,19 @@ impl LevelZeroPhysical {
         }
     }
 
-    /// Maps the memory for a moment, to ask for the descriptor of an address.
+    /// Maps the memory briefly, to get the descriptor for its address.
     fn export_mapped(&self, kind: ze_external_memory_type_flags_t) -> Result<OwnedFd> {
         let memory = VirtualMemory(&self.context);
         let start = memory.reserve(0, self.len)?;
-        // SAFETY: reserved a moment ago.
+        // SAFETY: the addresses have just been reserved.
         let mapped = unsafe { memory.map(start, self.len, self.handle, 0, Access::ReadWrite) };
         let file = mapped.and_then(|()| {
             let file = memory.descriptor(start, kind).and_then(keep);
-            // SAFETY: mapped here, and not in use.
+            // SAFETY: the call above mapped the memory, and no code uses it.
             unsafe { memory.unmap(start, self.len)? };
             file
         });
-        // SAFETY: reserved here; what was mapped is unmapped.
+        // SAFETY: the addresses were reserved above, and nothing is mapped there any more.
         unsafe { memory.unreserve(start, self.len)? };
         file
     }
@@ -164,7 +167,7 @@ fn unsupported(gpu: &Gpu) -> Error {
 
 impl Drop for LevelZeroPhysical {
     fn drop(&mut self) {
-        // Mapped nowhere: each mapping keeps it.
+        // The memory is not mapped anywhere, because each mapping keeps it.
         self.handles.put(self.handle);
     }
 }

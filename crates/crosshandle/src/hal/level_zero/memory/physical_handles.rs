@@ -1,8 +1,9 @@
 //! The driver's handles to one piece of physical memory.
 //!
-//! Each handle is mapped at one place at a time. The first that is destroyed frees the memory for all
-//! handles of this process: Intel's driver has one number of the kernel's for them, which it closes
-//! with each. So handles are kept for reuse as long as any is in use, and are destroyed together.
+//! Each handle can be mapped at one address at a time. Intel's driver has one kernel handle behind
+//! all handles of this process to the same memory, and closes it with each of them. The first
+//! handle that is destroyed therefore frees the memory for all. For this reason, handles are kept
+//! for reuse as long as any of them is in use, and are then destroyed together.
 
 use crate::error::Result;
 use crate::hal::level_zero::driver::{DriverContext, PhysicalHandle, VirtualMemory};
@@ -15,30 +16,30 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-/// All handles of this process to one piece of memory on one device. They are destroyed when the last
-/// one is put back.
+/// All handles of this process to one piece of memory on one device. They are destroyed when the
+/// last handle is returned.
 pub(super) struct PhysicalHandles {
     context: Arc<DriverContext>,
     handles: Mutex<Handles>,
-    /// The key in the table of shared handles, once there is a descriptor of the memory.
+    /// The key in the table of shared handles, once the memory has a descriptor.
     key: OnceLock<Key>,
 }
 
 #[derive(Default)]
 struct Handles {
-    /// All handles, with the descriptors that they were imported by.
+    /// All handles, with the descriptors by which they were imported.
     all: Vec<(PhysicalHandle, Option<LoanedDescriptor>)>,
     /// The handles that are not in use.
     free: Vec<PhysicalHandle>,
 }
 
-/// Device and inode of a descriptor of the memory, and the driver's handle of the GPU.
+/// The device and inode numbers of the memory's descriptor, and the driver's handle of the GPU.
 type Key = (u64, u64, usize);
 
-/// Memory of which there are descriptors, so that this process can open it again. The lock is held
-/// while handles are imported and destroyed, so that no thread opens memory that is about to go;
-/// those calls wait for no command, since the memory is mapped nowhere. Locked before a memory's
-/// handles.
+/// Memory that has descriptors, so that this process may open it again. The lock is held while
+/// handles are imported and destroyed, so that no thread opens memory that is about to be freed.
+/// These calls wait for no command, because the memory is not mapped anywhere. This lock is taken
+/// before the lock of a memory's handles.
 static SHARED_HANDLES: Mutex<BTreeMap<Key, Arc<PhysicalHandles>>> = Mutex::new(BTreeMap::new());
 
 fn shared_handles() -> MutexGuard<'static, BTreeMap<Key, Arc<PhysicalHandles>>> {
@@ -59,7 +60,7 @@ impl PhysicalHandles {
         })
     }
 
-    /// Makes the set for memory that was just created.
+    /// Creates the set of handles for new memory.
     pub(super) fn new(context: &Arc<DriverContext>, handle: PhysicalHandle) -> Arc<Self> {
         let handles = Handles {
             all: vec![(handle, None)],
@@ -68,7 +69,8 @@ impl PhysicalHandles {
         Self::with(context, handles)
     }
 
-    /// Returns the set for the memory behind a descriptor, and a handle that is not in use.
+    /// Returns the set of handles for the memory behind a descriptor, and a handle that is not in
+    /// use.
     pub(super) fn import(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -89,7 +91,7 @@ impl PhysicalHandles {
         Ok((handles, handle))
     }
 
-    /// Lets this process find the set when it opens the memory.
+    /// Publishes the set, so that this process finds it when it opens the memory.
     pub(super) fn publish(self: &Arc<Self>, gpu: &Gpu, file: &OwnedFd) -> Result<()> {
         let key = key(gpu, file)?;
         self.add_to(&mut shared_handles(), key);
@@ -101,7 +103,8 @@ impl PhysicalHandles {
         let _ = self.key.set(key);
     }
 
-    /// Returns a handle that is not in use, imported by a descriptor of the memory if there is none.
+    /// Returns a handle that is not in use. If there is none, imports one by a descriptor of the
+    /// memory.
     pub(super) fn take(
         &self,
         gpu: &Gpu,
@@ -119,7 +122,7 @@ impl PhysicalHandles {
         Ok(handle)
     }
 
-    /// Puts back a handle, which is mapped nowhere.
+    /// Returns a handle to the set. The handle is not mapped anywhere.
     pub(super) fn put(&self, handle: PhysicalHandle) {
         if process::is_forked() {
             return;
@@ -134,7 +137,8 @@ impl PhysicalHandles {
         drop(handles);
         for (handle, loaned) in all {
             self.context.release("physical memory", |context| {
-                // SAFETY: of this set, and mapped nowhere: each mapping keeps its handle.
+                // SAFETY: the handle belongs to this set and is not mapped anywhere, because each
+                // mapping keeps its handle.
                 let destroy = || unsafe { VirtualMemory(context).destroy(handle) };
                 match loaned {
                     Some(loaned) => loaned.end(destroy),

@@ -1,4 +1,4 @@
-//! Reserved addresses of a device.
+//! Reserved address ranges of a device.
 
 use super::physical::{LevelZeroPhysical, Places};
 use crate::error::{Error, Result};
@@ -14,24 +14,24 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Reserved addresses that physical memory is mapped into.
+/// A reserved address range into which physical memory is mapped.
 pub(crate) struct LevelZeroRange {
     context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
-    /// The mappings by offset: the driver unmaps only what it mapped as one piece. The lock is held
-    /// during the driver's calls, which other calls for the same range have to wait for.
+    /// The mappings by offset, because the driver unmaps only whole mappings. The lock is held
+    /// during the driver's calls, and other calls for the same range wait for it.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
-/// A mapping of a part of physical memory. The object layer keeps the memory.
+/// A mapping of a part of physical memory. The object layer keeps the memory alive.
 struct Mapped {
     len: usize,
     memory: PhysicalHandle,
     memory_offset: usize,
     access: Access,
     places: Places,
-    /// The owner of the handle, if the memory's own was mapped elsewhere.
+    /// The owner of the handle, if the memory's own handle was already mapped elsewhere.
     alias: Option<LevelZeroPhysical>,
 }
 
@@ -51,7 +51,7 @@ impl Mapped {
     /// Unmaps the part from an address.
     ///
     /// # Safety
-    /// It is mapped there, and is not used any more.
+    /// The part is mapped there, and no command and no thread accesses it any more.
     unsafe fn unmap(&self, context: &DriverContext, place: NonNull<u8>) -> Result<()> {
         let mut places = self.places();
         // SAFETY: promised by the caller.
@@ -65,13 +65,14 @@ impl Mapped {
     }
 }
 
-// SAFETY: only addresses; the code that accesses memory there makes sure that it may.
+// SAFETY: the value only holds addresses. The code that accesses memory there ensures that it may.
 unsafe impl Send for LevelZeroRange {}
 // SAFETY: as above.
 unsafe impl Sync for LevelZeroRange {}
 
 impl LevelZeroRange {
-    /// Reserves addresses, at a wished one if that is free; 0 for no wish.
+    /// Reserves addresses. The range starts at `wish` if `wish` is not 0 and its addresses are
+    /// free.
     pub(crate) fn reserve(
         context: &Arc<DriverContext>,
         wish: usize,
@@ -81,7 +82,7 @@ impl LevelZeroRange {
         let memory = VirtualMemory(context);
         let start = match wish - wish % align {
             0 => memory.reserve(0, len)?,
-            // The driver may fail where it could choose another address.
+            // The driver may fail instead of choosing another address.
             wish => memory
                 .reserve(wish, len)
                 .or_else(|_| memory.reserve(0, len))?,
@@ -139,7 +140,8 @@ impl AddressRange for LevelZeroRange {
         };
         let place = self.at(offset);
         let mut mapped = self.mapped();
-        // SAFETY: the caller checked that the place is inside and has nothing mapped.
+        // SAFETY: the caller checked that the addresses lie in the range and that nothing is mapped
+        // there.
         if let Err(error) = unsafe { part.map(&self.context, place) } {
             if part.places().is_empty() {
                 return Err(error);
@@ -157,8 +159,8 @@ impl AddressRange for LevelZeroRange {
     fn unmap(&self, offset: usize, _len: usize) -> Result<()> {
         let mut mapped = self.mapped();
         if let Some(part) = mapped.get(&offset) {
-            // SAFETY: mapped like this; the caller of the object layer promised that no command uses
-            // it any more when it got a range of it.
+            // SAFETY: the part is mapped there. When the program got the range, it promised to
+            // unmap a part only after the last command that uses it.
             unsafe { part.unmap(&self.context, self.at(offset))? };
         }
         mapped.remove(&offset);
@@ -177,11 +179,12 @@ impl AddressRange for LevelZeroRange {
             part.access = access;
             return Ok(());
         }
-        // Intel's driver maps anew to change it, and the start of the memory instead of this part.
+        // To change the access, Intel's driver creates a new mapping, and it maps the start of the
+        // memory instead of this part.
         // SAFETY: as for unmapping.
         unsafe { part.unmap(&self.context, place)? };
         let before = std::mem::replace(&mut part.access, access);
-        // SAFETY: unmapped a moment ago.
+        // SAFETY: the call above has unmapped the part.
         let changed = unsafe { part.map(&self.context, place) };
         if changed.is_err() {
             part.access = before;
@@ -199,10 +202,11 @@ impl Drop for LevelZeroRange {
         let mapped = std::mem::take(&mut *self.mapped());
         self.context.release("reserved addresses", |context| {
             for (offset, part) in mapped {
-                // SAFETY: mapped like this; as for unmapping.
+                // SAFETY: the part is mapped there, and is not used any more, as for unmapping.
                 unsafe { part.unmap(context, self.at(offset))? };
             }
-            // SAFETY: reserved when this was made, with nothing mapped any more.
+            // SAFETY: the addresses were reserved as one range, and nothing is mapped there any
+            // more.
             unsafe { VirtualMemory(context).unreserve(self.start, self.len) }
         });
     }

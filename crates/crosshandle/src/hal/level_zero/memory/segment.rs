@@ -21,33 +21,34 @@ pub(crate) struct LevelZeroSegment {
     start: NonNull<u8>,
     len: usize,
     source: Source,
-    /// The host may access it.
+    /// Whether the host may access the memory.
     is_host_memory: bool,
-    /// The access of this process. The driver opens memory for reading and writing.
+    /// The access of this process. The driver always opens memory for reading and writing.
     access: Access,
 }
 
-// SAFETY: only an address; the code that accesses memory there makes sure that it may.
+// SAFETY: the value only holds an address. The code that accesses memory there ensures that it may.
 unsafe impl Send for LevelZeroSegment {}
 // SAFETY: as above.
 unsafe impl Sync for LevelZeroSegment {}
 
-/// The origin of memory, and so the way that it ends.
+/// The origin of memory, which decides how it is released.
 enum Source {
-    /// Allocated by this process: freed in the end.
+    /// This process allocated the memory and frees it.
     Allocated {
-        /// Made with the first handle and kept as long as the memory: the driver has one descriptor
-        /// for each allocation.
+        /// Created with the first handle and kept as long as the memory, because the driver has
+        /// only one descriptor for each allocation.
         exported: OnceLock<Exported>,
     },
-    /// The program's, which frees it.
+    /// The memory belongs to the program, which frees it.
     Adopted {
-        /// Made with the first handle, as for allocated memory.
+        /// Created with the first handle, as for allocated memory.
         exported: OnceLock<Exported>,
     },
-    /// Opened by a driver's handle: closed in the end.
+    /// The memory was opened by a driver's handle and is closed.
     Opened {
-        /// The start of all that was opened: memory of one of the driver's pools lies inside.
+        /// The start of the whole allocation that was opened. Memory from a pool of the driver may
+        /// start later.
         base: usize,
     },
 }
@@ -80,7 +81,8 @@ impl LevelZeroSegment {
         len: usize,
         export: Option<ze_external_memory_type_flags_t>,
     ) -> Result<Self> {
-        // A program may want memory whose length is a multiple of a power of two at such an address.
+        // A program may expect that the address is a multiple of the largest power of two that
+        // divides the length.
         let align = (1 << len.trailing_zeros()).clamp(page_size(), HUGE_PAGE);
         let align = if len >= HUGE_PAGE { HUGE_PAGE } else { align };
         Ok(Self {
@@ -108,7 +110,7 @@ impl LevelZeroSegment {
         let start = handle.open_with(&import.file, context.driver, open)?;
         let (base, whole) = context.range_of(start)?;
         if !context.driver.known_memory.add(base) {
-            // It is not closed, since that would free the other memory.
+            // The memory is not closed, because that would free the other memory.
             return Err(Error::Protocol(
                 "its memory is other memory of this process",
             ));
@@ -132,7 +134,7 @@ impl LevelZeroSegment {
         Ok(opened)
     }
 
-    /// Returns the program's allocation that an address lies in, if it is this device's.
+    /// Returns the program's allocation that contains an address, if it belongs to this device.
     pub(crate) fn find(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -147,8 +149,9 @@ impl LevelZeroSegment {
         })
     }
 
-    /// Adopts the program's allocation that an address lies in. Returns the offset of the address too.
-    /// The allocation stays the program's unless `is_given`; then the address must be its start.
+    /// Adopts the program's allocation that contains an address, and also returns the offset of the
+    /// address. If `is_given` is set, this value takes ownership of the allocation, and the address
+    /// must be its start. Otherwise the allocation remains the program's.
     pub(crate) fn adopt(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
@@ -187,8 +190,8 @@ impl LevelZeroSegment {
         Ok((adopted, offset))
     }
 
-    /// Exports memory of this process. Needs no lock: of two threads that do it at once, both get the
-    /// same descriptor.
+    /// Exports memory of this process. No lock is needed, because two threads that export at the
+    /// same time get the same descriptor.
     fn export(&self) -> Result<&Exported> {
         let (Source::Allocated { exported } | Source::Adopted { exported }) = &self.source else {
             return Err(Error::invalid("only the exporter of memory can share it"));
@@ -209,12 +212,14 @@ impl LevelZeroSegment {
 impl Drop for LevelZeroSegment {
     fn drop(&mut self) {
         self.context.release("memory", |context| match self.source {
-            // SAFETY: allocated here, and freed once. Commands keep the segments that they use.
+            // SAFETY: the memory was allocated by the driver, belongs to this value, and is freed
+            // once. Commands keep the segments that they use.
             Source::Allocated { .. } => unsafe { context.free(self.start) },
             Source::Adopted { .. } => Ok(()),
             Source::Opened { base } => {
                 context.driver.known_memory.remove(base);
-                // SAFETY: opened here, and closed once; as above.
+                // SAFETY: the memory was opened by this value and is closed once. Commands keep the
+                // segments that they use.
                 unsafe { context.close(self.start) }
             }
         });
@@ -251,13 +256,13 @@ impl Segment for LevelZeroSegment {
 
     fn host_bytes(&self) -> Option<SharedBytes<'_>> {
         let writable = self.access == Access::ReadWrite;
-        // SAFETY: host memory, as the driver says, that lives as long as `self`. All code treats it as
-        // memory that other processes may change.
+        // SAFETY: the driver says that this is host memory, and it lives as long as `self`. All
+        // code treats it as memory that other processes may change.
         self.is_host_memory
             .then(|| unsafe { SharedBytes::new(self.start, self.len, writable) })
     }
 
     fn populate(&self, _offset: usize, _len: usize) {
-        // The driver has allocated all of it, in pages of its choice.
+        // The driver has already allocated all of it, in pages that it chose.
     }
 }

@@ -1,4 +1,4 @@
-//! Images, as the driver takes them.
+//! Program images, in the form that the driver takes.
 
 use crate::error::{Error, Result};
 use crate::hal::level_zero::driver::{Driver, Input, ModuleFormat};
@@ -6,7 +6,7 @@ use crate::types::{Format, ProgramImage, ProgramOptions, spirv};
 use level_zero_sys::ZE_MODULE_PROGRAM_EXP_NAME;
 use std::ffi::CString;
 
-/// Checks images. There is at least one.
+/// Checks images and converts them for the driver. The caller passes at least one image.
 pub(super) fn prepare<'a>(
     driver: &Driver,
     images: &[ProgramImage<'a>],

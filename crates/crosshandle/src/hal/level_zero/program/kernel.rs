@@ -10,26 +10,28 @@ use level_zero_sys::ze_result_t;
 use std::ffi::CStr;
 use std::sync::Arc;
 
-/// Work-items for which a good size of groups is asked for: many, and a multiple of all usual sizes.
+/// The number of work-items for which a good group size is requested. It is large, and a multiple
+/// of all common sizes.
 const MANY_THREADS: u32 = 1 << 20;
 
 /// A kernel of the driver.
 pub(super) struct LevelZeroKernel {
     pub(super) gpu: Arc<Gpu>,
-    /// Locked from the first thing that is set for a launch until that is appended: the driver takes
-    /// it from the kernel then.
+    /// Held from the first setting for a launch until the launch is appended, because the driver
+    /// reads the settings only then.
     inner: Mutex<Inner>,
     raw: usize,
     name: String,
     properties: KernelProperties,
-    /// The kinds and lengths of the arguments that the driver took last: it need not be asked again.
+    /// The kinds and lengths of the arguments that the driver accepted last. Arguments with the
+    /// same kinds and lengths are not checked again.
     accepted: Mutex<Vec<(ArgumentKind, usize)>>,
 }
 
-/// A kernel with what is set in it.
+/// A kernel with its current settings.
 pub(super) struct Inner {
     pub(super) kernel: DriverKernel,
-    /// The offset that is set.
+    /// The current global offset.
     pub(super) offset: [u32; 3],
 }
 
@@ -75,8 +77,9 @@ impl LevelZeroKernel {
         self.inner.lock()
     }
 
-    /// Returns the groups of a launch of so many work-items: how many, and how large. They are as the driver
-    /// would choose them, if that divides the work-items, as all groups are of the same size.
+    /// Returns the number of groups and the group size for a launch of `threads` work-items. All
+    /// groups must have the same size. The driver's suggestion is used if it divides the
+    /// work-items. Otherwise the size is the next smaller divisor.
     pub(super) fn groups(
         &self,
         inner: &Inner,
@@ -118,7 +121,7 @@ impl LoadedKernel for LevelZeroKernel {
     }
 
     fn check_arguments(&self, given: &KernelArguments) -> Result<()> {
-        // Of shared memory the length does not matter.
+        // For shared memory, the length does not matter.
         let shape = |(kind, bytes): (ArgumentKind, &[u8])| (kind, bytes.len());
         let mut accepted = self.accepted.lock();
         if given.kinds().map(shape).eq(accepted.iter().copied()) {
@@ -126,7 +129,8 @@ impl LoadedKernel for LevelZeroKernel {
         }
         let inner = self.lock();
         for (index, argument) in given.kinds().enumerate() {
-            // Addresses are looked at with the launch: memory may come and go until then.
+            // Addresses are checked only with the launch, because memory may be allocated and freed
+            // until then.
             let code = inner.kernel.set_argument(index as u32, argument, false);
             if code != ze_result_t::ZE_RESULT_SUCCESS {
                 return Err(Error::invalid(format!(

@@ -12,8 +12,8 @@ use std::sync::Arc;
 /// launch. The list then signals an event.
 ///
 /// # Safety
-/// The launch and the event stay alive until the list has run the launch, and what the launch does
-/// is sound.
+/// The launch and the event live until the list has run the launch, and the kernel's accesses are
+/// sound.
 pub(crate) unsafe fn launch(
     gpu: &Gpu,
     list: &List,

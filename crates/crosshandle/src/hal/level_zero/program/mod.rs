@@ -1,4 +1,4 @@
-//! Programs on a GPU: modules of the driver, in SPIR-V or in its own format.
+//! Programs on a GPU: modules of the driver, from SPIR-V or in its own binary format.
 
 mod image;
 mod kernel;
@@ -27,7 +27,7 @@ impl Programs for LevelZeroContext {
         gpu.kernels()
             .map_err(|reason| Error::Unsupported(reason.into()))?;
         let (format, inputs) = image::prepare(gpu.driver(), images, options)?;
-        // SAFETY: the maker of each image promised that it is valid.
+        // SAFETY: the creator of each image promised that it is valid.
         let (module, log) =
             unsafe { Module::create(self.context(), gpu.handle(), format, &inputs) }?;
         Ok(Arc::new(LevelZeroProgram {

@@ -1,9 +1,9 @@
-//! Appending of commands to the driver's list, with the fences behind them.
+//! Appends commands, and the fences behind them, to the driver's list.
 //!
-//! A command is as few calls of the driver as it would be without this library. A fence stands for
-//! its command and all before it: most short commands have none of their own, and end with a later
-//! one. As long as a thread may wait for a command, there is at least one fence in flight; the list's
-//! thread, when it comes to that, appends the next.
+//! A command needs no more calls of the driver than it would without this library. A fence covers
+//! its command and all earlier ones. Most short commands have no fence of their own and end with a
+//! later one. As long as a thread may wait for a command, at least one fence is in flight. If no
+//! submitter appends the next one, the list's thread does.
 
 use super::command::Command;
 use super::command_list::{Inner, ListEnd, ListState};
@@ -20,25 +20,25 @@ use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-/// A way for a list to wait for a signal.
+/// The way in which a list waits for a signal.
 enum DeviceWait<'a> {
-    /// The signal has come.
+    /// The signal has completed.
     Done,
     /// Only the host can wait for the signal.
     Host,
-    /// The native mirror, which no queue signals meanwhile.
+    /// The device waits for the native mirror. No queue signals the mirror while the hold lives.
     Mirror(EventHandle, MirrorHold<'a>),
 }
 
 impl Inner {
-    /// Appends a command that comes right after those in flight. Gives it back if the host has to
-    /// wait for something first. A command that the driver refuses fails when its turn comes.
+    /// Appends a command that comes directly after those in flight. Returns the command if the host
+    /// must first wait for something. A command that the driver refuses fails when its turn comes.
     pub(super) fn append_next(&self, end: &mut ListEnd, command: Command) -> Option<Command> {
         if end.has_new_fences() {
-            // There was a panic, and they are behind an unknown part of a command.
+            // After a panic, these fences are behind an unknown part of a command.
             self.lose_fences(end.take_back_fences(0));
         }
-        // Once the list has a part of it, a panic must not drop what it uses.
+        // Once the list has a part of the command, a panic must not drop the objects that it uses.
         let mut command = ManuallyDrop::new(command);
         let is_appended = self.append(end, &mut command);
         let command = ManuallyDrop::into_inner(command);
@@ -52,7 +52,7 @@ impl Inner {
         None
     }
 
-    /// Appends a command; returns `false` if the host has to wait for something first.
+    /// Appends a command. Returns `false` if the host must first wait for something.
     #[inline]
     fn append(&self, end: &mut ListEnd, command: &mut Command) -> bool {
         if command.has_failed() {
@@ -70,7 +70,7 @@ impl Inner {
         };
         if let Err(error) = appended {
             command.extras().failure = Some(error);
-            // The list has its waits.
+            // The list already has the command's waits.
             let is_fenced = end.fence_of_next().is_some();
             if command.waits_on_device() && !is_fenced && !command.may_be_partial {
                 self.fence_or_leak(end, command);
@@ -80,12 +80,12 @@ impl Inner {
         true
     }
 
-    /// Lets the list wait for the mirrors of signals that have not come. Returns `false` if a signal
-    /// has none, so that the host has to wait.
+    /// Makes the list wait for the mirrors of incomplete signals. Returns `false` if a signal has
+    /// no mirror, so that the host must wait.
     fn append_waits(&self, end: &mut ListEnd, command: &mut Command) -> Result<bool> {
         let mut waits = command.waits.iter();
         if end.is_awaited && waits.any(|wait| wait.event.has_mirror_signal(wait.number)) {
-            // A thread that waits for a command before may have to go on so that this wait ends.
+            // This wait may end only after a thread that waits for an earlier command continues.
             self.fence_awaited(end)?;
         }
         let mut handles = SmallVec::<[EventHandle; 4]>::new();
@@ -109,21 +109,21 @@ impl Inner {
         }
         let waited = match needs_host {
             true => Ok(false),
-            // With something long behind it, the list is to tell when it has started with that.
+            // If a long command follows, a fence must tell when the list has started it.
             false => self
                 .append_wait(end, &handles, command.is_long)
                 .map(|()| true),
         };
         drop(holds);
         if !matches!(waited, Ok(true)) {
-            // The list has nothing of it.
+            // The list has no part of the command.
             let waits = command.waits.iter_mut();
             waits.for_each(|wait| wait.promise = None);
         }
         waited
     }
 
-    /// Finds out how the list can wait for a signal.
+    /// Returns the way in which the list can wait for a signal.
     fn device_wait<'a>(&self, wait: &'a mut WaitPoint) -> DeviceWait<'a> {
         let WaitPoint {
             event,
@@ -132,7 +132,7 @@ impl Inner {
             ..
         } = wait;
         let mirror = self.hold_mirror(event, *number);
-        // It may have failed meanwhile, which lists don't know.
+        // The signal may have failed meanwhile, and lists do not notice failures.
         match (event.outcome(*number), mirror) {
             (Outcome::Complete, _) => DeviceWait::Done,
             (Outcome::Pending, Some((handle, hold))) => {
@@ -147,8 +147,8 @@ impl Inner {
         }
     }
 
-    /// Returns the mirror of an event, if its latest signal is number `number`. It stays so until
-    /// the result is dropped.
+    /// Returns the mirror of an event if its latest signal has number `number`. No other signal
+    /// follows until the result is dropped.
     fn hold_mirror<'a>(
         &self,
         event: &'a Arc<EventCore>,
@@ -158,15 +158,15 @@ impl Inner {
             return None;
         }
         let handle = event::mirror_to_wait_for(event, &self.queue.context)?;
-        // Fails the signal of a process that died: to find what that has signalled with, Intel's
-        // driver asks the process, and ends this one where that fails.
+        // Fails the signal of a process that has died. Intel's driver would ask that process where
+        // its signal is stored. If the request fails, the driver terminates this process.
         if !event.is_ours(number) {
             event.help_device_wait(number);
         }
         Some((handle, event.hold_mirror(number)?))
     }
 
-    /// Lets the list wait for events, with a fence behind the waits if `is_fenced`.
+    /// Makes the list wait for events. If `is_fenced` is set, a fence follows the waits.
     fn append_wait(
         &self,
         end: &mut ListEnd,
@@ -176,8 +176,8 @@ impl Inner {
         let list = end.list()?;
         let context = &self.queue.context;
         let started = is_fenced.then(|| context.take_fence()).transpose()?;
-        // SAFETY: the command has the events, and is kept until the list is past this, as the fence
-        // is.
+        // SAFETY: the command keeps the events, and the command and the fence are kept until the
+        // list has passed the waits.
         if let Err(error) = unsafe { list.wait(events, started) } {
             started
                 .into_iter()
@@ -193,7 +193,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Appends a command's work and the signal of its event's mirror, if lists are to signal that.
+    /// Appends a command's work. If lists signal the mirror of its event, also appends that signal.
     #[inline]
     fn append_signalling(&self, end: &mut ListEnd, command: &mut Command) -> Result<()> {
         if let Some(profile) = command.profile() {
@@ -215,7 +215,7 @@ impl Inner {
         appended
     }
 
-    /// Appends a command's work, and lets the list signal a mirror or a fence after it.
+    /// Appends a command's work, and makes the list signal a mirror or a fence after it.
     #[inline]
     fn append_work(
         &self,
@@ -228,11 +228,12 @@ impl Inner {
         }
         let is_awaited = command.is_awaited();
         if command.is_long {
-            // Whether the list waits or is busy could not be told.
+            // Without a fence, no thread could tell whether the list waits or is busy.
             end.is_awaited |= end.has_waits;
             self.fence_awaited(end)?;
         }
-        // A fence beside a mirror is a call of its own, so the latest one will do.
+        // In addition to a mirror, a fence needs a call of its own. The latest fence is therefore
+        // good enough.
         let fence_ahead = match mirror {
             Some(_) => end.last_fence,
             None => end.fence_before,
@@ -247,15 +248,15 @@ impl Inner {
             _ => None,
         };
         let mut target = Target::new(&self.queue.gpu, list);
-        // SAFETY: the command has all that its work uses, and is kept until the list is past this;
-        // if it never is, or that is not known, what it uses is leaked.
+        // SAFETY: the command keeps all objects that its work uses, and is kept until the list has
+        // passed the work. If the list never does, or if that is unknown, the objects are leaked.
         let appended = unsafe { target.append(&command.work, command.staging(), fence.or(mirror)) };
         if appended.is_err() {
             match target.has_begun {
                 false => fence
                     .into_iter()
                     .for_each(|fence| context.return_fence(fence)),
-                // Whether the list has the fence is not known.
+                // It is unknown whether the list has the fence.
                 true => {
                     self.lose_fences(fence);
                     self.fence_or_leak(end, command);
@@ -270,14 +271,14 @@ impl Inner {
         end.unfenced += 1;
         end.is_awaited |= is_awaited;
         if wants_fence && let Err(error) = self.append_fence(end, end.appended) {
-            // The thread appends one when it comes to the command.
+            // The thread appends a fence when it reaches the command.
             tracing::debug!(%error, "a command goes without a fence");
         }
         Ok(())
     }
 
-    /// Appends a command without work. It ends with all before it, so it needs a fence only if
-    /// nothing else tells that.
+    /// Appends a command without work. Such a command ends with the earlier commands, so it needs a
+    /// fence only if no other fence covers them.
     fn append_marker(
         &self,
         end: &mut ListEnd,
@@ -288,8 +289,8 @@ impl Inner {
         let is_awaited = command.is_awaited() && end.unfenced > 0;
         if let Some(mirror) = mirror {
             command.retains_mirror = true;
-            // SAFETY: the event stays until the list is past this: the command has it, and then it
-            // is retained.
+            // SAFETY: the event lives until the list has passed this command. The command keeps it,
+            // and it is retained after the command has ended.
             unsafe { end.list()?.signal(mirror)? };
         } else if is_awaited {
             return self.append_fence(end, end.appended);
@@ -298,7 +299,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Makes sure that a thread that waits for a command in flight need not wait for the next one.
+    /// Ensures that a thread that waits for a command in flight need not wait for the next command
+    /// too.
     fn fence_awaited(&self, end: &mut ListEnd) -> Result<()> {
         match end.is_awaited && self.completed.get() < end.appended {
             true => self.append_fence(end, end.appended - 1),
@@ -306,7 +308,8 @@ impl Inner {
         }
     }
 
-    /// Appends a fence behind a command of which the list has a part, or leaks what it uses.
+    /// Appends a fence behind a command of which the list has a part. If that fails, leaks the
+    /// objects that the command uses.
     fn fence_or_leak(&self, end: &mut ListEnd, command: &mut Command) {
         let number = end.appended;
         if self.append_fence(end, number).is_err() {
@@ -316,13 +319,14 @@ impl Inner {
         }
     }
 
-    /// Returns whether the thread is about to wait for a fence. After that a submitter appends
-    /// another one; if none does, the thread, when it comes to the last command.
+    /// Returns whether the thread is about to wait for a fence. After that wait, the next submitter
+    /// appends another fence. If no submitter does, the thread appends one when it reaches the last
+    /// command.
     fn is_ahead(&self, fence: Option<Position>) -> bool {
         fence.is_some_and(|position| self.completed.get() <= position.command())
     }
 
-    /// Gives up fences: the list may signal them as long as it lives.
+    /// Abandons fences, because the list may signal them as long as it lives.
     pub(super) fn lose_fences(&self, fences: impl IntoIterator<Item = EventHandle>) {
         let context = &self.queue.context;
         fences
@@ -330,18 +334,18 @@ impl Inner {
             .for_each(|fence| context.lose_fence(fence));
     }
 
-    /// Appends a fence behind command number `command`, which is the last one.
+    /// Appends a fence behind command number `command`, which is the last command.
     fn append_fence(&self, end: &mut ListEnd, command: u64) -> Result<()> {
         let fence = self.append_bare_fence(end)?;
         end.add_fence(fence, Position::end_of(command));
         Ok(())
     }
 
-    /// Appends a fence that is not noted as one of the list's.
+    /// Appends a fence without recording it as one of the list's.
     pub(super) fn append_bare_fence(&self, end: &ListEnd) -> Result<EventHandle> {
         let list = end.list()?;
         let fence = self.queue.context.take_fence()?;
-        // SAFETY: it is not given back before the list has signalled it.
+        // SAFETY: the fence is not returned before the list has signalled it.
         if let Err(error) = unsafe { list.signal(fence) } {
             self.queue.context.return_fence(fence);
             return Err(error);
@@ -349,7 +353,7 @@ impl Inner {
         Ok(fence)
     }
 
-    /// Makes the list signal a fence when it is done with all that it has.
+    /// Makes the list signal a fence after all its commands.
     pub(super) fn fence_all(&self, state: &mut ListState) -> Result<()> {
         let last = state.end.appended - 1;
         self.append_fence(&mut state.end, last)?;

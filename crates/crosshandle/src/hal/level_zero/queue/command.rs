@@ -1,4 +1,4 @@
-//! Commands as lists keep them until they end.
+//! Commands in the form in which lists keep them until they end.
 
 use super::QueueCommon;
 use super::completion::CompletionFlag;
@@ -13,48 +13,51 @@ use crate::ipc::{EventCore, Profile};
 use std::mem;
 use std::sync::Arc;
 
-/// A command of a list. What few commands have is in `extras`, since commands are moved.
+/// A command of a list. Parts that few commands need are in `extras`, because commands are moved
+/// often.
 #[derive(Default)]
 pub(super) struct Command {
     pub(super) work: Work,
     pub(super) waits: WaitList,
-    /// An event, and the number of its signal.
+    /// The event that the command signals, and the number of the signal.
     pub(super) signal: Option<(Arc<EventCore>, u64)>,
     pub(super) extras: Option<Box<Extras>>,
-    /// The command takes so long that it shares no fence with the commands before.
+    /// Whether the command takes so long that it does not share a fence with earlier commands.
     pub(super) is_long: bool,
-    /// The command's event took timestamps when the command was submitted.
+    /// Whether the command's event took timestamps when the command was submitted.
     pub(super) is_timed: bool,
-    /// The list signals the native mirror of its event.
+    /// Whether the list signals the native mirror of the command's event.
     pub(super) signals_mirror: bool,
-    /// The list signals the native mirror after all fences of the command, and so uses it for
-    /// longer.
+    /// Whether the list signals the native mirror after all fences of the command. Then the list
+    /// still uses the mirror after the command has ended.
     pub(super) retains_mirror: bool,
-    /// The list's thread is about to append it or to call its function; no other thread may.
+    /// Whether the list's thread is about to append the command or to call its function. No other
+    /// thread may then do so.
     pub(super) is_claimed: bool,
-    /// The command ends as soon as all before it have ended: the list has nothing of it that takes
-    /// time.
+    /// Whether the command ends as soon as all earlier commands have ended, because the list does
+    /// no lasting work for it.
     pub(super) ends_with_previous: bool,
-    /// The list was seen to have waited for its waits.
+    /// Whether the list is known to have passed the command's waits.
     pub(super) has_started: bool,
-    /// The list may have a part of the command whose end no fence will tell.
+    /// Whether the list may contain a part of the command for whose end there is no fence.
     pub(super) may_be_partial: bool,
 }
 
 #[derive(Default)]
 pub(super) struct Extras {
     pub(super) staging: Staging,
-    /// Commands of other lists that it comes after.
+    /// Commands of other lists that must end before this command starts.
     pub(super) after: Vec<Arc<CompletionFlag>>,
-    /// Raised when the command has ended, if commands of other lists may come after it.
+    /// A flag that is raised when the command has ended, if commands of other lists may wait for
+    /// it.
     pub(super) completion: Option<Arc<CompletionFlag>>,
-    /// The reason why the command fails: the driver has refused it, or there was no memory for it.
+    /// The reason why the command fails: the driver has refused it, or memory was exhausted.
     pub(super) failure: Option<Error>,
 }
 
 impl Extras {
-    /// Makes the extras of a command that comes after others, and that commands of other lists may
-    /// come after.
+    /// Creates the extras of a command that runs after the commands of other lists in `after`. Also
+    /// returns its completion flag, for which other lists can wait.
     pub(super) fn after(
         after: Vec<Arc<CompletionFlag>>,
     ) -> (Arc<CompletionFlag>, Option<Box<Self>>) {
@@ -67,7 +70,7 @@ impl Extras {
         (completion, Some(Box::new(extras)))
     }
 
-    /// Adds staging memory. A command that got none fails when its turn comes.
+    /// Adds staging memory. If its allocation failed, the command fails when its turn comes.
     #[inline]
     pub(super) fn with_staging(
         mut extras: Option<Box<Self>>,
@@ -83,7 +86,7 @@ impl Extras {
 }
 
 impl Command {
-    /// Takes a submission; `number` is that of its signal.
+    /// Creates a command from a submission. `number` is the number of its signal.
     #[inline]
     pub(super) fn new(
         submission: &mut Submission,
@@ -91,7 +94,7 @@ impl Command {
         extras: Option<Box<Extras>>,
     ) -> Self {
         let signal = submission.signal.take().zip(number);
-        // Timestamps may be switched on or off before it ends.
+        // The program may enable or disable timestamps before the command ends.
         let is_timed = signal
             .as_ref()
             .is_some_and(|(event, _)| event.profile().is_some());
@@ -106,8 +109,8 @@ impl Command {
         }
     }
 
-    /// Returns whether the host has something to do before the list can go on with the command,
-    /// other than to wait for signals.
+    /// Returns whether the host must act before the list can continue with the command. Waiting for
+    /// signals is not considered.
     pub(super) fn needs_host(&self) -> bool {
         let is_after = |extras: &Extras| extras.after.iter().any(|flag| !flag.is_raised());
         self.is_claimed
@@ -115,7 +118,7 @@ impl Command {
             || self.extras.as_deref().is_some_and(is_after)
     }
 
-    /// Returns whether the list waits for the driver's events before the command.
+    /// Returns whether the list waits for events of the driver before the command.
     pub(super) fn waits_on_device(&self) -> bool {
         self.waits.iter().any(|wait| wait.promise.is_some())
     }
@@ -145,8 +148,7 @@ impl Command {
         self.signal.as_ref()?.0.profile()
     }
 
-    /// Keeps the objects that the command uses for as long as the process lives: the driver may
-    /// access it at any time.
+    /// Leaks the objects that the command uses, because the driver may access them at any time.
     pub(super) fn leak_used(&self) {
         let kept = self
             .work
@@ -169,9 +171,9 @@ impl Command {
         mem::forget(self.staging().clone());
     }
 
-    /// Drops the objects that the command used, and signals. This runs code of the program's, so no
-    /// lock may be held. Returns the event if the list still uses its mirror. More commands may
-    /// signal it unless the queue `is_closed`.
+    /// Drops the objects that the command used, and completes its signal. This runs the program's
+    /// code, so the caller must hold no lock. Returns the event if the list still uses its mirror.
+    /// Unless `is_closed` is set, the queue may still get commands that signal the event.
     pub(super) fn end(
         self,
         queue: &QueueCommon,
@@ -190,7 +192,8 @@ impl Command {
             (Some((event, number)), result) => {
                 event.complete(Ticket::single(number), result.map_err(failure_text));
                 if !is_closed && event.is_mirror_requested() {
-                    // For the next signal: submitting must not wait for another process to answer.
+                    // Prepares the next signal, because a submission must not wait for the reply of
+                    // another process.
                     event.fetch_mirror();
                 }
             }
@@ -204,7 +207,7 @@ impl Command {
     }
 }
 
-/// Completes signals that the list has seen; their submitters may not know of them yet.
+/// Completes signals that the list has seen, even if their submitters have not noticed them yet.
 pub(super) fn complete_observed(waits: &[WaitPoint]) {
     let on_device = waits.iter().filter(|wait| wait.promise.is_some());
     for wait in on_device.filter(|wait| !is_revoked(wait)) {
@@ -216,8 +219,8 @@ pub(super) fn is_decided(wait: &WaitPoint) -> bool {
     wait.event.outcome(wait.number) != Outcome::Pending
 }
 
-/// Returns whether the device may never learn of a signal: it has failed, or comes from another list
-/// than was promised. A signal that has come otherwise may reach a busy device late.
+/// Returns whether a signal may never reach the device, because it failed or came from a list other
+/// than the promised one. Other signals that have completed may reach a busy device late.
 pub(super) fn may_never_reach_device(wait: &WaitPoint) -> bool {
     matches!(wait.event.outcome(wait.number), Outcome::Failed(_)) || is_revoked(wait)
 }

@@ -1,40 +1,45 @@
-//! A command list of our own, its commands, and the submitters' side of it.
+//! A command list that only this library appends to, its commands, and the submitters' side of it.
 //!
 //! # States of a command
-//! - **Pending**: it waits for the host, or is behind a command that does. It is in
-//!   [`ListState::pending`], not in the driver's list.
-//! - **In flight**: the driver's list has it. It is in [`InFlight`], with the fences behind it.
-//! - **Ended**: what it used is dropped and its event is signalled. [`CompletionCount`] counts it.
+//! - **Pending**: the command waits for the host, or is behind a command that does. It is in
+//!   [`ListState::pending`] and not in the driver's list.
+//! - **In flight**: the command is in the driver's list. It is in [`InFlight`], with the fences
+//!   behind it.
+//! - **Ended**: the objects that the command used are dropped, and its event is signalled.
+//!   [`CompletionCount`] counts it.
 //!
-//! A submitter appends a command at once if none is pending and it waits for nothing but the list
-//! itself or the driver's events (native mirrors). Otherwise the command is pending, and the list's
-//! thread does what the host has to do for the first pending command once nothing is in flight: it
-//! waits for signals, then appends the command and those behind it, or calls the program's function,
-//! which ends that command. Submitters and the thread append further pending commands as soon as
-//! none needs the host.
+//! A submitter appends a command immediately if no command is pending, and if the command waits
+//! only for the list itself or for events of the driver (native mirrors). Otherwise the command is
+//! pending. Once nothing is in flight, the list's thread handles the first pending command. It
+//! waits for the signals that the command needs. Then it appends the command and those behind it,
+//! or calls the program's function, which ends the command. Submitters and the thread append more
+//! pending commands as soon as these do not need the host.
 //!
-//! The thread waits for the first fence in flight, and ends its command with all before it. It does
-//! so at once for *urgent* commands, for which a thread may wait; for others after
+//! The thread waits for the first fence in flight, and ends the fence's command with all earlier
+//! ones. A command is *urgent* if a thread may wait for it. The thread ends urgent commands
+//! immediately, and others after
 //! [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY), so that most submissions
 //! wake no thread. If urgent commands have no fence behind them, the thread appends one.
 //!
 //! # States of the list
-//! - **Running**: as above.
-//! - **Given up**: the list waits for a signal that will never reach it, since a process died. It is
-//!   leaked with all that its commands use, their mirrors' promises are revoked, and the commands
-//!   are pending again, for a new list. So a command in flight may become pending.
-//! - **Unsure**: the driver refused a fence or a part of a command, so that no thread knows when
-//!   the list is done. Commands fail, and what they use is leaked. A later fence that is signalled
-//!   ends this state; a list that is dropped in it is leaked.
-//! - **Closed**: its queue was dropped. The thread ends what is left, destroys the list, and exits.
+//! - **Running**: as described above.
+//! - **Abandoned**: the list waits for a signal that will never reach it, because a process died.
+//!   The list is leaked with all objects that its commands use, and their mirrors' promises are
+//!   revoked. The commands become pending again, for a new list. A command in flight may therefore
+//!   become pending.
+//! - **Unsure**: the driver refused a fence or a part of a command, so no thread knows when the
+//!   list is done. Commands fail, and the objects that they use are leaked. A later fence that is
+//!   signalled ends this state. A list that is dropped in this state is leaked.
+//! - **Closed**: the list's queue was dropped. The thread ends the remaining commands, destroys the
+//!   list, and exits.
 //!
 //! # Locks
-//! `state` before `in_flight`; the thread and submitters take both in this order. Under `state`
-//! submitters and the thread append to the driver's list, since the order of appending is the order
-//! of the queue. Appending is asynchronous in the driver: it takes microseconds and waits for no
-//! other command. Whatever may take longer (lists, pools of events, staging memory) is allocated
-//! before `state` is locked. Under `in_flight` nothing is called that takes time. No lock is held
-//! while the thread waits or code of the program runs.
+//! `state` is locked before `in_flight`, by the thread and by submitters. Both append to the
+//! driver's list under `state`, because the order of appending is the order of the queue. Appending
+//! is asynchronous in the driver: it takes microseconds and waits for no other command. Resources
+//! that may take longer to allocate (lists, event pools, staging memory) are allocated before
+//! `state` is locked. No call that takes time is made under `in_flight`. No lock is held while the
+//! thread waits or while code of the program runs.
 
 use super::QueueCommon;
 use super::command::{Command, Extras, is_decided};
@@ -57,35 +62,36 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-/// A command list, until its queue is dropped. Its thread goes on until all commands have ended.
+/// A command list until its queue is dropped. The list's thread continues until all commands have
+/// ended.
 pub(super) struct CommandList(Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) queue: Arc<QueueCommon>,
     pub(super) state: Mutex<ListState>,
-    /// Notified when the thread has something to do.
+    /// Notified when there is work for the thread.
     pub(super) work_added: Condvar,
-    /// Number of commands that were submitted. Written under `state`.
+    /// The number of submitted commands. Written under `state`.
     submitted: AtomicU64,
-    /// Number of commands, counted from the first ever, that are to end as soon as they can. Written
+    /// The number of commands, from the first one on, that must end as soon as possible. Written
     /// under `state`.
     urgent: AtomicU64,
-    /// The queue was dropped.
+    /// Whether the queue was dropped.
     is_closed: AtomicBool,
     pub(super) in_flight: Mutex<InFlight>,
     pub(super) completed: CompletionCount,
 }
 
-/// The state of the thread, as submitters need to know it.
+/// The state of the thread, for submitters.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(super) enum Rest {
-    /// The thread looks at submitted commands, or waits for the device and looks after that.
+    /// The thread checks for submitted commands, or waits for the device and checks afterwards.
     #[default]
     Awake,
-    /// The thread looks again after
+    /// The thread checks again after
     /// [`UNAWAITED_DELAY`](crate::hal::level_zero::tuning::UNAWAITED_DELAY).
     Dozing,
-    /// The thread looks when it is notified.
+    /// The thread checks only when it is notified.
     Asleep,
 }
 
@@ -95,34 +101,35 @@ pub(super) struct ListState {
     /// Commands that are not in the driver's list yet.
     pub(super) pending: VecDeque<Command>,
     pub(super) rest: Rest,
-    /// The list takes no more commands: they go to a shared list.
+    /// Whether the list takes no more commands, because they go to a shared list.
     is_shut: bool,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The driver's list, with the facts about its end that appending needs.
+/// The driver's list, and the state of its end that appending needs.
 #[derive(Default)]
 pub(super) struct ListEnd {
-    /// Created with the first command, destroyed by the thread.
+    /// The driver's list. A submitter creates it with the first command, and the thread destroys
+    /// it.
     pub(super) list: Option<List>,
-    /// Number of commands that are in flight or ended.
+    /// The number of commands that are in flight or ended.
     pub(super) appended: u64,
-    /// Fences that the list has and `in_flight` has not: it gets them with the command that they
-    /// were appended with.
+    /// Fences in the driver's list that are not yet in `in_flight`. They move there together with
+    /// the command for which they were appended.
     new_fences: Vec<(EventHandle, Position)>,
-    /// The last fence, and the one before that.
+    /// The last fence of the list.
     pub(super) last_fence: Option<Position>,
     pub(super) fence_before: Option<Position>,
-    /// Number of commands behind the last fence.
+    /// The number of commands behind the last fence.
     pub(super) unfenced: u32,
-    /// A thread may wait for one of the commands behind the last fence.
+    /// Whether a thread may wait for a command behind the last fence.
     pub(super) is_awaited: bool,
-    /// One of the commands behind the last fence waits for the driver's events.
+    /// Whether a command behind the last fence waits for events of the driver.
     pub(super) has_waits: bool,
 }
 
 impl ListEnd {
-    /// Notes a fence that was appended behind all that the list has.
+    /// Records a fence that was appended at the end of the list.
     pub(super) fn add_fence(&mut self, fence: EventHandle, position: Position) {
         debug_assert!(self.last_fence.is_none_or(|last| last < position));
         self.new_fences.push((fence, position));
@@ -131,14 +138,14 @@ impl ListEnd {
         self.fence_before = last;
     }
 
-    /// Notes that all that the list has has ended, or has this fence behind it.
+    /// Records that all commands of the list have ended, or are followed by the fence `last`.
     pub(super) fn set_all_fenced(&mut self, last: Option<Position>) {
         (self.last_fence, self.fence_before) = (last, None);
         (self.unfenced, self.is_awaited, self.has_waits) = (0, false, false);
     }
 
-    /// Returns whether an error says that the device has stopped and executes nothing of the list
-    /// any more.
+    /// Returns whether an error says that the device is lost and no longer executes any command of
+    /// the list.
     pub(super) fn is_lost(&self, error: &Error) -> bool {
         self.list.as_ref().is_some_and(|list| list.is_lost(error))
     }
@@ -148,13 +155,13 @@ impl ListEnd {
         self.list.as_ref().ok_or_else(missing)
     }
 
-    /// Returns the last fence, if it belongs to the command that is being appended.
+    /// Returns the last fence if it belongs to the command that is being appended.
     pub(super) fn fence_of_next(&self) -> Option<Position> {
         let next = self.appended;
         self.last_fence.filter(|last| last.command() == next)
     }
 
-    /// Takes back the new fences of command number `command` and later ones.
+    /// Takes the new fences of command number `command` and of later commands.
     pub(super) fn take_back_fences(&mut self, command: u64) -> Vec<EventHandle> {
         let is_before = |(_, position): &(EventHandle, Position)| position.command() < command;
         let count = self.new_fences.partition_point(is_before);
@@ -190,27 +197,27 @@ impl CommandList {
         }))
     }
 
-    /// Returns whether all commands have ended, as far as is known.
+    /// Returns whether all commands are known to have ended.
     pub(super) fn is_idle(&self) -> bool {
         self.0.is_idle()
     }
 
-    /// Makes the thread find out soon whether commands have ended.
+    /// Makes the thread check soon whether commands have ended.
     pub(super) fn look(&self) {
         self.0.make_all_urgent(self.0.state.lock());
     }
 
-    /// Returns whether a command waits for the host, so that another one would come late.
+    /// Returns whether a command waits for the host, so that another command would be delayed.
     pub(super) fn is_blocked(&self) -> bool {
         !self.0.state.lock().pending.is_empty()
     }
 
-    /// Returns the number of commands that were submitted.
+    /// Returns the number of submitted commands.
     pub(super) fn submitted(&self) -> u64 {
         self.0.submitted()
     }
 
-    /// Waits until `count` commands have ended; returns `false` at the deadline.
+    /// Waits until `count` commands have ended. Returns `false` at the deadline.
     pub(super) fn finish(&self, count: u64, deadline: Deadline) -> bool {
         if self.0.completed.get() >= count {
             return true;
@@ -219,15 +226,16 @@ impl CommandList {
         self.0.completed.wait(count, deadline)
     }
 
-    /// Takes a command of a queue that has no other list; returns `false` if this one is shut. The
-    /// caller drops a refused command without locks, since its objects may be the program's.
+    /// Submits a command of a queue that has no other list. Returns `false` if this list is shut.
+    /// The caller drops a refused command without holding locks, because its objects may belong to
+    /// the program.
     #[inline]
     pub(super) fn submit(&self, submission: &mut Submission) -> Result<bool> {
         let is_marker = matches!(submission.work, Work::Marker) && submission.waits.is_empty();
         if is_marker && submission.signal.is_none() {
             return Ok(true);
         }
-        // A marker needs a fence only behind other commands, which were prepared.
+        // A marker needs a fence only behind other commands, and those were prepared.
         let staging = match is_marker {
             true => Ok(Staging::None),
             false => self.0.queue.prepare(&submission.work),
@@ -239,7 +247,7 @@ impl CommandList {
                 return Ok(false);
             }
             match &submission.signal {
-                // With nothing before it, it has ended.
+                // With no command before it, the marker has already ended.
                 Some(event) if is_marker && self.0.is_idle() => signal_now(event)?,
                 _ if state.thread.is_none() => {
                     drop(state);
@@ -252,8 +260,9 @@ impl CommandList {
         }
     }
 
-    /// Takes a command, prepared by [`QueueCommon::prepare`], that comes after some of other lists.
-    /// Returns the flag that it raises at its end.
+    /// Submits a command that runs after the commands of other lists in `after`.
+    /// [`QueueCommon::prepare`] has prepared it. Returns the flag that is raised when the command
+    /// ends.
     pub(super) fn submit_after(
         &self,
         submission: &mut Submission,
@@ -272,8 +281,8 @@ impl CommandList {
         Ok(completion)
     }
 
-    /// Takes no more commands. Returns the flag that is raised when the list's commands have ended;
-    /// `None` if they have.
+    /// Refuses further commands. Returns the flag that is raised when the list's commands have
+    /// ended, or `None` if they already have.
     pub(super) fn shut(&self) -> Result<Option<Arc<CompletionFlag>>> {
         let mut marker = Submission::new(Work::Marker);
         let (completion, extras) = Extras::after(Vec::new());
@@ -286,13 +295,13 @@ impl CommandList {
         Ok(Some(completion))
     }
 
-    /// Takes commands again.
+    /// Accepts commands again after [`shut`](Self::shut).
     pub(super) fn reopen(&self) {
         self.0.state.lock().is_shut = false;
     }
 }
 
-/// Signals the event of a command that ends as it is submitted.
+/// Signals the event of a command that ends when it is submitted.
 fn signal_now(event: &Arc<EventCore>) -> Result<()> {
     if let Some(profile) = event.profile() {
         profile.restart();
@@ -305,7 +314,7 @@ fn signal_now(event: &Arc<EventCore>) -> Result<()> {
 impl Drop for CommandList {
     fn drop(&mut self) {
         if process::is_forked() {
-            // Its locks may be held by a thread that is not in the child.
+            // In the child, the locks may be held by a thread that exists only in the parent.
             mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -314,10 +323,11 @@ impl Drop for CommandList {
         inner.is_closed.store(true, Ordering::Release);
         let thread = state.thread.take();
         inner.make_all_urgent(state);
-        // The driver's list may be done with all of it, and the thread has not looked.
+        // The driver's list may be done with all commands, although the thread has not noticed yet.
         let is_own = thread.as_ref().is_some_and(drain::is_own);
         let is_idle = !is_own && inner.become_idle(Deadline::after(QUEUE_DROP_TIMEOUT));
-        // What was submitted still runs. If all has ended, all of the driver's is gone after this.
+        // Submitted commands still run. If all commands have ended, all driver objects are released
+        // after this.
         match thread {
             Some(thread) if is_idle => drain::join(thread),
             Some(thread) => {
@@ -348,8 +358,8 @@ impl Inner {
         self.completed.get() == self.submitted()
     }
 
-    /// Waits until all commands have ended, unless one of them waits for the host or another process;
-    /// returns whether they have.
+    /// Waits until all commands have ended, unless one of them waits for the host or another
+    /// process. Returns whether all have ended.
     fn become_idle(&self, deadline: Deadline) -> bool {
         if self.is_idle() {
             return true;
@@ -367,26 +377,26 @@ impl Inner {
         self.completed.wait(self.submitted(), deadline)
     }
 
-    /// Lets the thread end all commands as soon as it can.
+    /// Makes the thread end all commands as soon as possible.
     fn make_all_urgent(&self, mut state: MutexGuard<'_, ListState>) {
         state.end.is_awaited |= state.end.unfenced > 0;
         self.urgent.store(self.submitted(), Ordering::Release);
         self.wake(state, true);
     }
 
-    /// Wakes the thread if it is asleep; for something urgent also while it dozes.
+    /// Wakes the thread if it is asleep. If `is_urgent` is set, also wakes it from a doze.
     #[inline]
     fn wake(&self, mut state: MutexGuard<'_, ListState>, is_urgent: bool) {
-        // Notifying costs as much as a call of the driver, even if no thread waits.
+        // A notification costs as much as a call of the driver, even if no thread waits.
         if state.rest == Rest::Asleep || is_urgent && state.rest == Rest::Dozing {
             state.rest = Rest::Awake;
-            // Otherwise the thread would find the lock taken.
+            // Unlock first, so that the thread does not block on the lock.
             drop(state);
             self.work_added.notify_one();
         }
     }
 
-    /// Takes a command. The thread has been started.
+    /// Adds a command. The caller has started the thread.
     #[inline]
     fn add(
         &self,
@@ -394,7 +404,7 @@ impl Inner {
         submission: &mut Submission,
         extras: Option<Box<Extras>>,
     ) -> Result<()> {
-        // Under the lock, so that the numbers of signals follow the order of the queue.
+        // Issued under the lock, so that signal numbers follow the order of the queue.
         let number = match &submission.signal {
             Some(event) => {
                 if let Some(profile) = event.profile() {
@@ -405,11 +415,12 @@ impl Inner {
             None => None,
         };
         if !state.pending.is_empty() {
-            // What those wait for may have come by now.
+            // The signals that pending commands wait for may have completed by now.
             self.append_pending(&mut state);
         }
         let command = Command::new(submission, number, extras);
-        // The thread sleeps best in the driver, where it waits for the fence of a long command.
+        // During a long command, the thread sleeps best in the driver, where it waits for the
+        // command's fence.
         let mut is_urgent = command.is_awaited() || command.is_long;
         let left = match state.pending.is_empty() && !command.needs_host() {
             true => self.append_next(&mut state.end, command),
@@ -429,11 +440,11 @@ impl Inner {
         Ok(())
     }
 
-    /// Creates the driver's list, and starts the thread.
+    /// Creates the driver's list and starts the thread.
     #[cold]
     fn start(self: &Arc<Self>) -> Result<()> {
         let list = self.create_list()?;
-        // If no fence can be had, the first submission is to say so.
+        // If no fence can be allocated, the first submission must report it.
         let context = &self.queue.context;
         context.return_fence(context.take_fence()?);
         let mut state = self.state.lock();

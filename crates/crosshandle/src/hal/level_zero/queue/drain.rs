@@ -1,4 +1,5 @@
-//! The drain of a context: threads of lists whose queue was dropped before all commands had ended.
+//! The drain of a context, which holds the threads of dropped queues' lists until their commands
+//! have ended.
 
 use crate::hal::level_zero::tuning::CONTEXT_DROP_TIMEOUT;
 use crate::os::process;
@@ -7,7 +8,8 @@ use std::cell::Cell;
 use std::thread::{self, JoinHandle, ThreadId};
 
 thread_local! {
-    /// The id of a list's thread: asking for the current thread fails late in a thread's life.
+    /// The id of the calling list thread. It is stored because `thread::current` fails late in a
+    /// thread's life.
     static OWN: Cell<Option<ThreadId>> = const { Cell::new(None) };
 }
 
@@ -17,13 +19,13 @@ pub(crate) struct Drain(Mutex<DrainState>);
 #[derive(Default)]
 struct DrainState {
     lists: Vec<DrainingList>,
-    /// The program has dropped the context.
+    /// Whether the program has dropped the context.
     is_closed: bool,
 }
 
 struct DrainingList {
-    /// Returns whether all commands have ended; may wait for that until the deadline, unless they
-    /// wait for the host or another process.
+    /// Returns whether all commands have ended. May wait for this until the deadline, unless a
+    /// command waits for the host or another process.
     is_idle: Box<dyn Fn(Deadline) -> bool + Send>,
     thread: JoinHandle<()>,
 }
@@ -46,13 +48,13 @@ impl Drain {
         }
     }
 
-    /// Gives all lists a moment to end: the program has dropped the context.
+    /// Marks the context as dropped by the program, and gives all lists a short time to end.
     pub(crate) fn close(&self) {
         self.0.lock().is_closed = true;
         self.join_until(Deadline::after(CONTEXT_DROP_TIMEOUT));
     }
 
-    /// Joins the threads of lists without commands, so that all that they have of the driver is gone.
+    /// Joins the threads of idle lists, so that these lists release their driver objects.
     pub(crate) fn join_idle(&self) {
         self.join_until(Deadline::now());
     }
@@ -63,7 +65,7 @@ impl Drain {
         }
         let mut busy = std::mem::take(&mut self.0.lock().lists);
         loop {
-            // Some lists wait for others of these.
+            // Some of these lists wait for others.
             let is_idle = |list: &DrainingList| !is_own(&list.thread) && (list.is_idle)(deadline);
             let (idle, left): (Vec<_>, _) = busy.into_iter().partition(is_idle);
             busy = left;
@@ -77,19 +79,19 @@ impl Drain {
     }
 }
 
-/// Marks the calling thread as a list's. To be called first by each of them.
+/// Marks the calling thread as a list's thread. Each list thread calls this first.
 pub(super) fn begin_own_thread() {
     OWN.set(Some(thread::current().id()));
 }
 
-/// Waits for the end of a thread that has nothing left to do, unless it is the caller.
+/// Waits until a thread without further work has ended, unless it is the calling thread.
 pub(super) fn join(thread: JoinHandle<()>) {
     if !is_own(&thread) {
         let _ = thread.join();
     }
 }
 
-/// Returns whether a thread is the calling one.
+/// Returns whether a thread is the calling thread.
 pub(super) fn is_own(thread: &JoinHandle<()>) -> bool {
     OWN.get() == Some(thread.thread().id())
 }

@@ -1,4 +1,4 @@
-//! The commands that a list has, as far as they have not ended, and its fences.
+//! The commands in flight on a list, and the list's fences.
 
 use super::command::Command;
 use super::fences::{Fences, Position};
@@ -10,18 +10,20 @@ use std::sync::Arc;
 #[derive(Default)]
 pub(super) struct InFlight {
     pub(super) commands: VecDeque<Command>,
-    /// The number of the first command, or of the next one if there is none.
+    /// The number of the first command in flight, or of the next command if none is in flight.
     pub(super) first: u64,
     pub(super) fences: Fences,
-    /// Number of commands with timestamps.
+    /// The number of commands with timestamps.
     timed: usize,
-    /// Number of commands that let the list wait for the driver's events.
+    /// The number of commands that make the list wait for events of the driver.
     waiting: usize,
-    /// Fences that were set behind commands that had ended: not known to be signalled.
+    /// Fences that were appended after their commands had ended. They are not known to be
+    /// signalled.
     pub(super) late_fences: Vec<EventHandle>,
-    /// Events of ended commands that the list signals after their fences, and so still uses.
+    /// Events of ended commands whose mirrors the list signals after the commands' fences. The list
+    /// still uses them.
     pub(super) retained_events: Vec<Arc<EventCore>>,
-    /// The list may have a part of a command whose end no fence will tell.
+    /// Whether the list may contain a part of a command for whose end there is no fence.
     pub(super) is_unsure: bool,
 }
 
@@ -58,20 +60,20 @@ impl InFlight {
         }
     }
 
-    /// Takes all commands, to be appended to another list under the same numbers.
+    /// Takes all commands, so that they can be appended to another list under the same numbers.
     pub(super) fn take_all(&mut self) -> VecDeque<Command> {
         (self.timed, self.waiting) = (0, 0);
         std::mem::take(&mut self.commands)
     }
 
-    /// Returns the number of commands that end with the one at `index`, counted from the first: itself, and
-    /// those behind it that need no more of the list.
+    /// Returns the number of commands that have ended once the command at `index` has ended. They
+    /// are counted from the first one, and include later commands that need no more of the list.
     pub(super) fn ended_with(&self, index: usize) -> usize {
         index + 1 + self.ended_from(index + 1)
     }
 
-    /// Returns the number of commands from `index` on that end as soon as all before them have ended, up to
-    /// the next one with a fence.
+    /// Returns the number of commands from `index` on that end as soon as all earlier commands have
+    /// ended. The count stops before the next command with a fence.
     pub(super) fn ended_from(&self, index: usize) -> usize {
         let from = self.first + index as u64;
         let end = match self.fences.next_command_from(from) {
@@ -84,8 +86,8 @@ impl InFlight {
             .count()
     }
 
-    /// Returns the last command, up to number `last`, that may end together with the one at `index`:
-    /// commands with timestamps end one by one.
+    /// Returns the index of the last command, up to number `last`, that may end together with the
+    /// one at `index`. Commands with timestamps end one by one.
     pub(super) fn last_ending_with(&self, index: usize, last: u64) -> usize {
         let last = (last - self.first) as usize;
         let mut together = self.commands.range(index..=last);

@@ -1,5 +1,5 @@
-//! The thread of a command list: it waits for fences, ends commands, and does what the host has to
-//! do for pending ones.
+//! The thread of a command list. It waits for fences, ends commands, and does the host's part of
+//! pending commands.
 
 use super::command::{Command, complete_observed, copy_of, is_decided, may_never_reach_device};
 use super::command_list::{Inner, ListState, Rest};
@@ -19,26 +19,26 @@ use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The next step of the thread. Indexes are of commands in flight.
+/// The next step of the thread. Indexes refer to the commands in flight.
 enum Step {
-    /// The queue was dropped, and all commands have ended.
+    /// The queue was dropped, and all commands have ended, so the thread exits.
     Exit,
     Rest(Rest),
-    /// Ends so many commands, which need no more of the list.
+    /// Ends this number of commands, which need no more of the list.
     End(usize),
     /// Waits for the fence at the start of this command.
     AwaitStart(usize, EventHandle),
-    /// Waits for the fence at the end of this command, and ends it with all before.
+    /// Waits for the fence at the end of this command, and ends it with all earlier commands.
     AwaitEnd(usize, EventHandle),
-    /// Appends a fence, since urgent commands have none.
+    /// Appends a fence, because urgent commands have none.
     AppendFence,
-    /// Waits until the list is done with all, so that no event stays retained.
+    /// Waits until the list is done with all commands, so that no event stays retained.
     AwaitRest,
-    /// Does what the host has to do for the first pending command.
+    /// Does the host's part of the first pending command.
     RunPending,
 }
 
-/// The submitters' counts when the thread looked.
+/// The submitters' counts at the thread's latest check.
 #[derive(Clone, Copy)]
 struct Seen {
     submitted: u64,
@@ -46,7 +46,7 @@ struct Seen {
     is_closed: bool,
 }
 
-/// The end of a wait for a fence.
+/// The result of a wait for a fence.
 enum Waited {
     Signalled,
     Failed(Error),
@@ -61,7 +61,7 @@ impl Inner {
         let mut ended = VecDeque::new();
         let mut has_dozed = false;
         let mut last_busy = Instant::now();
-        // Commands up to here are to end now, even if they are not urgent.
+        // The number of commands that must end now, even if they are not urgent.
         let mut due = 0;
         loop {
             let seen = self.look(due);
@@ -91,8 +91,8 @@ impl Inner {
         }
     }
 
-    /// Looks at what was submitted. Values are read in the opposite order of their writing, so that
-    /// a closed list is seen with all its commands.
+    /// Reads what was submitted. Values are read in the opposite order of their writing, so that a
+    /// closed list is seen with all its commands.
     fn look(&self, due: u64) -> Seen {
         let is_closed = self.is_closed();
         let urgent = self.urgent().max(due);
@@ -133,7 +133,8 @@ impl Inner {
         }
     }
 
-    /// Sleeps, unless there is more to do than was seen. Returns whether a doze went to its end.
+    /// Sleeps, unless there is more to do than was seen. Returns whether the thread dozed until the
+    /// timeout.
     fn rest(&self, rest: Rest, seen: &Seen) -> bool {
         let mut state = self.state.lock();
         let now = self.look(seen.urgent);
@@ -154,7 +155,7 @@ impl Inner {
         mem::take(&mut state.rest) == Rest::Dozing
     }
 
-    /// Appends a fence behind all that the list has, unless there is one by now.
+    /// Appends a fence at the end of the list, unless a submitter has appended one meanwhile.
     fn append_last_fence(&self, ended: &mut VecDeque<Command>) {
         self.queue.context.stock_fences();
         let mut state = self.state.lock();
@@ -162,7 +163,8 @@ impl Inner {
         if has_fence {
             return;
         }
-        // The list may take nothing any more, not even a fence: no fence will tell when it is done.
+        // The list may accept no more calls, not even for a fence. Then no fence can tell when the
+        // list is done.
         if let Err(error) = self.fence_all(&mut state) {
             let is_lost = state.end.is_lost(&error);
             state.end.set_all_fenced(None);
@@ -176,7 +178,7 @@ impl Inner {
         }
     }
 
-    /// Waits for a fence behind the waits of a command.
+    /// Waits for the fence behind the waits of a command.
     fn await_start(&self, index: usize, fence: EventHandle, ended: &mut VecDeque<Command>) {
         let waits: WaitList = {
             let in_flight = self.in_flight.lock();
@@ -202,7 +204,7 @@ impl Inner {
         }
     }
 
-    /// Waits for the fence behind a command, and ends that with all before.
+    /// Waits for the fence behind a command, and ends the command with all earlier ones.
     fn await_end(&self, index: usize, fence: EventHandle, ended: &mut VecDeque<Command>) {
         let (last, waits) = {
             let in_flight = self.in_flight.lock();
@@ -213,7 +215,7 @@ impl Inner {
             Waited::Failed(error) => Err(error),
             Waited::Signalled => Ok(()),
         };
-        // As a rule the device is faster than this thread, and done with all.
+        // Usually the device is faster than this thread and has completed all commands.
         let last = last.filter(|(last, _)| result.is_ok() && *last != fence);
         let last = last.filter(|(last, _)| self.is_signalled(*last));
         let in_flight = self.in_flight.lock();
@@ -234,7 +236,8 @@ impl Inner {
         ended: &mut VecDeque<Command>,
     ) {
         let Err(error) = &result else {
-            // The list is past what was retained until now, and past parts of refused commands.
+            // The list has passed the events that were retained until now, and the parts of refused
+            // commands.
             let mut in_flight = self.in_flight.lock();
             let retained = mem::take(&mut in_flight.retained_events);
             let late = mem::take(&mut in_flight.late_fences);
@@ -251,7 +254,7 @@ impl Inner {
         self.end_first(count, result, 0, ended);
     }
 
-    /// Ends the first `count` commands; the list was seen to be past the first `seen` of them.
+    /// Ends the first `count` commands. The list is known to have passed the first `seen` of them.
     fn end_first(
         &self,
         count: usize,
@@ -291,7 +294,8 @@ impl Inner {
             .for_each(|fence| context.recycle_fence(fence));
     }
 
-    /// Leaks the objects that the first commands use: no fence will tell when they are done.
+    /// Leaks the objects that the first `count` commands use, because no fence will tell when the
+    /// list is done with them.
     fn leak_first(&self, in_flight: &mut InFlight, count: usize) {
         let end = in_flight.first + count as u64;
         self.lose_fences(in_flight.fences.take_before(end));
@@ -301,13 +305,13 @@ impl Inner {
         }
     }
 
-    /// Waits until the list is past all that it has, and drops the retained events.
+    /// Waits until the list has passed all its commands, and drops the retained events.
     fn await_rest(&self) {
         self.queue.context.stock_fences();
         let (fence, retained, late) = {
             let state = self.state.lock();
             let mut in_flight = self.in_flight.lock();
-            // The fence must not be behind a command that may wait for ever.
+            // The fence must not be behind a command that may wait forever.
             if !in_flight.commands.is_empty() {
                 return;
             }
@@ -334,11 +338,11 @@ impl Inner {
         }
     }
 
-    /// Does the host's part of the first pending command, if nothing is in flight before it, and
-    /// ends the command if that was all.
+    /// Does the host's part of the first pending command, if nothing is in flight before it. Ends
+    /// the command if it has no other part.
     fn run_pending(&self, ended: &mut VecDeque<Command>) {
         let mut state = self.state.lock();
-        // A submitter may have appended it.
+        // A submitter may have appended the command.
         let is_first = self.in_flight.lock().commands.is_empty();
         let Some(first) = state.pending.front_mut().filter(|_| is_first) else {
             return;
@@ -373,14 +377,16 @@ impl Inner {
             };
             return self.end_pending(result, ended);
         }
-        // All that it waits for has come, and was taken out.
+        // All signals that the command waits for have completed, and its list of waits is now
+        // empty.
         if let Some(first) = self.append_next(&mut state.end, first) {
             state.pending.push_front(first);
         }
         self.append_pending(&mut state);
         drop(state);
         if !self.is_closed() {
-            // For the next wait: submitting must not wait for another process to answer.
+            // Prepares the next wait, because a submission must not wait for the reply of another
+            // process.
             for wait in waits.iter() {
                 wait.event.fetch_mirror();
                 wait.event.request_mirror();
@@ -388,7 +394,7 @@ impl Inner {
         }
     }
 
-    /// Ends the first pending command, before which nothing is in flight.
+    /// Ends the first pending command. No command is in flight before it.
     fn end_pending(&self, result: Result<()>, ended: &mut VecDeque<Command>) {
         let mut state = self.state.lock();
         if let Some(first) = state.pending.pop_front() {
@@ -399,8 +405,9 @@ impl Inner {
         self.end_first(1, result, 0, ended);
     }
 
-    /// Leaves a list that waits for ever, and appends its commands to a new one. The objects that
-    /// they use are leaked: the driver may access them for as long as the old list exists.
+    /// Abandons a list that waits forever, and appends its commands to a new list. The objects that
+    /// the commands use are leaked, because the driver may access them as long as the old list
+    /// exists.
     fn give_up_list(&self) {
         let new_list = self.create_list().inspect_err(|error| {
             tracing::error!(%error, "there is no new command list");
@@ -431,8 +438,8 @@ impl Inner {
             (command.is_claimed, command.has_started) = (false, false);
             (command.may_be_partial, command.ends_with_previous) = (false, false);
             command.retains_mirror = false;
-            // Other lists may wait for what the old list would have signalled. Once for each event:
-            // what the new list signals soon counts anew.
+            // Other lists may wait for the old list's signals. Each event is revoked only once,
+            // because the signals of the new list are promised anew.
             if mem::take(&mut command.signals_mirror)
                 && let Some((event, _)) = &command.signal
                 && revoked.insert(Arc::as_ptr(event))
@@ -446,7 +453,8 @@ impl Inner {
         self.append_pending(state);
     }
 
-    /// Destroys the driver's list, after all commands, or leaks it if its end is not known.
+    /// Destroys the driver's list after all commands. Leaks the list if it is unknown whether it is
+    /// done.
     fn destroy_list(&self) {
         let list = self.state.lock().end.list.take();
         let is_unsure = self.in_flight.lock().is_unsure;
@@ -462,7 +470,8 @@ impl Inner {
         matches!(waited, Ok(true))
     }
 
-    /// Waits for a fence behind waits for mirrors, unless that is in vain.
+    /// Waits for a fence that is behind waits for mirrors. Stops if the fence will never be
+    /// signalled.
     fn wait_or_give_up(&self, fence: EventHandle, waits: &[WaitPoint]) -> Waited {
         let mut overdue = 0;
         loop {
@@ -472,7 +481,7 @@ impl Inner {
                 Err(error) => return Waited::Failed(error),
             }
             for wait in waits {
-                // Fails the signal of a process that died.
+                // Fails the signal of a process that has died.
                 wait.event.help_device_wait(wait.number);
             }
             if waits.iter().all(is_decided) && waits.iter().any(may_never_reach_device) {
@@ -485,8 +494,8 @@ impl Inner {
     }
 }
 
-/// Returns the signals that the list waits for before the end of the command at `index`. Of
-/// commands with a fence at their start, the list is past the waits.
+/// Returns the signals that the list waits for before the end of the command at `index`. It leaves
+/// out commands whose start fence shows that the list has passed their waits.
 fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
     let count = match in_flight.is_any_waiting() {
         true => index + 1,
@@ -500,9 +509,9 @@ fn waits_up_to(in_flight: &InFlight, index: usize) -> WaitList {
         .collect()
 }
 
-/// Lets time pass without sleeping: a sleep of some microseconds takes many times as long.
+/// Spins for a given time. A sleep of a few microseconds would take many times as long.
 fn pause(time: Duration) {
-    // The submitter may have this CPU, or share its context.
+    // The submitter may run on this CPU or share its core.
     std::thread::yield_now();
     let end = Instant::now() + time;
     while Instant::now() < end {

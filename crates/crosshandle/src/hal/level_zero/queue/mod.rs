@@ -32,7 +32,7 @@ pub(super) struct QueueCommon {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
     drain: Arc<Drain>,
-    /// The first error of a command that signals no event, for the next caller of `finish`.
+    /// The first error of a command without an event. The next caller of `finish` takes it.
     first_error: Mutex<Option<Error>>,
 }
 
@@ -58,15 +58,15 @@ impl QueueCommon {
         self.first_error.lock().take().map_or(Ok(()), Err)
     }
 
-    /// Allocates what a command may need, so that nothing is allocated under a lock: fences, and its
-    /// staging memory, which is returned.
+    /// Allocates the resources that a command may need, so that nothing is allocated under a lock.
+    /// Stocks fences, and returns the command's staging memory.
     #[inline]
     fn prepare(&self, work: &Work) -> Result<Staging> {
         self.context.stock_fences();
         work::staging(&self.gpu, &self.context, work)
     }
 
-    /// Waits for a fence that its list will signal.
+    /// Waits until a list signals a fence.
     fn wait_for_fence(&self, fence: EventHandle) -> Result<()> {
         while !self.context.wait_for_fence(fence, FENCE_WAIT_SLICE)? {}
         Ok(())
@@ -93,7 +93,7 @@ pub(super) fn create(common: Arc<QueueCommon>, order: QueueOrder) -> Box<dyn Bac
     }
 }
 
-/// Creates a queue on a list of the program's.
+/// Creates a queue on a list of the program.
 pub(super) fn adopt(common: Arc<QueueCommon>, list: List) -> Result<Box<dyn BackendQueue>> {
     let own_list = CommandList::new(&common);
     own_list.shut()?;
@@ -105,7 +105,8 @@ pub(super) fn adopt(common: Arc<QueueCommon>, list: List) -> Result<Box<dyn Back
     }))
 }
 
-/// Refuses a forked child, where the threads are missing and locks may be held for ever.
+/// Returns an error in a forked child. The child has no threads, and its copies of locks may be
+/// held forever.
 fn check_fork() -> Result<()> {
     match process::is_forked() {
         true => Err(Error::forked()),
@@ -117,7 +118,7 @@ fn timed_out() -> Error {
     Error::TimedOut("waiting for a queue")
 }
 
-/// Returns the driver's handle of a shared list; 0 if there is none.
+/// Returns the driver's handle of a shared list, or 0 if the list could not be created.
 fn handle_of(list: Result<&SharedList>) -> usize {
     match list {
         Ok(list) => list.handle(),
@@ -128,7 +129,8 @@ fn handle_of(list: Result<&SharedList>) -> usize {
     }
 }
 
-/// Returns whether a list is past a position, as one without commands of the program's soon is.
+/// Returns whether a list has passed a position. A list without commands of the program soon has,
+/// so this waits briefly.
 fn is_past(position: Result<SharedPosition>) -> bool {
     position.is_ok_and(|position| position.wait(Deadline::after(IDLE_CHECK_TIMEOUT)))
 }
@@ -136,17 +138,17 @@ fn is_past(position: Result<SharedPosition>) -> bool {
 /// A queue that runs commands one after the other.
 struct OrderedQueue {
     list: CommandList,
-    /// The list that the program appends to as well, once it knows it: all later commands go there,
-    /// and `list` is shut.
+    /// The list that the program appends to as well. It is created when the program first asks for
+    /// it. From then on, all commands go to this list, and `list` is shut.
     shared: OnceLock<SharedList>,
-    /// Held while `shared` is made, so that it is made once.
+    /// Held while `shared` is created, so that only one list is created.
     sharing: Mutex<()>,
     common: Arc<QueueCommon>,
 }
 
 impl OrderedQueue {
-    /// Returns the list that the program may append to. Commands that were submitted before come before all
-    /// that is appended to it.
+    /// Returns the list that the program may append to. All earlier submissions run before the
+    /// commands that are appended to it.
     #[cold]
     fn shared_list(&self) -> Result<&SharedList> {
         if let Some(shared) = self.shared.get() {
@@ -183,13 +185,13 @@ impl BackendQueue for OrderedQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // Immediate lists run all that they have without a flush.
+        // Immediate lists run all their commands without a flush.
         Ok(())
     }
 
     fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
-        // What other threads submit meanwhile is not waited for.
+        // This call does not wait for commands that other threads submit meanwhile.
         let count = self.list.submitted();
         let position = self.shared.get().map(SharedList::position).transpose()?;
         let is_done = self.list.finish(count, deadline)
@@ -223,32 +225,33 @@ impl NativeQueue for OrderedQueue {
     }
 }
 
-/// A queue that runs commands as soon as it can.
+/// A queue that runs each command as soon as its waits and the barriers allow.
 struct UnorderedQueue {
     common: Arc<QueueCommon>,
-    /// Held during a submission: what a command comes after is found, and its place in a list is
-    /// taken, before another command is. Appending waits for nothing; only the first commands of a
-    /// list create that under this lock. Locked before a list's locks.
+    /// Held during a submission, from the search for the commands that come before it until it has
+    /// its place in a list. Appending waits for nothing. Only the first command of a list creates
+    /// the driver's list under this lock. This lock is taken before a list's locks.
     state: Mutex<UnorderedState>,
 }
 
 #[derive(Default)]
 struct UnorderedState {
     lists: Vec<Arc<CommandList>>,
-    /// The list that the program appends to as well, once it knows it: barriers go there.
+    /// The list that the program appends to as well. It is created when the program first asks for
+    /// it. From then on, barriers go to this list.
     shared: Option<SharedList>,
     /// Lists for native commands.
     native: Vec<SharedList>,
-    /// The completion of commands that have not ended.
+    /// The completion flags of commands that have not ended.
     unfinished: Vec<Arc<CompletionFlag>>,
-    /// The completion of the latest barrier: all later commands come after it.
+    /// The completion flag of the latest barrier. All later commands run after it.
     barrier: Option<Arc<CompletionFlag>>,
-    /// The list where the search for the next one begins.
+    /// The index from which the search for the next list starts.
     next: usize,
 }
 
 impl UnorderedQueue {
-    /// Chooses the list for a command: one where no command holds it up, if possible.
+    /// Chooses the list for a command. It prefers a list that no command blocks.
     fn choose_list(&self, state: &mut UnorderedState) -> usize {
         let count = state.lists.len();
         if let Some(idle) = state.lists.iter().position(|list| list.is_idle()) {
@@ -267,8 +270,8 @@ impl UnorderedQueue {
         state.next
     }
 
-    /// Returns the list that the program may append to. The latest barrier comes before all that is appended
-    /// to it.
+    /// Returns the list that the program may append to. The latest barrier runs before the commands
+    /// that are appended to it.
     fn shared_list<'a>(&self, state: &'a mut UnorderedState) -> Result<&'a SharedList> {
         if state.shared.is_none() {
             let shared = SharedList::create(&self.common)?;
@@ -280,8 +283,8 @@ impl UnorderedQueue {
         Ok(state.shared.as_ref().expect("made above"))
     }
 
-    /// Chooses the list for a native command: one where no command holds it up, if possible, since
-    /// what that waits for may be behind this one.
+    /// Chooses the list for a native command. It prefers an idle list, because a command that
+    /// blocks a list may wait for work behind this command.
     fn choose_native_list<'a>(&self, state: &'a mut UnorderedState) -> Result<&'a SharedList> {
         let native = &mut state.native;
         let count = native.len();
@@ -331,14 +334,14 @@ impl BackendQueue for UnorderedQueue {
     }
 
     fn flush(&self) -> Result<()> {
-        // Immediate lists run all that they have without a flush.
+        // Immediate lists run all their commands without a flush.
         Ok(())
     }
 
     fn finish(&self, deadline: Deadline) -> Result<()> {
         check_fork()?;
         let state = self.state.lock();
-        // What other threads submit meanwhile is not waited for.
+        // This call does not wait for commands that other threads submit meanwhile.
         let lists = state.lists.iter();
         let counts: Vec<_> = lists
             .map(|list| (Arc::clone(list), list.submitted()))

@@ -1,17 +1,21 @@
-//! A list that the program appends to as well: its own, or one of ours that it knows.
+//! A list that the program appends to as well. The program created the list, or asked this library
+//! for its handle.
 //!
 //! # States of a command
-//! A command is appended when it is submitted, so that it has its place among the program's: it is
-//! **in flight** at once, and **ended** when the list has signalled its fence. Where the host has
-//! something to do first (to wait, or to call a function), the list waits for a *host fence*. The
-//! list's thread signals that when it has done so, and the list goes on whatever came of it; only the
-//! command's own event tells of a failure. The thread does this for one command after the other, in
-//! the order of the list.
+//! A command is appended as soon as it is submitted, so that it has its place among the program's
+//! commands. It is therefore **in flight** immediately, and **ended** when the list has signalled
+//! its fence.
+//!
+//! If the host must first wait or call a function, the list waits for a *host fence*. The list's
+//! thread signals the host fence when it has done this part, and the list continues regardless of
+//! the result. Only the command's own event reports a failure. The thread handles one command after
+//! the other, in the order of the list.
 //!
 //! # Locks
-//! `appending` before `state`. Submitters append under `appending`, which makes their order the
-//! list's; a native command's function runs under it, since what it appends must not mix with other
-//! commands. `state` is never held during a call of the driver or of the program's code.
+//! `appending` is locked before `state`. Submitters append under `appending`, so the order of
+//! submission is the order of the list. The function of a native command also runs under this lock,
+//! because its commands must not mix with others. `state` is never held during a call of the driver
+//! or of the program's code.
 
 use super::QueueCommon;
 use super::command::{copy_of, is_decided};
@@ -33,7 +37,8 @@ use std::mem;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-/// A shared list, until its queue is dropped. Its thread goes on until all commands have ended.
+/// A shared list until its queue is dropped. The list's thread continues until all commands have
+/// ended.
 pub(super) struct SharedList(Arc<Inner>);
 
 struct Inner {
@@ -50,8 +55,8 @@ struct Inner {
 struct SharedState {
     submitted: u64,
     in_flight: VecDeque<SharedCommand>,
-    /// Objects of refused commands of which the list may have a part, with the number of the next
-    /// command: the end of that, or of a later one, tells that the list is past it.
+    /// Objects of refused commands that the list may use in part. Each entry has the number of the
+    /// next command. When that command or a later one ends, the list no longer uses the objects.
     unsure: Vec<(u64, Used)>,
     thread: Option<JoinHandle<()>>,
     is_closed: bool,
@@ -64,32 +69,33 @@ struct SharedCommand {
     work: Work,
     staging: Staging,
     waits: Vec<WaitPoint>,
-    /// Commands of other lists that it comes after.
+    /// Commands of other lists that must end before this command starts.
     after: Vec<Arc<CompletionFlag>>,
     signal: Option<(Arc<EventCore>, Ticket)>,
     completion: Arc<CompletionFlag>,
     host_fence: Option<Arc<HostFence>>,
-    /// Signalled by the list after the command.
+    /// The fence that the list signals after the command.
     fence: Arc<PooledEvent>,
 }
 
-/// A place where the list waits for the host.
+/// A position at which the list waits for the host.
 struct HostFence {
-    /// Signalled by the list when it is there, if the host calls a function then.
+    /// The event that the list signals when it reaches this position, if the host then calls a
+    /// function.
     reached: Option<PooledEvent>,
-    /// Signalled by the host.
+    /// The event that the host signals so that the list continues.
     open: PooledEvent,
 }
 
-/// A place in a shared list that a thread can wait for.
+/// A position in a shared list that a thread can wait for.
 pub(super) struct SharedPosition {
     list: Arc<Inner>,
     count: u64,
 }
 
 impl SharedPosition {
-    /// Waits until the list is past the place, and all commands before have ended; returns `false`
-    /// at the deadline.
+    /// Waits until the list has passed the position and all earlier commands have ended. Returns
+    /// `false` at the deadline.
     pub(super) fn wait(&self, deadline: Deadline) -> bool {
         self.list.completed.wait(self.count, deadline)
     }
@@ -107,25 +113,25 @@ impl SharedList {
         }))
     }
 
-    /// Creates a list of our own that the program may know.
+    /// Creates a list that the program may append to as well.
     pub(super) fn create(queue: &Arc<QueueCommon>) -> Result<Self> {
         let list = List::create(&queue.context, queue.gpu.handle(), queue.gpu.group())?;
         Ok(Self::new(queue, list))
     }
 
-    /// Returns the driver's list.
+    /// Returns the driver's handle of the list.
     pub(super) fn handle(&self) -> usize {
         self.0.list.handle().0.expose_provenance()
     }
 
-    /// Returns whether all of our commands have ended.
+    /// Returns whether all commands of this library have ended.
     pub(super) fn is_idle(&self) -> bool {
         let submitted = self.0.state.lock().submitted;
         self.0.completed.get() >= submitted
     }
 
-    /// Appends a fence behind all that the program has appended. The program's commands can't be
-    /// counted, but have ended when the fence is signalled.
+    /// Appends a fence after all commands of the program. The program's commands cannot be counted,
+    /// but they have ended when the fence is signalled.
     pub(super) fn position(&self) -> Result<SharedPosition> {
         let inner = &self.0;
         let _appending = inner.appending.lock();
@@ -137,15 +143,16 @@ impl SharedList {
         })
     }
 
-    /// Lets what is appended from now on come after a command of another list.
+    /// Makes later commands run after a command of another list.
     pub(super) fn come_after(&self, before: Arc<CompletionFlag>) -> Result<()> {
         let mut marker = Submission::new(Work::Marker);
         self.submit(&mut marker, Ok(Staging::None), vec![before])
             .map(drop)
     }
 
-    /// Appends a command, prepared by [`QueueCommon::prepare`], to run after those of other lists.
-    /// Returns the flag that it raises at its end. A command that is refused signals no event.
+    /// Appends a command that runs after the commands of other lists in `after`.
+    /// [`QueueCommon::prepare`] has prepared it. Returns the flag that is raised when the command
+    /// ends. A refused command signals no event.
     pub(super) fn submit(
         &self,
         submission: &mut Submission,
@@ -185,13 +192,13 @@ impl SharedList {
             let next = state.submitted;
             state.unsure.push((next, used));
             drop(state);
-            // The end of what comes behind it tells when the list is past it.
+            // When this marker ends, the list has passed the refused command.
             if let Ok(marker) = inner.append_marker() {
                 inner.push(marker);
             }
             return Err(error);
         }
-        // Under the lock, so that the numbers of signals follow the order of the queue.
+        // Issued under the lock, so that signal numbers follow the order of the queue.
         let issued = match submission.signal {
             Some(event) => event.issue().map(|ticket| Some((event, ticket))),
             None => Ok(None),
@@ -211,7 +218,7 @@ impl SharedList {
             host_fence,
             fence,
         });
-        // A refused command may still run, but no signal will tell of it.
+        // A refused command may still run, but no signal reports its end.
         refused.map_or(Ok(completion), Err)
     }
 }
@@ -219,7 +226,7 @@ impl SharedList {
 impl Drop for SharedList {
     fn drop(&mut self) {
         if process::is_forked() {
-            // Its locks may be held by a thread that is not in the child.
+            // In the child, the locks may be held by a thread that exists only in the parent.
             mem::forget(Arc::clone(&self.0));
             return;
         }
@@ -229,7 +236,8 @@ impl Drop for SharedList {
         let is_idle = state.in_flight.is_empty();
         drop(state);
         self.0.work_added.notify_one();
-        // What was submitted still runs. If all has ended, the list is not used after this.
+        // Submitted commands still run. If all commands have ended, the list is not used after
+        // this.
         match thread {
             Some(thread) if is_idle => drain::join(thread),
             Some(thread) => {
@@ -261,7 +269,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Gives the thread a command that the list has. Returns how many were submitted with it.
+    /// Adds an appended command for the thread. Returns the number of commands submitted so far,
+    /// including this one.
     fn push(&self, command: SharedCommand) -> u64 {
         let mut state = self.state.lock();
         state.submitted += 1;
@@ -272,10 +281,10 @@ impl Inner {
         submitted
     }
 
-    /// Appends a fence, as a command that does nothing.
+    /// Appends a fence as a command without work.
     fn append_marker(&self) -> Result<SharedCommand> {
         let fence = PooledEvent::take(&self.queue.context, Signaller::List)?;
-        // SAFETY: the command keeps it until it is signalled.
+        // SAFETY: the command keeps the fence until it is signalled.
         unsafe { self.list.signal(fence.handle())? };
         Ok(SharedCommand {
             work: Work::Marker,
@@ -296,8 +305,8 @@ impl Inner {
         host_fence: Option<&HostFence>,
         fence: &PooledEvent,
     ) -> Result<()> {
-        // SAFETY: the callers keep all that the command uses until the list has signalled `fence`, or
-        // for as long as it is not known to have done so.
+        // SAFETY: the callers keep all objects that the command uses until the list has signalled
+        // `fence`. If it is not known whether the list has, they keep the objects longer.
         unsafe {
             if let Some(host_fence) = host_fence {
                 if let Some(reached) = &host_fence.reached {
@@ -327,7 +336,7 @@ impl Inner {
             let mut state = self.work_added.wait_while(state, is_waiting);
             let Some(first) = state.in_flight.front_mut() else {
                 if !state.unsure.is_empty() {
-                    // It is unknown how far the list is with that.
+                    // It is unknown how far the list has run the refused commands.
                     mem::forget(Arc::clone(&self));
                 }
                 return;
@@ -342,7 +351,7 @@ impl Inner {
             drop(state);
             let result = match host_fence {
                 Some(host_fence) => self.run_host_part(&host_fence, &waits, after, work),
-                // All signals had come, or failed, when it was submitted.
+                // All signals had completed or failed when the command was submitted.
                 None => wait_for_signals(&waits),
             };
             let ended = self.queue.wait_for_fence(fence.handle());
@@ -351,7 +360,7 @@ impl Inner {
         }
     }
 
-    /// Does the host's part of the first command, and lets the list go on.
+    /// Does the host's part of the first command, and then lets the list continue.
     fn run_host_part(
         &self,
         host_fence: &HostFence,
@@ -369,7 +378,7 @@ impl Inner {
             Profile::stamp(&profile.started);
         }
         if let Work::Call(function) = work {
-            // A function that waits for something that failed is not called, but dropped.
+            // If a wait of the command has failed, its function is dropped instead of called.
             match result {
                 Ok(()) => result = user_code::call(function),
                 Err(_) => drop_contained(function),
@@ -379,10 +388,11 @@ impl Inner {
         result
     }
 
-    /// Ends the first command. The list is past it, or `ended` says why that is not known.
+    /// Ends the first command. Either the list has passed it, or `ended` holds the reason why that
+    /// is not known.
     fn end_first(&self, result: Result<()>, ended: Result<()>) {
         let number = self.completed.get();
-        // A device that is lost executes nothing of the list any more.
+        // A lost device no longer executes any command of the list.
         let past_number = match &ended {
             Ok(()) => Some(number),
             Err(error) => self.list.is_lost(error).then_some(u64::MAX),
@@ -426,12 +436,12 @@ impl SharedCommand {
         ))
     }
 
-    /// Signals the command's event.
+    /// Completes the command's signal and raises its completion flag.
     fn end(self, queue: &QueueCommon, result: Result<()>) {
         if let Some(profile) = self.profile() {
             Profile::stamp(&profile.ended);
         }
-        // The fence is free for another command before a waiter goes on.
+        // The fence must be free for another command before a waiter continues.
         drop(self.fence);
         match (self.signal, result) {
             (Some((event, ticket)), result) => event.complete(ticket, result.map_err(failure_text)),

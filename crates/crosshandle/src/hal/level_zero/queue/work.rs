@@ -14,18 +14,19 @@ use crate::types::{Pitches, Region};
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// Memory of a command's own, until the command has ended: between two copies, or with a pattern to
-/// copy.
+/// Memory that a command needs for itself until it has ended. It holds the data between two copies,
+/// or a pattern to copy.
 #[derive(Clone, Default)]
 pub(super) enum Staging {
     #[default]
     None,
     One(Arc<LevelZeroSegment>),
-    /// That of each node of a graph.
+    /// The staging memory of each node of a graph.
     Graph(Arc<[Staging]>),
 }
 
-/// Returns the number of bytes that a command writes; with none, the list has nothing of it.
+/// Returns the number of bytes that a command writes. If it is 0, the list does no work for the
+/// command.
 pub(super) fn bytes(work: &Work) -> usize {
     match work {
         Work::Marker | Work::Call(_) => 0,
@@ -39,7 +40,7 @@ pub(super) fn bytes(work: &Work) -> usize {
     }
 }
 
-/// Allocates the staging memory that a command needs on a GPU, if any, and fills it.
+/// Allocates and fills the staging memory that a command needs on a GPU, if any.
 #[inline]
 pub(super) fn staging(gpu: &Gpu, context: &Arc<DriverContext>, work: &Work) -> Result<Staging> {
     match work {
@@ -87,21 +88,21 @@ fn allocate_staging(
     Ok(Staging::One(Arc::new(segment)))
 }
 
-/// Returns whether two ranges overlap without being the same.
+/// Returns whether two ranges overlap without being equal.
 fn overlap(to: Address, from: Address, len: usize) -> bool {
     to != from && to.get().abs_diff(from.get()) < len
 }
 
-/// Returns whether the driver fills with such a pattern.
+/// Returns whether the driver supports fills with this pattern.
 fn is_native_pattern(gpu: &Gpu, pattern: &[u8]) -> bool {
     pattern.len().is_power_of_two() && pattern.len() <= gpu.max_pattern()
 }
 
-/// A list that a command's work is appended to.
+/// A list to which the work of one command is appended.
 pub(super) struct Target<'a> {
     gpu: &'a Gpu,
     list: &'a List,
-    /// The list has a part of the command.
+    /// Whether the list has a part of the command.
     pub(super) has_begun: bool,
 }
 
@@ -114,11 +115,11 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Appends work that writes something. The last call signals an event.
+    /// Appends work that writes at least one byte. Its last call signals `signal`.
     ///
     /// # Safety
-    /// All that the command uses, its [`staging`] and the event included, stays until the list is
-    /// past this, also if there is an error.
+    /// All objects that the command uses live until the list has passed the work, including its
+    /// [`staging`] memory and the event. This also holds if the call fails.
     #[inline]
     pub(super) unsafe fn append(
         &mut self,
@@ -126,11 +127,11 @@ impl<'a> Target<'a> {
         staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        // SAFETY: promised by the caller; the object layer checked that the ranges are in their
-        // memory. The maker of a launch promised that it is sound.
+        // SAFETY: promised by the caller. The object layer checked that the ranges lie in their
+        // memory. The creator of a launch promised that it is sound.
         unsafe {
             match work {
-                // The list has nothing of these; what is native goes to shared lists.
+                // The list does nothing for the first two. Native commands go to shared lists.
                 Work::Marker | Work::Call(_) | Work::Native(_) => Ok(()),
                 Work::CopyImage(copy) => {
                     image::append(self.list, copy, signal, &mut self.has_begun)
@@ -174,10 +175,10 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Copies between ranges that don't overlap, in one call.
+    /// Copies between ranges that do not overlap, in one call.
     ///
     /// # Safety
-    /// As for `append`.
+    /// The requirements of `append` apply.
     #[inline]
     unsafe fn copy_apart(
         &mut self,
@@ -191,11 +192,11 @@ impl<'a> Target<'a> {
         unsafe { self.list.copy(raw(to), raw(from), len, signal) }
     }
 
-    /// Copies between ranges, through the staging memory if they overlap: the driver copies bytes
-    /// in any order.
+    /// Copies between ranges. If they overlap, the copy goes through the staging memory, because
+    /// the driver copies bytes in any order.
     ///
     /// # Safety
-    /// As for `append`.
+    /// The requirements of `append` apply.
     #[inline]
     unsafe fn copy(
         &mut self,
@@ -205,7 +206,7 @@ impl<'a> Target<'a> {
         staging: &Staging,
         signal: Option<EventHandle>,
     ) -> Result<()> {
-        // SAFETY: promised by the caller, who keeps the staging memory too.
+        // SAFETY: promised by the caller, which also keeps the staging memory.
         unsafe {
             let Staging::One(between) = staging else {
                 return self.copy_apart(to, from, len, signal);
@@ -218,7 +219,7 @@ impl<'a> Target<'a> {
     /// Copies the rows of a region.
     ///
     /// # Safety
-    /// As for `append`.
+    /// The requirements of `append` apply.
     unsafe fn copy_rect(
         &mut self,
         (to, to_pitches): (Address, Pitches),
@@ -244,7 +245,8 @@ impl<'a> Target<'a> {
             // SAFETY: promised by the caller.
             return unsafe { self.list.copy_region(to, from, sizes, signal) };
         }
-        // The driver takes numbers of 32 bits.
+        // A size does not fit into the driver's 32-bit numbers, so each row is copied by a call of
+        // its own.
         let last = (region.slices - 1, region.rows - 1);
         for slice in 0..region.slices {
             for row in 0..region.rows {
@@ -261,10 +263,10 @@ impl<'a> Target<'a> {
         Ok(())
     }
 
-    /// Copies the first row to all others, in as few copies as can be.
+    /// Copies the first row to all other rows, in as few copies as possible.
     ///
     /// # Safety
-    /// As for `append`.
+    /// The requirements of `append` apply.
     unsafe fn repeat_row(
         &mut self,
         first: Address,
@@ -284,16 +286,16 @@ impl<'a> Target<'a> {
             let to = first.offset(done * pitch);
             done += more;
             let signal = signal.filter(|_| done == rows);
-            // SAFETY: promised by the caller; what is copied lies before what is written.
+            // SAFETY: promised by the caller. The source rows lie before the target rows.
             unsafe { self.copy_rect((to, pitches), (first, pitches), region, signal)? };
         }
         Ok(())
     }
 
-    /// Repeats a pattern.
+    /// Fills memory with a repeated pattern.
     ///
     /// # Safety
-    /// As for `append`.
+    /// The requirements of `append` apply.
     unsafe fn fill(
         &mut self,
         to: Address,
@@ -310,7 +312,8 @@ impl<'a> Target<'a> {
         };
         let from = staging.start();
         let mut done = pattern.len().min(len);
-        // SAFETY: promised by the caller; what is copied within lies before what is written.
+        // SAFETY: promised by the caller. Within the memory, the source of a copy lies before its
+        // target.
         unsafe {
             self.copy_apart(to, from, done, signal.filter(|_| done == len))?;
             while done < len {

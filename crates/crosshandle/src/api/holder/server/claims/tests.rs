@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// A holder on this thread, with one program of this process and one name.
+/// A holder on this thread, with one connected program of this process and one name.
 pub(in super::super) struct Bench {
     pub(in super::super) server: Server,
     program: OwnedFd,
@@ -31,7 +31,8 @@ impl Drop for Bench {
     }
 }
 
-/// Memory and its maker; a maker of 0 cannot be seen.
+/// Creates a record of `file`. `maker` is the process id of its exporter, and 0 stands for an
+/// invisible one.
 pub(in super::super) fn record(number: u32, file: OwnedFd, maker: u32) -> Record {
     let fields = Fields {
         backend: BackendKind::Host,
@@ -134,7 +135,7 @@ impl Bench {
         assert!(refused.is_none(), "{refused:?}");
     }
 
-    /// Does the job whose turn it is, and what comes after it.
+    /// Runs the next job, and the work that follows it.
     fn work(&mut self) {
         self.server.start_jobs();
         let late = Timespec::try_from(DEADLINE).expect("a time");
@@ -143,7 +144,7 @@ impl Bench {
         self.server.take_finished_jobs();
     }
 
-    /// Returns the refusal that the program was sent.
+    /// Returns the refusal that the program received.
     fn refusal(&self) -> String {
         let mut text = vec![0; 4096];
         let (len, _) = recv(&self.program, &mut text[..], RecvFlags::DONTWAIT).expect("an answer");
@@ -152,7 +153,7 @@ impl Bench {
         text
     }
 
-    /// Claims until other processes of the machine no longer come and go.
+    /// Repeats the claim until no other process of the machine ends during a scan.
     fn claim_in_peace(&mut self, request: u64) {
         let begin = Instant::now();
         while self.name().epoch == 0 {
@@ -174,7 +175,8 @@ impl Bench {
 fn sleeper(stdin: Stdio) -> Child {
     let mut command = Command::new("sleep");
     let process = command.arg("60").stdin(stdin).spawn().expect("a process");
-    // A process that could ask has begun to run, and this one may not have yet.
+    // A process that sends requests already runs its program, but this child may not have started
+    // its own yet.
     let begin = Instant::now();
     while Status::of(process.id()).is_none_or(|status| status.image.is_none()) {
         assert!(begin.elapsed() < DEADLINE, "it does not begin to run");
@@ -199,7 +201,7 @@ fn who_opens_between_the_look_and_the_grant_is_found() {
         bench.claim(5);
         bench.work();
     }
-    // Proven once: nobody is given a handle any more, and those from before open nothing.
+    // After the first check, the holder gives out no handles, and earlier handles open nothing.
     assert_eq!(bench.name().epoch, 0);
     assert_ne!(bench.name().parts[0].handle, before);
     let number = bench.number();
@@ -208,7 +210,7 @@ fn who_opens_between_the_look_and_the_grant_is_found() {
         matches!(refused, Some(Answer::Refused { .. })),
         "{refused:?}"
     );
-    // Somebody has opened it in the meantime.
+    // Another process has opened the memory in the meantime.
     let writer = sleeper(memory.try_clone().expect("a copy").into());
     bench.work();
     let refusal = bench.refusal();
@@ -251,7 +253,7 @@ fn who_was_given_a_drivers_memory_must_have_ended() {
     let memory: OwnedFd = std::fs::File::open("/dev/null").expect("a file").into();
     let mut bench = Bench::new("given", &memory, std::process::id());
     let writer = sleeper(Stdio::null());
-    // As if that one had asked.
+    // The request appears to come from that process.
     let (number, own) = (bench.number(), bench.server.connected[0].asker);
     bench.server.connected[0].asker.pid = writer.id();
     for _ in 0..2 {
@@ -284,7 +286,8 @@ fn who_was_given_it_by_another_name_must_have_ended_too() {
     let answer = bench.server.open_to_write(number, "other", None);
     assert!(answer.is_none(), "it is promised: {answer:?}");
     bench.server.connected[0].asker = own;
-    // A third name of the memory knows at once, and the first one when the second one goes.
+    // A third name of the memory knows the writer at once. The first name learns of it when the
+    // second one is removed.
     let mut third = Name {
         name: "third".into(),
         ..bench.name().clone()

@@ -12,10 +12,11 @@ fn a_user_leaves_as_much_as_it_has() {
         full: Full::LeavesAsMuch,
     };
     let mut tally = Tally::default();
-    // A user who is alone has half; each of several has as much as stays free.
+    // The first user can take half of the resource. Each later user can take as much as then stays
+    // free.
     for (uid, most) in [(1, 6), (2, 3), (3, 1)] {
         for number in 0..most {
-            // As many processes as it likes.
+            // The number of processes does not matter.
             let program = asker(uid, 10 + number);
             assert_eq!(tally.admits(limit, program, 1, true), Ok(()), "{uid}");
             tally.add(program, 1);
@@ -24,7 +25,8 @@ fn a_user_leaves_as_much_as_it_has() {
         assert_eq!(tally.admits(limit, program, 1, true), Err(Share::User));
     }
     assert_eq!(tally.admits(limit, asker(4, 1), 1, true), Ok(()));
-    // Of one user alone the processes are bounded, and of those that cannot be told apart their sum.
+    // With one user, each process is limited. Processes that cannot be distinguished are limited
+    // only by the total.
     let tally = Tally::from_iter([asker(1, 1); 8]);
     assert_eq!(
         tally.admits(limit, asker(1, 1), 1, false),
@@ -38,13 +40,13 @@ fn a_user_leaves_as_much_as_it_has() {
 
 #[test]
 fn who_has_most_gives_way_users_first() {
-    // One user with many processes, and one with two.
+    // One user has many processes, and another one has two.
     let mut all: Vec<_> = (1..=6).map(|pid| asker(7, pid)).collect();
     all.extend([asker(8, 20), asker(8, 21), asker(8, 21)]);
     let tally = Tally::from_iter(all.clone());
     assert_eq!(tally.gives_way_to(asker(8, 20)).map(|of| of.uid), Some(7));
     assert_eq!(tally.gives_way_to(asker(9, 30)).map(|of| of.uid), Some(7));
-    // All of its processes have as much.
+    // All processes of the user have equal shares.
     assert_eq!(tally.gives_way_to(asker(7, 1)), None);
     all.extend([asker(7, 3), asker(7, 3)]);
     let tally = Tally::from_iter(all);
@@ -53,7 +55,7 @@ fn who_has_most_gives_way_users_first() {
     assert_eq!(Tally::default().gives_way_to(asker(1, 1)), None);
 }
 
-/// The table of `docs/security.md` says what the code does.
+/// Compares the table in `docs/security.md` with the code.
 #[test]
 fn the_table_of_limits_is_that_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");

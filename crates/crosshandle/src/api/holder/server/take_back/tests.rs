@@ -10,7 +10,7 @@ fn memory() -> OwnedFd {
     memfd::create("test", 4096).expect("memory")
 }
 
-/// A record of the bench's exporter under a number.
+/// Creates a record of the bench's exporter with a given number.
 fn with(number: u32, file: &OwnedFd, maker: u32) -> Record {
     record(number, file.try_clone().expect("a copy"), maker)
 }
@@ -25,7 +25,7 @@ fn nothing_takes_the_place_of_what_is_lost() {
     let empty = || Holdings::new(policy.clone());
     server.journal.note("region");
     server.write_journal();
-    // As a holder begins after it and its successor have died.
+    // This is the state of a new holder after both processes of the previous one have died.
     server.holdings = empty();
     server.lost = journal::read(&server.directory, &server.holdings);
     let lost = server.lost["region"].clone();
@@ -34,7 +34,7 @@ fn nothing_takes_the_place_of_what_is_lost() {
         with(2, &file, maker).maker.process
     );
 
-    // Its maker may hand it over again, or something else.
+    // The exporter may hand over the same memory again, or another object.
     let check = |server: &Server, record: Record| server.check_lost(&[record]);
     check(server, with(2, &file, maker)).expect("the same");
     check(server, with(3, &other, maker)).expect("another object of the maker's");
@@ -52,7 +52,8 @@ fn nothing_takes_the_place_of_what_is_lost() {
     });
     check(server, elsewhere).expect("its own");
 
-    // Where other memory has the handle all the same, the name does not come back with that.
+    // If other memory is nevertheless held under the handle, the name does not come back with that
+    // memory.
     let offer = Offer {
         name: "region".into(),
         version: 1,
@@ -72,7 +73,7 @@ fn nothing_takes_the_place_of_what_is_lost() {
     let name = &server.holdings.names()["region"];
     assert_eq!(name.recovered, Some(Recovered::SameFiles));
     assert!(server.lost.is_empty());
-    // From now on as for all that is held.
+    // From now on the rules for held memory apply.
     let held = server.holdings.add_record(with(3, &other, stranger));
     held.expect_err("another process");
 }

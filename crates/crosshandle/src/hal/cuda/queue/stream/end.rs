@@ -1,4 +1,4 @@
-//! How a stream learns that commands are done, and releases what they used.
+//! Detects which commands of a stream have finished, and releases the objects that they used.
 
 use super::QueueStream;
 use crate::error::{Error, Result};
@@ -8,14 +8,14 @@ use crate::hal::cuda::queue::in_flight::InFlight;
 use std::collections::VecDeque;
 
 impl QueueStream {
-    /// Releases the commands that are done, as far as is known without asking the driver.
+    /// Releases the commands that have finished according to the fences. Does not ask the driver.
     #[inline]
     pub(crate) fn prune(&mut self) {
         let written = self.progress.read();
         while let Some(mut command) = self.in_flight.pop_done(written) {
             self.calls -= command.calls;
             self.finished.extend(command.used.take());
-            // Only the latest signal of a word counts, and looking at an event takes long.
+            // Only the latest signal of a word matters, and access to an event is slow.
             let next = self.in_flight.peek_done(RING as usize - 1);
             if !next.is_some_and(|next| next.covers(&command)) {
                 command.record_finished();
@@ -24,7 +24,7 @@ impl QueueStream {
         self.end_if_idle();
     }
 
-    /// Tells the scheduler if nothing is in flight.
+    /// Tells the scheduler that the stream is idle, if nothing is in flight.
     #[inline]
     pub(crate) fn end_if_idle(&self) {
         if self.in_flight.is_empty() {
@@ -32,8 +32,8 @@ impl QueueStream {
         }
     }
 
-    /// Returns whether everything is done, as far as the device has said so. Makes the device write
-    /// a fence behind everything up to now. Costs next to nothing.
+    /// Returns whether the device has reported that all work is finished. Makes the device write a
+    /// fence after all commands submitted so far. This is cheap.
     pub(crate) fn is_done(&mut self) -> bool {
         self.prune();
         if self.check_recording().is_err() {
@@ -49,8 +49,8 @@ impl QueueStream {
             && (!self.is_shared || matches!(driver.is_stream_done(self.stream), Ok(true)))
     }
 
-    /// Returns whether everything is done. An error means that the device or the driver has failed
-    /// for good.
+    /// Returns whether all work is finished. An error means that the device or the driver has
+    /// failed permanently.
     pub(crate) fn finish(&mut self) -> Result<bool> {
         self.prune();
         if self.in_flight.is_empty() && (!self.is_shared || self.is_abandoned) {
@@ -59,7 +59,7 @@ impl QueueStream {
         match self.ask_driver() {
             Ok(true) => {}
             Ok(false) => return Ok(false),
-            // Asking is not allowed now.
+            // The driver does not allow queries during a capture.
             Err(error) if driver::is_capturing(&error) => return Ok(false),
             Err(error) => return Err(error),
         }
@@ -73,14 +73,14 @@ impl QueueStream {
     fn ask_driver(&self) -> Result<bool> {
         let driver = self.gpu.driver();
         if self.is_abandoned {
-            // Any call says whether the device still works.
+            // Any driver call shows whether the device still works.
             return driver.free_memory().map(|_| false);
         }
         Ok(!self.is_recording()? && driver.is_stream_done(self.stream)?)
     }
 
-    /// Fails all that is in flight: the device has stopped. The returned commands may be the last
-    /// to keep objects of the program.
+    /// Fails all commands in flight, because the device has stopped. The returned commands may have
+    /// the last references to objects of the program.
     pub(crate) fn fail_all(&mut self, error: &Error) -> VecDeque<InFlight> {
         let mut commands = self.take_in_flight();
         for command in &mut commands {
@@ -96,7 +96,7 @@ impl QueueStream {
         commands
     }
 
-    /// Forgets the stream's waits after the driver has refused them, if nothing is in flight.
+    /// Clears the stream's waits if nothing is in flight. Called after the driver has refused them.
     #[cold]
     pub(crate) fn clear_waits_if_idle(&mut self) {
         if self.in_flight.is_empty() {

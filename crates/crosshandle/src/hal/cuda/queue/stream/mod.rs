@@ -20,9 +20,9 @@ use std::sync::Arc;
 
 /// The waits of a submission that are not over.
 pub(super) struct Due {
-    /// Indices of the waits that the stream has to wait for.
+    /// Indices of the waits for which the stream has to wait.
     pub(super) waits: SmallVec<[u32; 4]>,
-    /// The error of a wait that has failed already.
+    /// The error of a wait that has already failed.
     pub(super) failed: Option<Error>,
 }
 
@@ -31,59 +31,59 @@ impl Due {
         self.waits.is_empty()
     }
 
-    /// Returns the waits themselves, out of all waits of the submission.
+    /// Returns the waits themselves. `all` contains all waits of the submission.
     #[inline]
     pub(super) fn of<'a>(&self, all: &'a [WaitPoint]) -> impl Iterator<Item = &'a WaitPoint> {
         self.waits.iter().map(|index| &all[*index as usize])
     }
 }
 
-/// The event and the ticket that the host signals when a command is done.
+/// The event and the ticket that the host signals when a command has finished.
 type HostSignal = Option<(Arc<EventCore>, Ticket)>;
 
-/// A stream. In all methods the device's context is current.
+/// One stream of a queue. The device's context is current during all methods.
 pub(super) struct QueueStream {
     gpu: Arc<Gpu>,
     stream: StreamHandle,
-    /// Owns the stream, unless that is the program's.
+    /// The stream, if this library owns it. `None` if it belongs to the program.
     own: Option<Stream>,
-    /// The program submits to it too.
+    /// Whether the program submits to the stream too.
     is_shared: bool,
-    /// The stream's maker may destroy it once the work submitted here is done.
+    /// Whether the program may destroy the stream once the work submitted here has finished.
     is_abandoned: bool,
-    /// The stream goes back to the pool.
+    /// Whether the stream returns to the pool.
     is_pooled: bool,
     in_flight: InFlightList<InFlight>,
-    /// The most calls of the driver that the commands in flight took.
+    /// The maximum number of driver calls that the commands in flight took.
     calls: u32,
     /// The word to which the device writes a fence after each batch, and the latest fence.
     progress: ProcessWord,
     fence: u32,
-    /// The word by which host functions let the stream go on, and its latest number.
+    /// The word by which host functions let the stream continue, and its latest number.
     host_fence: Option<HostFence>,
     own_signals: OwnSignals<EventCore>,
     waits: KnownWaits,
-    /// Operations of the command being submitted that the driver does not have yet.
+    /// Operations on words of the current command that the driver does not have yet.
     ops: Vec<WordOp>,
-    /// An event that tells other streams how far this one is, and whether anything was submitted
-    /// after it.
+    /// The event by which other streams wait for this one, and whether no command was submitted
+    /// since they did.
     join: Option<CudaEvent>,
     is_joined: bool,
-    /// The latest barrier that this stream comes after.
+    /// The number of the latest barrier that this stream follows.
     pub(super) barrier: u64,
     /// Objects that finished commands used, until they are dropped without a lock.
     pub(super) finished: Finished,
 }
 
 impl QueueStream {
-    /// Wraps a stream of the pool, which gets it back.
+    /// Wraps a stream of the pool, which returns there on drop.
     pub(super) fn new(gpu: &Arc<Gpu>, stream: Stream) -> Result<Self> {
         let mut pooled = Self::on(gpu, stream.handle(), Some(stream))?;
         pooled.is_pooled = true;
         Ok(pooled)
     }
 
-    /// Wraps a stream that is kept by `own` or by its maker.
+    /// Wraps a stream that `own` owns, or that the program keeps alive.
     pub(super) fn on(gpu: &Arc<Gpu>, stream: StreamHandle, own: Option<Stream>) -> Result<Self> {
         let progress = memory::take_word(gpu)?;
         Ok(Self {
@@ -112,27 +112,28 @@ impl QueueStream {
         self.stream
     }
 
-    /// Returns the stream, to which the program will submit too.
+    /// Marks the stream as one to which the program submits too, and returns it.
     pub(super) fn share(&mut self) -> StreamHandle {
         self.is_shared = true;
         self.stream
     }
 
-    /// Ends submitting. The maker of a borrowed stream may destroy it when it is done: so the
-    /// device writes a fence at that point, and the stream is not touched again.
+    /// Stops using a borrowed stream. The device writes a fence after the submitted work, and the
+    /// stream is not used after that, because the program may then destroy it.
     pub(super) fn abandon_if_borrowed(&mut self) {
         if self.own.is_none() && self.check_recording().is_ok() {
             self.is_abandoned = !self.in_flight.is_open() || self.write_fence().is_ok();
         }
     }
 
-    /// Returns whether the program records the stream in a graph, which most questions about the
-    /// stream would spoil.
+    /// Returns whether the program records the stream in a graph. Most other queries would
+    /// invalidate the recording.
     fn is_recording(&self) -> Result<bool> {
         Ok(self.is_shared && self.gpu.driver().is_recording(self.stream)?)
     }
 
-    /// Refuses a stream that the program is recording: it would signal again at each replay.
+    /// Returns an error if the program records the stream. A recorded command would signal again at
+    /// each replay.
     pub(super) fn check_recording(&self) -> Result<()> {
         if self.is_recording()? {
             return Err(Error::Unsupported(
@@ -144,7 +145,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Returns whether nothing is in flight, as far as is known without asking the driver.
+    /// Returns whether nothing is in flight according to the fences. Does not ask the driver.
     pub(super) fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
     }
@@ -153,13 +154,13 @@ impl QueueStream {
         &self.waits
     }
 
-    /// Returns whether the stream waits for something that has not happened, or calls a host function,
-    /// which may do the same.
+    /// Returns whether the stream waits for a condition that has not happened, or calls a host
+    /// function. A host function may wait too.
     pub(super) fn is_blocked(&self) -> bool {
         self.waits.is_blocked()
     }
 
-    /// Returns the waits that are not over, and the error of one that has failed.
+    /// Returns the waits that are not over, and the error of a failed wait.
     #[inline]
     pub(super) fn due(&self, waits: &[WaitPoint]) -> Result<Due> {
         let mut due = Due {
@@ -178,7 +179,7 @@ impl QueueStream {
         Ok(due)
     }
 
-    /// Returns the result of a wait, if it is known before the stream has come to it.
+    /// Returns the result of a wait if it is known before the stream reaches the wait.
     #[inline]
     fn end_of(&self, wait: &WaitPoint) -> Result<Option<Result<()>>> {
         let (event, number) = (&wait.event, wait.number);
@@ -188,21 +189,22 @@ impl QueueStream {
         match event.result(number) {
             Some(result) => Ok(Some(result)),
             None if event.is_known_abandoned(number) => Ok(Some(Err(event.abandoned(number)))),
-            // Earlier in this stream.
+            // This stream writes the signal before the command.
             None if self.own_signals.contains(event, number) => Ok(Some(Ok(()))),
             None => event.prepare_device_wait(number),
         }
     }
 
     /// Returns the earlier signal that the stream has to wait for before it signals with this
-    /// ticket, or with the next one.
+    /// ticket, or with the next ticket.
     #[inline]
     pub(super) fn predecessor(
         &self,
         event: &Arc<EventCore>,
         ticket: Option<Ticket>,
     ) -> Option<Wait> {
-        // Without looking at the event, which devices write to: that takes as long as all the rest.
+        // This avoids access to the event. Devices write to it, so one access takes as long as the
+        // rest of a submission.
         if ticket.is_none() && self.own_signals.has(event, RING) {
             return None;
         }
@@ -211,7 +213,7 @@ impl QueueStream {
         (!is_own).then(|| Wait::Event(Arc::clone(event), previous))
     }
 
-    /// Makes later work in `other` come after all that is in this stream.
+    /// Makes later work in `other` follow all work in this stream.
     pub(super) fn join_into(&mut self, other: StreamHandle) -> Result<()> {
         if self.is_joined {
             return Ok(());
@@ -222,8 +224,8 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Makes later work in this stream come after the latest barrier, given by its number and its
-    /// event.
+    /// Makes later work in this stream follow the latest barrier, which is given by its number and
+    /// its event.
     pub(super) fn come_after(
         &mut self,
         number: u64,
@@ -238,7 +240,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Returns an event that happens when the stream is done with everything up to now.
+    /// Returns an event that happens when the stream has finished all work submitted so far.
     pub(super) fn record(&mut self) -> Result<EventHandle> {
         let driver = self.gpu.driver();
         let join = match &self.join {
@@ -249,11 +251,11 @@ impl QueueStream {
         Ok(join.handle())
     }
 
-    /// Lets the device say when it is done with everything up to now.
+    /// Makes the device write a fence when it has finished all work submitted so far.
     fn write_fence(&mut self) -> Result<()> {
         let fence = self.fence.wrapping_add(1);
         let write = WordOp::Write(self.progress.address(), fence);
-        // SAFETY: a word of this process, aligned, that the stream keeps.
+        // SAFETY: the word belongs to this process, is aligned, and is kept by the stream.
         unsafe { self.gpu.driver().word_ops(self.stream, &[write])? };
         self.fence = fence;
         self.in_flight.end_batch(fence);
@@ -263,8 +265,8 @@ impl QueueStream {
 
 impl Drop for QueueStream {
     fn drop(&mut self) {
-        // A stream that only this queue knows and in which nothing is in flight goes back; one that
-        // is destroyed still runs what it has.
+        // Only a private stream without work in flight returns to the pool. A stream that is
+        // destroyed still runs the work that it has.
         if self.is_pooled
             && !self.is_shared
             && self.in_flight.is_empty()

@@ -1,4 +1,4 @@
-//! How a command comes to a stream: its waits, its work and its signal as calls of the driver.
+//! Submits a command to a stream: its waits, its work and its signal as driver calls.
 
 use super::{Due, HostSignal, QueueStream, profile_of};
 use crate::error::Result;
@@ -19,15 +19,16 @@ use std::mem;
 use std::sync::Arc;
 
 impl QueueStream {
-    /// Returns whether one more command would not hold up its submitter while the stream waits.
+    /// Returns whether the stream accepts one more command without blocking the submitter while the
+    /// stream waits.
     pub(crate) fn has_room(&self, submission: &Submission, due: &Due) -> bool {
-        // Besides those of the command, a wait for another stream's signal and a fence.
+        // The two additional calls are a wait for another stream's signal, and a fence.
         self.calls == 0 || self.calls + calls_of(submission, due) + 2 <= STREAM_MAX_CALLS
     }
 
-    /// Hands a command to the driver, after the waits that are due, and keeps the objects that it
-    /// uses until it is done. They are kept also if the driver refused a part, since the rest may
-    /// be in flight.
+    /// Passes a command to the driver, after the waits that are due. Keeps the objects that the
+    /// command uses until it has finished. It keeps them even if the driver refused a part of the
+    /// command, because the other parts may be in flight.
     pub(crate) fn submit(
         &mut self,
         pending: &mut Pending,
@@ -48,7 +49,7 @@ impl QueueStream {
             event.complete(ticket, Err(failure_text(error.clone())));
         }
         if !matches!(submission.work, Work::Marker) {
-            // It did not come to that.
+            // The driver did not get the work.
             let (work, extra) = (
                 mem::take(&mut submission.work),
                 mem::take(&mut pending.extra),
@@ -71,7 +72,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Hands a command to the driver, and then a fence, if it is time for one.
+    /// Passes a command to the driver, and then a fence if one is due.
     fn enqueue(
         &mut self,
         pending: &mut Pending,
@@ -86,12 +87,13 @@ impl QueueStream {
             ..
         } = pending;
         let (signal, waits) = (&submission.signal, &submission.waits);
-        // The awaited signals may have failed by then, which the device does not check.
+        // The awaited signals may still fail, which the device does not check.
         let is_fallible = submission.may_fail && !due.is_empty();
         for wait in due.of(waits) {
             self.wait(&wait.event, wait.number, wait.number as u32)?;
         }
-        // A refused function stays where it was: it is the program's.
+        // A function that cannot be called stays in the submission, because it belongs to the
+        // program.
         let call = match submission.work {
             Work::Call(_) => {
                 background::ensure_thread()?;
@@ -126,20 +128,20 @@ impl QueueStream {
         Ok(fence)
     }
 
-    /// Hands the gathered operations on words to the driver.
+    /// Passes the collected operations on words to the driver.
     #[inline]
     fn flush(&mut self) -> Result<()> {
         if self.ops.is_empty() {
             return Ok(());
         }
-        // SAFETY: aligned words of events, which the command keeps until the stream is past them, or
-        // of this process, which the stream and its jobs keep.
+        // SAFETY: the words are aligned. They belong to events, which the command keeps until the
+        // stream has passed them, or to this process, where the stream and its jobs keep them.
         let done = unsafe { self.gpu.driver().word_ops(self.stream, &self.ops) };
         self.ops.clear();
         done
     }
 
-    /// Adds a wait for a signal, whose word will reach `value`. [`flush`](Self::flush) hands it to
+    /// Adds a wait for a signal, whose word will reach `value`. [`flush`](Self::flush) passes it to
     /// the driver.
     fn wait(&mut self, event: &Arc<EventCore>, number: u64, value: u32) -> Result<()> {
         let word = event.word(number, &self.gpu)? as DeviceAddress;
@@ -147,7 +149,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Queues the work itself.
+    /// Submits the work itself.
     fn run(
         &mut self,
         work: Work,
@@ -159,13 +161,13 @@ impl QueueStream {
         if matches!(work, Work::Marker) && profile.is_none() {
             return Ok(());
         }
-        // The command keeps it from here on, also if the driver refuses something: it may be the
-        // user's, and the queue is locked.
+        // From here on, the command keeps the work, even if the driver refuses it. The work may
+        // belong to the program, and the queue is locked.
         let used = command.used.insert(Box::new(Used::new(work, extra)));
         self.flush()?;
         let times = profile.map(|_| CommandTimes::begin(&self.gpu, self.stream));
         let times = times.transpose()?;
-        // SAFETY: the command keeps both until the stream is past this.
+        // SAFETY: the command keeps the work and the extra memory until the stream has passed them.
         unsafe { work::enqueue(&self.gpu, self.stream, &used.work, &used.extra)? };
         if let (Some(times), Some(profile)) = (times, profile) {
             times.end(self.stream)?;
@@ -174,7 +176,7 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Adds the device's write that is a signal. [`flush`](Self::flush) hands it to the driver.
+    /// Adds the write by which the device signals. [`flush`](Self::flush) passes it to the driver.
     #[inline]
     fn signal(
         &mut self,
@@ -188,9 +190,9 @@ impl QueueStream {
             && !event.may_write(ticket)
             && let Some(previous) = previous
         {
-            // Admitted already, unless another thread took a number since. Then the stream waits
-            // without: a call that needs quiet may take until that thread's signal, or count as
-            // stuck.
+            // The wait was already admitted, unless another thread has taken a number since. In
+            // that case, the stream waits without admission. A quiet call may then take until the
+            // other thread's signal, or be treated as stuck.
             self.waits.note([Wait::Event(Arc::clone(event), previous)]);
             self.wait(event, previous, ticket.previous)?;
             command.calls += 1;
@@ -200,9 +202,9 @@ impl QueueStream {
         Ok(())
     }
 
-    /// Lets the host signal, or fail the signal, when it is this command's turn. Before that the
-    /// host calls the program's function, if there is one, while the stream waits. The caller holds
-    /// quiet calls off.
+    /// Makes the host complete or fail the signal when the stream reaches this command. Before
+    /// that, the host calls the program's function, if there is one, while the stream waits. The
+    /// caller holds off quiet calls.
     fn call(
         &mut self,
         mut task: Task,
@@ -210,8 +212,8 @@ impl QueueStream {
         command: &mut InFlight,
         functions: &Arc<HostFunctions>,
     ) -> Result<()> {
-        // The job may end where the driver must not be called, and what goes with the last event of
-        // a context calls it: so that one is the command's.
+        // The command keeps another reference to the event. The job may end on a thread that must
+        // not call the driver, and dropping the last event of a context calls the driver.
         command.signal = signal.as_ref().map(|(event, _)| Arc::clone(event));
         task.signal = signal;
         let fence = task.function.as_ref().map(|(_, fence)| fence.clone());
@@ -223,11 +225,11 @@ impl QueueStream {
         let data = Arc::clone(&job).into_raw();
         let called = self.flush().and_then(|()| {
             let driver = self.gpu.driver();
-            // SAFETY: the job goes to this call alone, and is safe to call on any thread.
+            // SAFETY: the job is passed to this call alone, and may be called on any thread.
             unsafe { driver.call_host(self.stream, host_function::announce, data) }
         });
         if let Err(error) = called {
-            // SAFETY: from above; the driver did not take it.
+            // SAFETY: the pointer is from above, and the driver did not take it.
             drop(unsafe { Job::from_raw(data) });
             used.cancel(&error);
             return Err(error);
@@ -253,7 +255,7 @@ impl QueueStream {
     }
 }
 
-/// Takes the number of a signal that the host completes, unless it was taken already.
+/// Takes the number of a signal that the host completes, unless it was already taken.
 fn host_signal(signal: &Option<Arc<EventCore>>, ticket: &mut Option<Ticket>) -> Result<HostSignal> {
     let Some(event) = signal else {
         return Ok(None);
@@ -262,8 +264,8 @@ fn host_signal(signal: &Option<Arc<EventCore>>, ticket: &mut Option<Ticket>) -> 
     Ok(Some((Arc::clone(event), ticket)))
 }
 
-/// Returns the calls of the driver that a command takes, at most: its waits, its work, its times and
-/// its signal.
+/// Returns the maximum number of driver calls that a command takes for its waits, its work, its
+/// times and its signal.
 fn calls_of(submission: &Submission, due: &Due) -> u32 {
     let function = match submission.work {
         Work::Call(_) => HOST_FUNCTION_CALLS,
@@ -278,8 +280,8 @@ fn calls_of(submission: &Submission, due: &Due) -> u32 {
     due.waits.len() as u32 + work::calls(&submission.work) + function + signal
 }
 
-/// Returns a command's weight: the more calls it took, the sooner its end has to be known. Until
-/// then the calls count, and the stream may seem to have no room.
+/// Returns a command's weight. A command of many calls is heavier, so that its end is noticed
+/// sooner. Until then, its calls take up room in the stream.
 fn weight_of(command: &InFlight) -> u32 {
     let least = if command.used.is_some() {
         MEMORY_WEIGHT
@@ -294,8 +296,8 @@ mod tests {
     use super::*;
     use crate::hal::cuda::queue::in_flight::InFlightList;
 
-    /// Commands that are done count until the fence of their batch is written. A stream that gets
-    /// them one by one must never seem to be full.
+    /// Finished commands take up room until the fence of their batch is written. A stream that gets
+    /// commands one by one must never seem full.
     #[test]
     fn batches_take_up_less_than_half_of_the_room() {
         for calls in 1..2 * HOST_FUNCTION_CALLS {

@@ -1,4 +1,4 @@
-//! What programs have in them.
+//! Tests of the contents of programs: variables, kernels and images.
 
 use super::*;
 
@@ -57,7 +57,7 @@ fn kernels_say_what_they_need() {
         );
     }
     assert_ne!(fixture.program.native().raw(), 0);
-    // SAFETY: it is loaded as long as the fixture lives.
+    // SAFETY: the program stays loaded as long as the fixture exists.
     let adopted = unsafe {
         fixture
             .context
@@ -84,7 +84,7 @@ fn what_is_no_program_is_refused_with_the_compilers_words() {
     let unknown = load(&IMAGE.replace("sm_70", "sm_999"));
     assert!(matches!(unknown, Err(Error::Program { .. })), "{unknown:?}");
     for bytes in [&b"hello"[..], b"\x7FELF", b""] {
-        // SAFETY: refused before a driver sees it.
+        // SAFETY: the image is refused before the driver gets it.
         let image = unsafe { ProgramImage::binary(bytes) };
         let refused = fixture.context.load_program(image);
         assert!(

@@ -1,4 +1,4 @@
-//! Kernels, launched.
+//! Tests of launches of kernels.
 
 use super::*;
 
@@ -59,9 +59,9 @@ fn blocks_get_the_shared_memory_that_the_launch_says() {
         .into_iter()
         .flatten()
         .collect();
-    // Little, too much for a launch that isn't allowed to, and all there is.
+    // A small amount, an amount that needs permission from the driver, and the maximum.
     for (bytes, place) in [(2048_usize, 0_u32), (64 << 10, 62 << 10), (most, 0)] {
-        // Also before a launch was allowed so much.
+        // This also works before a launch has obtained the permission.
         let suggested = kernel.suggested_block(bytes).unwrap();
         assert!(suggested > 1, "{suggested} threads with {bytes} bytes");
         let memory = fixture.memory(&values);
@@ -108,7 +108,7 @@ fn wrong_arguments_and_shapes_are_refused() {
             "{text}: {refused:?}"
         );
     }
-    // Nothing to run is no error, and signals.
+    // A launch without blocks is not an error, and its event is signalled.
     let event = fixture.context.create_event().unwrap();
     let nothing = launch(
         &kernel,
@@ -144,7 +144,7 @@ fn cooperative_launches_have_as_many_blocks_as_run_at_once() {
         matches!(refused, Err(Error::LimitReached { .. })),
         "{refused:?}"
     );
-    // Nothing is broken by that.
+    // The refused launches leave the queue usable.
     fixture.queue.submit(fill(&kernel, &memory, 4)).unwrap();
     assert!(fixture.read(&memory).iter().all(|word| *word == 4));
 }
@@ -163,7 +163,7 @@ fn clusters_are_as_large_as_the_device_has_them() {
             .value(64 * 64_u32);
         fixture.queue.submit(launch(&kernel, shape, arguments))
     };
-    // Beyond 8 blocks the kernel has to be told; 16 are what an H200 has.
+    // The driver permits clusters of more than 8 blocks only on request. An H200 supports 16.
     for (blocks, byte) in [(4, 1), (8, 2), (16, 3)] {
         clusters(blocks, byte).unwrap();
         assert!(fixture.read(&memory).iter().all(|word| *word == byte));
@@ -195,7 +195,8 @@ fn commands_keep_program_and_memory() {
     assert!(bytes.chunks(4).all(|word| word == 9_u32.to_ne_bytes()));
 }
 
-/// How long kernels take that are launched while another stream waits, for at most a second.
+/// Returns the times of two kernels that are launched while another stream waits. Waits at most a
+/// second for each kernel.
 fn time_beside_a_wait(fixture: &Fixture, launches: [(&'static str, Command); 2]) -> Vec<String> {
     let gate = fixture.context.create_event().unwrap();
     let waiting = fixture.context.create_queue().unwrap();
@@ -231,7 +232,7 @@ fn kernels_run_while_another_stream_waits() {
     fixture.queue.finish().unwrap();
     let launches = [
         ("launched before", fill(&known, &memory, 2)),
-        // It takes the same arguments.
+        // The second kernel takes the same arguments.
         ("launched first", fill(&new, &words, 3)),
     ];
     let times = time_beside_a_wait(&fixture, launches);
@@ -270,7 +271,7 @@ fn launches_take_timestamps_and_signal_in_any_order() {
         eprintln!("{profile:?}");
         assert_eq!(fixture.read(memory), vec![number as u32; COUNT]);
     }
-    // How much a launch costs the host.
+    // Measures what a launch costs the host.
     let start = Instant::now();
     for _ in 0..1000 {
         fixture
@@ -285,7 +286,7 @@ fn launches_take_timestamps_and_signal_in_any_order() {
         start.elapsed() / 1000
     );
 }
-/// Opens a gate when the guard goes, at the latest after some time.
+/// Opens a gate when `guard`'s sender is dropped, or after `timeout`.
 fn opened_after(
     gate: Event,
     guard: mpsc::Receiver<()>,

@@ -1,4 +1,4 @@
-//! Programs and kernels, on a GPU.
+//! Tests of programs and kernels on a GPU.
 mod images;
 mod launches;
 
@@ -65,7 +65,7 @@ impl Fixture {
     }
 }
 
-/// A launch of one of the kernels above, with arguments that it takes.
+/// Returns a launch of a kernel of the test program, with arguments that the kernel accepts.
 fn launch(kernel: &Kernel, shape: LaunchShape, arguments: KernelArguments) -> Command {
     // SAFETY: the kernels access only what the tests allocated for them.
     unsafe { Command::launch(kernel, shape, arguments) }.unwrap()
