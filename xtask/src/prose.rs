@@ -89,7 +89,10 @@ fn faults(path: &str, text: &str) -> Vec<(usize, String)> {
         let (mut words, mut recent) = (0, String::new());
         for (line, text) in paragraph {
             let columns = text.chars().count();
-            if columns > COLUMNS && !text.starts_with('|') && !text.contains("](http") {
+            let is_table = text
+                .trim_start_matches(['/', '!', '#', ' '])
+                .starts_with('|');
+            if columns > COLUMNS && !is_table && !text.contains("](http") {
                 found.push((line, format!("{columns} columns; at most {COLUMNS}")));
             }
             for word in without_code(text).split_whitespace() {

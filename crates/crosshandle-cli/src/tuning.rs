@@ -5,7 +5,7 @@ use std::time::Duration;
 
 // ---- Messages between the two processes ----
 
-/// Maximum size of a message that a process accepts from the other one, in bytes.
+/// Maximum size of a message that a process accepts from another process, in bytes.
 ///
 /// A real message has two handles and a few numbers, so a longer line comes from another program.
 /// Without a limit such a program could fill the memory.

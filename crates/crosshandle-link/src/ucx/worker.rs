@@ -35,8 +35,8 @@ pub struct Worker {
     ignores_failures: bool,
 }
 
-// SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker` is
-// not `Sync`, so only one thread at a time can use it.
+// SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker`
+// is not `Sync`, so only one thread at a time can use it.
 unsafe impl Send for Worker {}
 
 /// Memory that the peer can reach.
