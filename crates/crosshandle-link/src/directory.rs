@@ -39,7 +39,8 @@ impl HostDirectory {
     /// name the host.
     ///
     /// # Errors
-    /// [`Error::Os`] if the file cannot be read, [`Error::InvalidArgument`] if its format is wrong.
+    /// Returns [`Error::Os`] if the file cannot be read, or [`Error::InvalidArgument`] if its
+    /// format is wrong.
     pub fn addresses(&self, name: &str) -> Result<Option<Vec<String>>> {
         let cannot = "reading the names of hosts";
         let file = OpenOptions::new()
@@ -65,8 +66,8 @@ impl HostDirectory {
     /// Links with a named host. Dials its addresses one after the other until one answers.
     ///
     /// # Errors
-    /// As [`addresses`](Self::addresses) and [`Link::connect`]. [`Error::InvalidArgument`] if the
-    /// file does not name the host.
+    /// Returns the errors of [`addresses`](Self::addresses) and [`Link::connect`]. Returns
+    /// [`Error::InvalidArgument`] if the file does not name the host.
     pub fn connect(&self, name: &str, context: &Context, options: &LinkOptions) -> Result<Link> {
         let addresses = self.addresses(name)?.ok_or_else(|| {
             let path = self.path.display();

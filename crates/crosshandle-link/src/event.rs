@@ -137,7 +137,7 @@ impl PendingSignal {
     /// Waits until the remote host has signalled the event, and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
+    /// Returns [`Error::Refused`] with the remote host's error, or [`Error::Ended`].
     pub fn wait(self) -> Result<u64> {
         match self.0.wait()? {
             Answer::Done(number) => Ok(number),
@@ -195,7 +195,7 @@ impl RemoteEvent {
     /// Signals the remote host's event. Waits for a round trip and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the remote host's error, [`Error::Ended`].
+    /// Returns [`Error::Refused`] with the remote host's error, or [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         self.start_signal()?.wait()
     }
@@ -205,7 +205,7 @@ impl RemoteEvent {
     /// returned before this call.
     ///
     /// # Errors
-    /// [`Error::Ended`].
+    /// Returns [`Error::Ended`].
     pub fn start_signal(&self) -> Result<PendingSignal> {
         let id = self.opened.id;
         let question = self

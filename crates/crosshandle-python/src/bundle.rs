@@ -191,11 +191,11 @@ fn open_signals<'py>(
     Ok(signals)
 }
 
-/// An array that waits for signals: its memory, its range of bytes, and its signals, as indexes and
-/// as objects.
+/// Memory and byte range of an array, with the signals that it waits for, as indexes and as
+/// objects.
 type Wait = (Arc<SharedMemory>, Range<usize>, Vec<u32>, Ready);
 
-/// Records in each memory when its bytes are ready, so that all views of them wait.
+/// Records in each memory when the arrays' bytes are ready. All views of these bytes then wait.
 fn note_arrivals(waits: Vec<Wait>) {
     // Usually all arrays wait for the same signals. Then one record for each memory is enough.
     let is_one = waits.windows(2).all(|pair| pair[0].2 == pair[1].2);

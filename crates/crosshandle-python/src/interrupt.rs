@@ -97,7 +97,8 @@ pub(crate) fn detached<T: Send>(
     detached_for(py, None, call)
 }
 
-/// Makes a call as [`detached`] does. It waits for other processes for at most `timeout`.
+/// Makes a call that may block, without the interpreter's lock. The call waits for other processes
+/// for at most `timeout`.
 pub(crate) fn detached_for<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

@@ -1,4 +1,4 @@
-//! Queues.
+//! The Python class `Queue`, whose commands run on one device.
 
 use crate::array::arguments::{Data, Items};
 use crate::error::Result;

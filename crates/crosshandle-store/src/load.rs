@@ -266,7 +266,8 @@ impl Loaded {
     /// unreadable model replaces nothing.
     ///
     /// # Errors
-    /// As [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and [`Store::open`].
+    /// Returns the errors of [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and
+    /// [`Store::open`].
     pub fn publish(&self, name: &str, options: HoldOptions) -> Result<HandedOver> {
         let options = options.label(self.hash.to_hex().as_str());
         let parts = [

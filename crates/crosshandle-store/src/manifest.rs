@@ -103,7 +103,7 @@ impl Manifest {
     /// checked.
     ///
     /// # Errors
-    /// The reason why the manifest is invalid.
+    /// Returns the reason why the manifest is invalid.
     pub fn read(text: &[u8], bytes: u64) -> Result<Self, String> {
         let manifest: Self =
             serde_json::from_slice(text).map_err(|error| format!("its manifest: {error}"))?;

@@ -146,7 +146,8 @@ fn open_parts(
 /// model replaces nothing.
 ///
 /// # Errors
-/// As [`Store::open`]. [`Error::OtherModel`] if a reader would find another hash.
+/// Returns the errors of [`Store::open`]. Returns [`Error::OtherModel`] if a reader would find
+/// another hash.
 pub(crate) fn check_readable(
     store: &Store,
     name: &str,
@@ -300,7 +301,7 @@ impl Model {
     /// Returns the memory with all tensors.
     ///
     /// # Errors
-    /// [`Error::Asleep`].
+    /// Returns [`Error::Asleep`].
     pub fn memory(&self) -> Result<&Arc<Memory>> {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
@@ -331,7 +332,7 @@ impl Model {
     /// Returns the tensor of this name.
     ///
     /// # Errors
-    /// [`Error::NoTensor`], [`Error::Asleep`].
+    /// Returns [`Error::NoTensor`] or [`Error::Asleep`].
     pub fn tensor(&self, name: &str) -> Result<Tensor<'_>> {
         let info = self.manifest.tensors.get(name);
         let info = info.ok_or_else(|| Error::NoTensor(name.to_owned()))?;
@@ -343,9 +344,9 @@ impl Model {
     /// current manifest. Of the options, only the threads and the progress callback are used.
     ///
     /// # Errors
-    /// [`Error::Changed`]. [`Error::NoHash`]. [`Error::Overwritten`] if the model was updated in
-    /// the meantime. The errors of [`stable`](Self::stable) with a timeout of 30 s. Errors of the
-    /// device.
+    /// Returns [`Error::Changed`]. Returns [`Error::NoHash`]. Returns [`Error::Overwritten`] if the
+    /// model was updated in the meantime. Returns the errors of [`stable`](Self::stable) with a
+    /// timeout of 30 s. Returns errors of the device.
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
         let memory = self.memory()?;
         let bytes = memory.len() as u64;
@@ -363,7 +364,8 @@ impl Model {
     /// with every update, for [`is_still`](Self::is_still) and [`next_update`](Self::next_update).
     ///
     /// # Errors
-    /// [`Error::Torn`] if an update was started and will not be finished. A timeout.
+    /// Returns [`Error::Torn`] if an update was started and will not be finished. Fails if the
+    /// timeout expires.
     pub fn stable(&self, timeout: Duration) -> Result<u64> {
         self.state.settle(Deadline::after(timeout))
     }
@@ -373,7 +375,7 @@ impl Model {
     /// have completed before this call.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if a writer has written invalid state.
+    /// Returns [`Error::Invalid`] if a writer has written invalid state.
     pub fn is_still(&self, number: u64) -> Result<bool> {
         self.state.is_still(number)
     }
@@ -382,7 +384,7 @@ impl Model {
     /// Returns the new number.
     ///
     /// # Errors
-    /// As [`stable`](Self::stable).
+    /// Returns the errors of [`stable`](Self::stable).
     pub fn next_update(&self, number: u64, timeout: Duration) -> Result<u64> {
         self.state.next_after(number, Deadline::after(timeout))
     }
@@ -391,7 +393,7 @@ impl Model {
     /// finished updates. Returns the number of the last update.
     ///
     /// # Errors
-    /// As [`stable`](Self::stable).
+    /// Returns the errors of [`stable`](Self::stable).
     pub fn refresh(&mut self, timeout: Duration) -> Result<u64> {
         let deadline = Deadline::after(timeout);
         let bytes = self.manifest.bytes;
@@ -415,9 +417,9 @@ impl Model {
     /// and no other process has it open.
     ///
     /// # Errors
-    /// [`Error::InUse`] while a clone of [`memory`](Self::memory) exists or commands use the
-    /// memory. [`Error::Invalid`] for a model that was not opened with addresses that stay
-    /// ([`OpenOptions::sleepable`]).
+    /// Returns [`Error::InUse`] while a clone of [`memory`](Self::memory) exists or commands use
+    /// the memory. Returns [`Error::Invalid`] for a model that was not opened with addresses that
+    /// stay ([`OpenOptions::sleepable`]).
     pub fn sleep(&mut self) -> Result<()> {
         if self.range.is_none() {
             return Err(Error::Invalid(
@@ -450,9 +452,9 @@ impl Model {
     /// options, only the threads and the progress callback are used.
     ///
     /// # Errors
-    /// As [`sleep`](Self::sleep), [`Store::open`] and [`Loaded::publish`](crate::Loaded::publish).
-    /// [`Error::Overwritten`] if the model was updated in the meantime. After an error the model
-    /// stays awake.
+    /// Returns the errors of [`sleep`](Self::sleep), [`Store::open`] and
+    /// [`Loaded::publish`](crate::Loaded::publish). Returns [`Error::Overwritten`] if the model was
+    /// updated in the meantime. After an error the model stays awake.
     pub fn sleep_to(&mut self, device: &str, options: &LoadOptions) -> Result<()> {
         if self.is_asleep() {
             return Ok(());
@@ -508,8 +510,8 @@ impl Model {
     /// the [hash](Self::hash) or the [version](Self::version) has changed.
     ///
     /// # Errors
-    /// As [`Store::open`]. [`Error::OtherLayout`] if the tensors differ or have other places. After
-    /// an error the model stays asleep.
+    /// Returns the errors of [`Store::open`]. Returns [`Error::OtherLayout`] if the tensors differ
+    /// or have other places. After an error the model stays asleep.
     pub fn wake(&mut self) -> Result<bool> {
         self.wake_within(UPDATE_PATIENCE)
     }
@@ -519,7 +521,7 @@ impl Model {
     /// limited.
     ///
     /// # Errors
-    /// As [`wake`](Self::wake).
+    /// Returns the errors of [`wake`](Self::wake).
     pub fn wake_within(&mut self, timeout: Duration) -> Result<bool> {
         let deadline = Deadline::after(timeout);
         if self.is_asleep() {
@@ -599,7 +601,7 @@ impl<'a> Tensor<'a> {
     /// Returns the bytes, for the host to read.
     ///
     /// # Errors
-    /// [`crosshandle::Error::Unsupported`] for memory that the host cannot access.
+    /// Returns [`crosshandle::Error::Unsupported`] for memory that the host cannot access.
     pub fn bytes(&self) -> Result<SharedBytes<'a>> {
         let start = self.info.offset as usize;
         Ok(self
@@ -611,7 +613,7 @@ impl<'a> Tensor<'a> {
     /// Returns the bytes as a range of memory, for commands.
     ///
     /// # Errors
-    /// [`crosshandle::Error::InvalidArgument`] for a tensor without elements.
+    /// Returns [`crosshandle::Error::InvalidArgument`] for a tensor without elements.
     pub fn range(&self) -> Result<MemoryRange> {
         let start = self.info.offset as usize;
         Ok(self.memory.range(start..start + self.info.bytes as usize)?)

@@ -78,8 +78,9 @@ impl Store {
     /// it over.
     ///
     /// # Errors
-    /// [`Error::Io`] and [`Error::Format`] for files that cannot be read, [`Error::OtherModel`] if
-    /// the hash is not the expected one. Limits of the system.
+    /// Returns [`Error::Io`] and [`Error::Format`] for files that cannot be read,
+    /// [`Error::OtherModel`] if the hash is not the expected one. Fails if a limit of the system is
+    /// reached.
     pub fn load(&self, device: &str, paths: &[PathBuf], options: &LoadOptions) -> Result<Loaded> {
         Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
@@ -92,8 +93,8 @@ impl Store {
     /// If the name has tokens, this store must have the token that allows everything.
     ///
     /// # Errors
-    /// As [`load`](Self::load) and [`Loaded::publish`]. [`Error::Invalid`] while another process
-    /// loads under the same name.
+    /// Returns the errors of [`load`](Self::load) and [`Loaded::publish`]. Returns
+    /// [`Error::Invalid`] while another process loads under the same name.
     pub fn load_resumably(
         &self,
         device: &str,
@@ -108,8 +109,8 @@ impl Store {
     /// Loads tensors from the program's own memory into memory of a device.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the length of a tensor does not match its type and shape. Limits of
-    /// the system.
+    /// Returns [`Error::Invalid`] if the length of a tensor does not match its type and shape.
+    /// Fails if a limit of the system is reached.
     pub fn load_tensors<'a>(
         &self,
         device: &str,
@@ -124,8 +125,8 @@ impl Store {
     /// that an engine has repacked. Then computes the hash of the copies.
     ///
     /// # Errors
-    /// As [`load_tensors`](Self::load_tensors). [`crosshandle::Error::InvalidArgument`] for memory
-    /// that the device cannot access.
+    /// Returns the errors of [`load_tensors`](Self::load_tensors). Returns
+    /// [`crosshandle::Error::InvalidArgument`] for memory that the device cannot access.
     pub fn copy_tensors(
         &self,
         device: &str,
@@ -149,8 +150,8 @@ impl Store {
     /// progress.
     ///
     /// # Errors
-    /// [`Error::Crosshandle`] if the name does not exist or the memory cannot be mapped here.
-    /// [`Error::NotAModel`]. [`Error::Torn`]. A timeout.
+    /// Returns [`Error::Crosshandle`] if the name does not exist or the memory cannot be mapped
+    /// here. Returns [`Error::NotAModel`]. Returns [`Error::Torn`]. Fails if the timeout expires.
     pub fn open(&self, name: &str) -> Result<Model> {
         self.open_with(name, &OpenOptions::new())
     }
@@ -158,7 +159,7 @@ impl Store {
     /// Opens a model that must have this hash.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::OtherModel`].
+    /// Returns the errors of [`open`](Self::open), and [`Error::OtherModel`].
     pub fn open_expecting(&self, name: &str, hash: Hash) -> Result<Model> {
         self.open_with(name, &OpenOptions::new().expecting(hash))
     }
@@ -166,7 +167,8 @@ impl Store {
     /// Opens a model with options, for instance at an address.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::OtherModel`], [`Error::AddressTaken`].
+    /// Returns the errors of [`open`](Self::open), and [`Error::OtherModel`],
+    /// [`Error::AddressTaken`].
     pub fn open_with(&self, name: &str, options: &OpenOptions) -> Result<Model> {
         let deadline = Deadline::after(options.patience);
         self.look_again(|| Model::open(self, name, options, deadline))
@@ -175,8 +177,8 @@ impl Store {
     /// Opens a model in order to write new contents into its tensors in place.
     ///
     /// # Errors
-    /// As [`open`](Self::open). [`Error::Crosshandle`] if this store lacks the name's token for
-    /// writing.
+    /// Returns the errors of [`open`](Self::open). Returns [`Error::Crosshandle`] if this store
+    /// lacks the name's token for writing.
     pub fn updater(&self, name: &str) -> Result<Updater> {
         self.updater_timeout(name, UPDATE_PATIENCE)
     }
@@ -185,7 +187,7 @@ impl Store {
     /// `timeout` instead of 30 s.
     ///
     /// # Errors
-    /// As [`updater`](Self::updater). A timeout.
+    /// Returns the errors of [`updater`](Self::updater). Fails if the timeout expires.
     pub fn updater_timeout(&self, name: &str, timeout: Duration) -> Result<Updater> {
         let deadline = Deadline::after(timeout);
         self.look_again(|| Updater::open(self, name, deadline))
@@ -195,8 +197,8 @@ impl Store {
     /// contents into its tensors. See [`Holder::claim`].
     ///
     /// # Errors
-    /// As [`updater`](Self::updater). [`crosshandle::Error::Holder`] with
-    /// [`crosshandle::HolderFault::Fenced`] while another process may still write it.
+    /// Returns the errors of [`updater`](Self::updater). Returns [`crosshandle::Error::Holder`]
+    /// with [`crosshandle::HolderFault::Fenced`] while another process may still write it.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
         self.look_again(|| Updater::claim(self, name, options))
     }
@@ -205,8 +207,8 @@ impl Store {
     /// that version. The earlier model stays usable until it is dropped.
     ///
     /// # Errors
-    /// Returns the errors of [`open`](Self::open), for example if the name is removed, and an error
-    /// if the timeout expires.
+    /// Returns the errors of [`open`](Self::open), also if the name is removed. Fails if the
+    /// timeout expires.
     pub fn await_next(&self, before: &Model, timeout: Duration) -> Result<Model> {
         let (name, deadline) = (before.name(), Deadline::after(timeout));
         self.holder.await_version(name, before.version(), timeout)?;

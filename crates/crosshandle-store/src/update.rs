@@ -108,7 +108,8 @@ impl Updater {
     /// the updater is dropped instead, the claim lasts until this process ends.
     ///
     /// # Errors
-    /// [`crosshandle::Error::Holder`] if there is no holder, or the name has another writer by now.
+    /// Returns [`crosshandle::Error::Holder`] if there is no holder, or the name has another writer
+    /// by now.
     pub fn end(self) -> Result<()> {
         let Self {
             lease,
@@ -152,7 +153,7 @@ impl Updater {
     /// is dropped after it has written something, or if this process dies, the model is torn.
     ///
     /// # Errors
-    /// A timeout. Limits of the system.
+    /// Fails if the timeout expires. Fails if a limit of the system is reached.
     pub fn begin(&mut self, timeout: Duration) -> Result<Update<'_>> {
         let moment = self.state.claim(&self.event, Deadline::after(timeout))?;
         let update = Update {
@@ -226,7 +227,7 @@ impl Update<'_> {
     /// model.
     ///
     /// # Errors
-    /// [`Error::NoTensor`], [`Error::Invalid`]. Errors of the device.
+    /// Returns [`Error::NoTensor`] or [`Error::Invalid`]. Returns errors of the device.
     pub fn write<'b>(&mut self, tensors: impl IntoIterator<Item = NamedBytes<'b>>) -> Result<()> {
         self.write_source(Source::of_bytes(tensors)?)
     }
@@ -235,7 +236,7 @@ impl Update<'_> {
     /// or some of the model's tensors.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`Error::Io`], [`Error::Format`].
+    /// Returns the errors of [`write`](Self::write), and [`Error::Io`], [`Error::Format`].
     pub fn load(&mut self, paths: &[PathBuf]) -> Result<()> {
         self.write_source(Source::of_files(paths, &self.options)?)
     }
@@ -243,7 +244,7 @@ impl Update<'_> {
     /// Writes a part of a tensor, starting at byte `offset` of the tensor.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Returns the errors of [`write`](Self::write).
     pub fn write_part(&mut self, tensor: &str, offset: u64, bytes: &[u8]) -> Result<()> {
         let place = self.updater.place(tensor, offset, bytes.len() as u64)?;
         let source = Source::of_run(tensor, place, bytes, self.updater.manifest.bytes);
@@ -254,8 +255,8 @@ impl Update<'_> {
     /// the model.
     ///
     /// # Errors
-    /// As [`write`](Self::write). [`crosshandle::Error::InvalidArgument`] for memory that the
-    /// device cannot access.
+    /// Returns the errors of [`write`](Self::write). Returns
+    /// [`crosshandle::Error::InvalidArgument`] for memory that the device cannot access.
     pub fn copy_tensor(
         &mut self,
         tensor: &str,
@@ -276,8 +277,8 @@ impl Update<'_> {
     /// for the copy.
     ///
     /// # Errors
-    /// As [`write`](Self::write). [`crosshandle::Error::InvalidArgument`] for memory that the
-    /// device cannot access.
+    /// Returns the errors of [`write`](Self::write). Returns
+    /// [`crosshandle::Error::InvalidArgument`] for memory that the device cannot access.
     pub fn copy(&mut self, tensor: &str, offset: u64, source: MemoryRange) -> Result<()> {
         let len = source.len() as u64;
         let place = self.updater.place(tensor, offset, len)?;
@@ -303,9 +304,9 @@ impl Update<'_> {
     /// Ends the update and hashes what it has written. Returns the model's new hash.
     ///
     /// # Errors
-    /// [`Error::Incomplete`] if the model was torn and the update has not written all of it.
-    /// [`Error::Torn`] if a write of this update failed half-way. [`Error::Superseded`]. Errors of
-    /// the device. After an error the model is torn.
+    /// Returns [`Error::Incomplete`] if the model was torn and the update has not written all of
+    /// it. Returns [`Error::Torn`] if a write of this update failed half-way. Returns
+    /// [`Error::Superseded`]. Returns errors of the device. After an error the model is torn.
     pub fn finish(self) -> Result<Hash> {
         self.end(true)
     }
@@ -315,7 +316,7 @@ impl Update<'_> {
     /// hash.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// Returns the errors of [`finish`](Self::finish).
     pub fn finish_unhashed(self) -> Result<Hash> {
         self.end(false)
     }

@@ -49,7 +49,7 @@ impl SamplerState {
 /// Converts an addressing mode.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION`.
 pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressing> {
     Ok(match mode {
         addressing_mode::UR_SAMPLER_ADDRESSING_MODE_NONE => Addressing::None,
@@ -64,7 +64,7 @@ pub(crate) fn addressing(mode: ur_sampler_addressing_mode_t) -> Result<Addressin
 /// Converts a filter mode.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION`.
 pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
     match mode {
         ur_sampler_filter_mode_t::UR_SAMPLER_FILTER_MODE_NEAREST => Ok(Filter::Nearest),
@@ -76,7 +76,7 @@ pub(crate) fn filter(mode: ur_sampler_filter_mode_t) -> Result<Filter> {
 /// Converts the description of a sampler.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION`.
 pub(crate) fn description(desc: &ur_sampler_desc_t) -> Result<SamplerDescription> {
     Ok(SamplerDescription {
         is_normalized: desc.normalizedCoords != 0,
@@ -106,8 +106,8 @@ impl Sampler {
     /// Returns the sampler for a kernel.
     ///
     /// # Errors
-    /// `INVALID_SAMPLER` if the sampler belongs to another context or device, and the library's
-    /// error if the device does not support such a sampler.
+    /// Returns `INVALID_SAMPLER` if the sampler belongs to another context or device, and the
+    /// library's error if the device does not support such a sampler.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Sampler> {
         let (own, context) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());

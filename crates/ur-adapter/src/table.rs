@@ -111,7 +111,7 @@ macro_rules! export_tables {
                 version: $crate::sys::ur_api_version_t,
                 table: *mut $crate::sys::$table,
             ) -> $crate::sys::ur_result_t {
-                // SAFETY: as promised to this function.
+                // SAFETY: the caller upholds this function's contract.
                 unsafe { $crate::table::copy($description, version, table, |all| &all.$field) }
             }
         )*

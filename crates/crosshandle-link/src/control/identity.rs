@@ -39,7 +39,7 @@ impl Token {
     /// Generates a new token.
     ///
     /// # Errors
-    /// [`Error::Os`] if the system provides no random bytes.
+    /// Returns [`Error::Os`] if the system provides no random bytes.
     pub fn generate() -> Result<Self> {
         let mut bytes = [0; 32];
         getrandom::fill(&mut bytes).map_err(|error| {
@@ -57,8 +57,8 @@ impl Token {
     /// Reads a token from a file, which only its owner may be able to read.
     ///
     /// # Errors
-    /// [`Error::Os`] if the file cannot be read, [`Error::Identity`] if it contains no token or
-    /// other users can read it.
+    /// Returns [`Error::Os`] if the file cannot be read, or [`Error::Identity`] if it contains no
+    /// token or other users can read it.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self> {
         use std::os::unix::fs::PermissionsExt;
         let path = path.as_ref();

@@ -52,7 +52,7 @@ impl Listener {
     /// `context` opens what peers ask for, and has the mirrors of their events.
     ///
     /// # Errors
-    /// [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`],
+    /// Returns [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`], or
     /// [`Error::NoUcx`].
     pub fn bind(
         address: impl ToSocketAddrs,
@@ -88,7 +88,7 @@ impl Listener {
     /// Waits for the next host that links, at most for `timeout`.
     ///
     /// # Errors
-    /// [`Error::TimedOut`].
+    /// Returns [`Error::TimedOut`].
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
         let deadline = Deadline::after_optional(timeout);
         let mut state = self.shared.state();

@@ -66,8 +66,8 @@ impl Link {
     /// returns when memory can move, which takes at most a few seconds.
     ///
     /// # Errors
-    /// [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
-    /// [`Error::Os`] if no process listens at the address.
+    /// Returns [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
+    /// or [`Error::Os`] if no process listens at the address.
     pub fn connect(
         address: impl ToSocketAddrs + fmt::Display,
         context: &Context,
@@ -148,7 +148,7 @@ impl Link {
     /// for any process.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the peer's error, [`Error::Ended`].
+    /// Returns [`Error::Refused`] with the peer's error, or [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
         RemoteMemory::open(self, handle, false)
     }
@@ -156,7 +156,7 @@ impl Link {
     /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
         RemoteMemory::open(self, handle, true)
     }
@@ -164,7 +164,7 @@ impl Link {
     /// Opens an event of the remote host.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<RemoteEvent> {
         RemoteEvent::open(self, handle)
     }
@@ -173,7 +173,8 @@ impl Link {
     /// peer must [allow lookups of names](LinkOptions::names).
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory). [`Error::Refused`] if the name does not exist.
+    /// Returns the errors of [`open_memory`](Self::open_memory). Returns [`Error::Refused`] if the
+    /// name does not exist.
     pub fn open_name(&self, name: &str) -> Result<RemoteName> {
         if name.len() > MAX_TEXT {
             return Err(Error::invalid("the name is longer than any name"));

@@ -119,7 +119,7 @@ impl RemoteMemory {
     /// Returns a part of this range. Offsets are in bytes from the start of this range.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the part is not inside.
+    /// Returns [`Error::InvalidArgument`] if the part is not inside.
     pub fn range(&self, range: impl RangeBounds<usize>) -> Result<Self> {
         let start = match range.start_bound() {
             Bound::Included(start) => Some(*start),
@@ -164,8 +164,8 @@ impl RemoteMemory {
     /// Copies bytes from this range, starting at byte `offset`, into `into`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the range does not contain all the bytes, [`Error::Ended`],
-    /// [`Error::Ucx`].
+    /// Returns [`Error::InvalidArgument`] if the range does not contain all the bytes,
+    /// [`Error::Ended`], or [`Error::Ucx`].
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.read_many(&mut [(offset, into)])
     }
@@ -174,7 +174,7 @@ impl RemoteMemory {
     /// at the remote host.
     ///
     /// # Errors
-    /// As [`read`](Self::read), and [`Error::ReadOnly`].
+    /// Returns the errors of [`read`](Self::read), and [`Error::ReadOnly`].
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.write_many(&[(offset, from)])
     }
@@ -187,7 +187,8 @@ impl RemoteMemory {
     /// waits for them.
     ///
     /// # Errors
-    /// As [`write`](Self::write), and [`Error::InvalidArgument`] for an event of another link.
+    /// Returns the errors of [`write`](Self::write), and [`Error::InvalidArgument`] for an event of
+    /// another link.
     pub fn write_and_signal(
         &self,
         offset: usize,
@@ -222,7 +223,8 @@ impl RemoteMemory {
     /// flight at once.
     ///
     /// # Errors
-    /// As [`read`](Self::read). After an error the bytes of all pieces are arbitrary.
+    /// Returns the errors of [`read`](Self::read). After an error the bytes of all pieces are
+    /// arbitrary.
     pub fn read_many(&self, pieces: &mut [(usize, &mut [u8])]) -> Result<()> {
         for (offset, into) in pieces.iter() {
             self.check(*offset, into.len())?;
@@ -248,7 +250,7 @@ impl RemoteMemory {
     /// are arbitrary afterwards.
     ///
     /// # Errors
-    /// As [`write`](Self::write).
+    /// Returns the errors of [`write`](Self::write).
     pub fn write_many(&self, pieces: &[(usize, &[u8])]) -> Result<()> {
         self.check_writable()?;
         for (offset, from) in pieces {
@@ -279,7 +281,7 @@ impl RemoteMemory {
     /// alive until then.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for different lengths, [`Error::ReadOnly`].
+    /// Returns [`Error::InvalidArgument`] for different lengths, or [`Error::ReadOnly`]. Returns
     /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless
     /// the link's context is of that device. With such a context the memory is first copied to host
     /// memory, part by part.
@@ -294,8 +296,8 @@ impl RemoteMemory {
     /// [`copy_from`](Self::copy_from).
     ///
     /// # Errors
-    /// As [`copy_from`](Self::copy_from), and [`Error::ReadOnly`] for a destination that was opened
-    /// read-only.
+    /// Returns the errors of [`copy_from`](Self::copy_from), and [`Error::ReadOnly`] for a
+    /// destination that was opened read-only.
     pub fn copy_to(&self, destination: MemoryRange) -> Result<Command> {
         if destination.access() == Access::ReadOnly {
             return Err(Error::ReadOnly);

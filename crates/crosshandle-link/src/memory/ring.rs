@@ -74,7 +74,8 @@ impl<'a> Rounds<'a> {
     /// Waits until all copies have completed.
     ///
     /// # Errors
-    /// A copy has failed or has timed out. It may still happen, so the ring must not be used again.
+    /// Returns an error if a copy has failed or has timed out. It may still happen, so the ring
+    /// must not be used again.
     pub(super) fn finish(self) -> Result<()> {
         Ok(self.ring.queue.finish_timeout(STAGING_TIMEOUT)?)
     }

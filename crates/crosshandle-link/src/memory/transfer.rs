@@ -55,7 +55,7 @@ impl Opened {
     /// and is replaced by the address itself.
     ///
     /// # Safety
-    /// As [`DataPath::move_pieces`].
+    /// The caller must uphold the contract of [`DataPath::move_pieces`].
     pub(super) unsafe fn move_pieces(
         &self,
         direction: Direction,
@@ -78,8 +78,8 @@ impl Opened {
     /// Moves bytes part by part, each when `places` has it ready.
     ///
     /// # Safety
-    /// The bytes of each part, where `places` says that they are, can be read until the part has
-    /// moved, and for `Get` written.
+    /// The caller must ensure that the bytes of each part, where `places` says that they are, can
+    /// be read until the part has moved, and for `Get` written.
     pub(super) unsafe fn move_parts(
         &self,
         direction: Direction,
@@ -118,7 +118,7 @@ impl Opened {
     /// Moves bytes over UCX.
     ///
     /// # Safety
-    /// As [`DataPath::move_pieces`].
+    /// The caller must uphold the contract of [`DataPath::move_pieces`].
     pub(super) unsafe fn move_one(
         &self,
         direction: Direction,
@@ -234,7 +234,7 @@ impl Opened {
     /// the owner copies others.
     ///
     /// # Safety
-    /// As [`DataPath::move_pieces`].
+    /// The caller must uphold the contract of [`DataPath::move_pieces`].
     unsafe fn move_staged(
         &self,
         direction: Direction,

@@ -38,9 +38,9 @@ impl NeighbourLink {
     /// events, and allocates the shared memory through which ordinary bytes are copied.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no process of this user shares a link under this name.
-    /// [`Error::TimedOut`] if the process does not accept connections, for example because it is
-    /// stopped.
+    /// Returns [`Error::InvalidArgument`] if no process of this user shares a link under this name.
+    /// Returns [`Error::TimedOut`] if the process does not accept connections, for example because
+    /// it is stopped.
     pub fn connect(name: &str, context: &Context, socket_dir: Option<&Path>) -> Result<Self> {
         let socket = socket::find(name, socket_dir)?;
         Ok(Self {
@@ -56,7 +56,7 @@ impl NeighbourLink {
     /// Opens memory of the remote host.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason, [`Error::Ended`].
+    /// Returns [`Error::Refused`] with the reason, or [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
         self.open(handle, false)
     }
@@ -64,7 +64,7 @@ impl NeighbourLink {
     /// Opens memory of the remote host for reading only.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<NeighbourMemory> {
         self.open(handle, true)
     }
@@ -101,7 +101,7 @@ impl NeighbourLink {
     /// Opens an event of the remote host.
     ///
     /// # Errors
-    /// As [`open_memory`](Self::open_memory).
+    /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
         let question = Question::Open {
             read_only: false,
@@ -219,9 +219,9 @@ impl NeighbourMemory {
     /// from byte `offset` on. The bytes move without an extra copy on this host.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if either memory does not contain all the bytes.
-    /// [`Error::ReadOnly`]. [`Error::Refused`] also if the process that has the link cannot open
-    /// `source`. [`Error::Ended`].
+    /// Returns [`Error::InvalidArgument`] if either memory does not contain all the bytes. Returns
+    /// [`Error::ReadOnly`]. Returns [`Error::Refused`] also if the process that has the link cannot
+    /// open `source`. Returns [`Error::Ended`].
     pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
         self.check_writable()?;
         check(&range, source.len())?;
@@ -232,7 +232,7 @@ impl NeighbourMemory {
     /// `destination`, which this process has allocated.
     ///
     /// # Errors
-    /// As [`copy_from`](Self::copy_from).
+    /// Returns the errors of [`copy_from`](Self::copy_from).
     pub fn copy_to(&self, offset: usize, destination: &Memory, range: Range<usize>) -> Result<()> {
         check(&range, destination.len())?;
         self.copy(false, offset, destination.handle()?.as_bytes(), range)
@@ -242,7 +242,7 @@ impl NeighbourMemory {
     /// memory.
     ///
     /// # Errors
-    /// As [`copy_from`](Self::copy_from).
+    /// Returns the errors of [`copy_from`](Self::copy_from).
     pub fn read(&self, offset: usize, into: &mut [u8]) -> Result<()> {
         self.check(offset, into.len())?;
         self.with_buffer(|buffer, handle| {
@@ -263,7 +263,7 @@ impl NeighbourMemory {
     /// Returns when they are at the remote host.
     ///
     /// # Errors
-    /// As [`copy_from`](Self::copy_from).
+    /// Returns the errors of [`copy_from`](Self::copy_from).
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<()> {
         self.check_writable()?;
         self.check(offset, from.len())?;
@@ -375,7 +375,7 @@ impl NeighbourEvent {
     /// Signals the remote host's event, and returns the signal's number.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the reason, [`Error::Ended`].
+    /// Returns [`Error::Refused`] with the reason, or [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
         match self.opened.shared.ask(&Question::Signal { id })? {

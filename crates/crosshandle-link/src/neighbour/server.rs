@@ -56,8 +56,8 @@ impl SharedLink {
     /// user can access, or in `socket_dir`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a running process uses the name, or if other users can change
-    /// the directory. [`Error::Os`].
+    /// Returns [`Error::InvalidArgument`] if a running process uses the name, or if other users can
+    /// change the directory. Returns [`Error::Os`].
     pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
         let listener = socket::listen(name, socket_dir)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)

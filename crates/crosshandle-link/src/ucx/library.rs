@@ -23,7 +23,7 @@ macro_rules! functions {
 
         impl Functions {
             /// # Safety
-            /// The library must be a supported version of `libucp`.
+            /// The caller must ensure that the library is a `libucp` of a supported version.
             unsafe fn load(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
                     // SAFETY: as the caller promises, the functions have these types.

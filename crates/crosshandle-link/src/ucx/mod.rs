@@ -33,7 +33,7 @@ pub struct UcxInfo {
 /// Returns the UCX library that was found. Loads it on first use.
 ///
 /// # Errors
-/// [`Error::NoUcx`](crate::Error::NoUcx), with the places that were searched.
+/// Returns [`Error::NoUcx`](crate::Error::NoUcx), with the places that were searched.
 pub fn ucx() -> Result<UcxInfo> {
     let ucx = library::get()?;
     Ok(UcxInfo {
@@ -45,7 +45,7 @@ pub fn ucx() -> Result<UcxInfo> {
 /// Returns the transports that UCX finds on this machine, such as `tcp`, `sysv` and `cuda_copy`.
 ///
 /// # Errors
-/// [`Error::NoUcx`](crate::Error::NoUcx), or an error of UCX.
+/// Returns [`Error::NoUcx`](crate::Error::NoUcx), or an error of UCX.
 pub fn ucx_transports() -> Result<Vec<String>> {
     context::transports()
 }

@@ -97,7 +97,7 @@ impl Worker {
     /// Makes a worker.
     ///
     /// # Errors
-    /// UCX cannot be loaded, or UCX's own error. This holds for all calls.
+    /// Returns an error if UCX cannot be loaded, or UCX's own error. This holds for all calls.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {
@@ -156,7 +156,8 @@ impl Worker {
     /// valid. After an error the old worker still exists.
     ///
     /// # Safety
-    /// All requests are done, and all keys of the peer's memory have been destroyed.
+    /// The caller must ensure that all requests are done, and all keys of the peer's memory have
+    /// been destroyed.
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
@@ -253,8 +254,8 @@ impl Worker {
     /// Makes `len` bytes at `start` reachable for the peer.
     ///
     /// # Safety
-    /// The memory stays mapped, with this access, until the registration is given to
-    /// [`unregister`](Self::unregister) or the worker is dropped.
+    /// The caller must ensure that the memory stays mapped, with this access, until the
+    /// registration is given to [`unregister`](Self::unregister) or the worker is dropped.
     pub unsafe fn register(
         &mut self,
         start: *mut u8,
@@ -268,7 +269,7 @@ impl Worker {
     /// Makes `len` bytes of CUDA GPU memory at `start` reachable for the peer.
     ///
     /// # Safety
-    /// As [`register`](Self::register).
+    /// The caller must uphold the contract of [`register`](Self::register).
     pub unsafe fn register_cuda(
         &mut self,
         start: *mut u8,
@@ -280,8 +281,8 @@ impl Worker {
     }
 
     /// # Safety
-    /// As [`register`](Self::register). `memory_type` is the actual type of the memory, or `None`
-    /// to let UCX find out.
+    /// The caller must uphold the contract of [`register`](Self::register). `memory_type` is the
+    /// actual type of the memory, or `None` to let UCX find out.
     unsafe fn register_as(
         &mut self,
         memory_type: Option<c_uint>,
@@ -416,7 +417,7 @@ impl Worker {
     /// Starts to write bytes to the peer. `None` if the bytes are already on their way.
     ///
     /// # Safety
-    /// `len` bytes at `from` can be read until the request is done.
+    /// The caller must ensure that `len` bytes at `from` can be read until the request is done.
     pub unsafe fn put(
         &mut self,
         from: *const u8,
@@ -435,7 +436,7 @@ impl Worker {
     /// Starts to read bytes from the peer. `None` if the bytes have already arrived.
     ///
     /// # Safety
-    /// `len` bytes at `into` can be written until the request is done.
+    /// The caller must ensure that `len` bytes at `into` can be written until the request is done.
     pub unsafe fn get(
         &mut self,
         into: *mut u8,

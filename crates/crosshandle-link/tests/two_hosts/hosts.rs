@@ -109,7 +109,7 @@ impl Hosts {
     /// `action` is `drop` or `reject with tcp reset`. `None` ends the filtering.
     ///
     /// # Errors
-    /// `nft` does not exist here, or it refuses.
+    /// Returns an error if `nft` does not exist here, or it refuses.
     pub(crate) fn filter_data(&self, control: &str, action: Option<&str>) -> Result<(), String> {
         let port = control.rsplit(':').next().unwrap_or_default();
         let mut rules = "table inet xhl {}\ndelete table inet xhl\n".to_owned();

@@ -496,8 +496,8 @@ def describe(value: Any) -> Foreign:
     """Describes an array of another library."""
 
 def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
-    """Makes arrays of shared memory from other libraries' arrays. For an array that cannot be
-    shared, returns the reason."""
+    """Makes shared arrays from other libraries' arrays, one for each array in `arrays`. An array that
+    cannot be shared yields an exception instead."""
 
 def check_whole(array: object) -> None:
     """Raises `TypeError` for an array with a mask or a unit, which array protocols do not carry."""
@@ -794,9 +794,10 @@ class StoreModel:
     def is_still(self, number: int) -> bool:
         """Returns whether no update has started since `stable` returned `number`."""
     def next_update(self, number: int, timeout: float | None) -> int:
-        """Waits until an update after number `number` has finished. Returns its number."""
+        """Waits until an update later than update `number` has finished. Returns the later update's
+        number."""
     def refresh(self, timeout: float | None) -> int:
-        """Reads the names and the hash again. Returns the number of the last update."""
+        """Reads the tensor names and the hash again. Returns the number of the last update."""
     def sleep(self, to: str | None = None) -> None:
         """Unmaps the memory, and keeps its addresses reserved."""
     def wake(self) -> bool:

@@ -29,7 +29,7 @@ _TABLES = {
 }  # fmt: skip
 _GRIDS = {"xarray.DataArray", "xarray.Dataset"}
 _NAMELESS = {"pandas.Series", "pandas.Index", "polars.Series", "pyarrow.ChunkedArray", "pyarrow.Array"}
-# The marker of extension types that very old pyarrow releases unpickled when they read a schema.
+# The name of an extension type that old pyarrow releases unpickled when they read a schema.
 _PICKLED = b"arrow.py_extension_type"
 
 

@@ -357,7 +357,7 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: 
     return _trees.rearrange(structure, arrays)
 
 
-# Objects that are not arrays and are sent by themselves.
+# Types that `share` refuses inside of a tree, because they must be sent by themselves.
 _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 

@@ -116,7 +116,7 @@ _thread: threading.Thread | None = None
 
 
 def keep_lent(leaf: Any, array: Any) -> None:
-    """Keeps an array of lent memory as long as the storage of the shared array lives."""
+    """Keeps `array`, which lends its memory, until the storage of the shared `leaf` is freed."""
     storage = _known.get(id(_root(leaf)))
     if storage is not None:
         _keep_with(storage, array)
@@ -125,8 +125,8 @@ def keep_lent(leaf: Any, array: Any) -> None:
 
 
 def keep_as_long_as(leaf: Any, array: Any) -> None:
-    """Keeps an array that is not part of a storage, such as a copy, as long as the storage of the
-    shared array lives."""
+    """Keeps `array`, which is not part of a storage, for example because it is a copy, until the
+    storage of the shared `leaf` is freed."""
     root = _root(leaf)
     if not _keep_until_end(root, array):
         # The object does not support weak references, so count its references.

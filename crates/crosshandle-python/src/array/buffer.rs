@@ -17,7 +17,7 @@ struct Description {
 /// Fills a view of an array.
 ///
 /// # Safety
-/// `view` is null or can be written.
+/// The caller must ensure that `view` is null or can be written.
 pub(super) unsafe fn fill(
     array: Bound<'_, Array>,
     view: *mut ffi::Py_buffer,
@@ -82,7 +82,7 @@ pub(super) unsafe fn fill(
 /// array.
 ///
 /// # Safety
-/// `view` was filled by [`fill`].
+/// The caller must ensure that `view` was filled by [`fill`].
 pub(super) unsafe fn release(view: *mut ffi::Py_buffer) {
     // SAFETY: `fill` made it, and the interpreter calls this once.
     drop(unsafe { Box::from_raw((*view).internal.cast::<Description>()) });

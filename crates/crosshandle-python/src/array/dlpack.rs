@@ -67,7 +67,8 @@ struct Owner<T> {
 /// Frees a managed tensor.
 ///
 /// # Safety
-/// `tensor` is the one in an `Owner` that [`Managed::make`] leaked, and this is called once.
+/// The caller must ensure that `tensor` is the one in an `Owner` that [`Managed::make`] leaked, and
+/// this is called once.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
         // SAFETY: `make` leaked it.
@@ -270,7 +271,7 @@ pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
 /// Returns a capsule that owns a tensor of another library.
 ///
 /// # Safety
-/// The caller owns `tensor`.
+/// The caller must own `tensor`.
 pub(super) unsafe fn wrap_foreign(
     py: Python<'_>,
     tensor: *mut Versioned,
@@ -285,7 +286,7 @@ pub(super) unsafe fn wrap_foreign(
 /// Frees the tensor of a capsule that no consumer has taken, with the tensor's own deleter.
 ///
 /// # Safety
-/// `capsule` is one that [`wrap_foreign`] made.
+/// The caller must ensure that `capsule` is one that [`wrap_foreign`] made.
 unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     let name = Versioned::NAMES[0].as_ptr();
     // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
@@ -368,7 +369,7 @@ fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>
 /// Frees the tensor of a capsule that no consumer has taken.
 ///
 /// # Safety
-/// `capsule` is one that [`wrap`] made.
+/// The caller must ensure that `capsule` is one that [`wrap`] made.
 unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
     let name = T::NAMES[0].as_ptr();
     // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.

@@ -93,7 +93,7 @@ fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
 }
 
 /// # Safety
-/// `object` is a borrowed reference.
+/// The caller must ensure that `object` is a borrowed reference.
 unsafe fn array_of<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<Bound<'py, Array>> {
     if object.is_null() {
         return Err(PyTypeError::new_err("there is no array"));
@@ -106,7 +106,7 @@ unsafe fn array_of<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<Bound<
 }
 
 /// # Safety
-/// `object` is a borrowed reference, and `to` can be written.
+/// The caller must ensure that `object` is a borrowed reference, and `to` can be written.
 unsafe extern "C" fn managed_from_object(object: *mut c_void, to: *mut *mut Versioned) -> c_int {
     guarded(|py| {
         // SAFETY: as the caller promises.
@@ -119,7 +119,7 @@ unsafe extern "C" fn managed_from_object(object: *mut c_void, to: *mut *mut Vers
 }
 
 /// # Safety
-/// `object` is a borrowed reference, and `to` can be written.
+/// The caller must ensure that `object` is a borrowed reference, and `to` can be written.
 unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) -> c_int {
     guarded(|py| {
         // SAFETY: as the caller promises.
@@ -133,7 +133,7 @@ unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) ->
 }
 
 /// # Safety
-/// The caller owns `tensor`, and `to` can be written.
+/// The caller must own `tensor`, and `to` can be written.
 unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_void) -> c_int {
     guarded(|py| {
         if tensor.is_null() {
@@ -169,8 +169,8 @@ impl Holder {
 }
 
 /// # Safety
-/// `like` is a tensor whose shape has an element for each dimension, `to` can be written, and
-/// `fail` takes `context` and two texts.
+/// The caller must ensure that `like` is a tensor whose shape has an element for each dimension,
+/// `to` can be written, and `fail` takes `context` and two texts.
 unsafe extern "C" fn allocate(
     like: *mut Tensor,
     to: *mut *mut Versioned,
@@ -224,7 +224,7 @@ unsafe extern "C" fn allocate(
 }
 
 /// # Safety
-/// `to` can be written.
+/// The caller must ensure that `to` can be written.
 unsafe extern "C" fn current_stream(_kind: c_int, _number: i32, to: *mut *mut c_void) -> c_int {
     // SAFETY: as the caller promises. This module has no stream of its own, so it returns the
     // default one.

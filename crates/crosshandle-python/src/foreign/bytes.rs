@@ -16,7 +16,8 @@ impl Foreign {
     /// Returns the array's bytes, or `None` if there are gaps between them.
     ///
     /// # Safety
-    /// Until the last use of the result, no thread writes to the array, and `self` lives.
+    /// The caller must ensure that until the last use of the result, no thread writes to the array,
+    /// and `self` lives.
     pub(crate) unsafe fn bytes(&self) -> Option<Bytes<'_>> {
         if !self.layout.is_contiguous() {
             return None;

@@ -49,7 +49,8 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
 /// keeps the bytes.
 ///
 /// # Safety
-/// `shape` and `strides` are null, or point to a number for each dimension.
+/// The caller must ensure that `shape` and `strides` are null, or point to a number for each
+/// dimension.
 pub(super) unsafe fn of_tensor(
     tensor: &dlpack::Tensor,
     place: Place,

@@ -23,7 +23,7 @@ macro_rules! handle_type {
             /// Checks `bytes` and returns them as a handle.
             ///
             /// # Errors
-            /// Every [`HandleError`] except [`BadText`](HandleError::BadText).
+            /// Returns any [`HandleError`] except [`BadText`](HandleError::BadText).
             pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
                 wire::parse(bytes, Self::KIND).map(Self)
             }
@@ -147,7 +147,7 @@ impl AnyHandle {
     /// Checks `bytes` and returns them as a handle of the kind that they name.
     ///
     /// # Errors
-    /// Every [`HandleError`] except [`WrongKind`](HandleError::WrongKind) and
+    /// Returns any [`HandleError`] except [`WrongKind`](HandleError::WrongKind) and
     /// [`BadText`](HandleError::BadText).
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, HandleError> {
         let (bytes, kind) = wire::parse_any(bytes)?;

@@ -81,7 +81,7 @@ impl LivenessLocks {
     /// Returns the owner of the locks, and starts the thread if necessary.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system has no free thread or descriptor.
+    /// Returns [`Error::LimitReached`] if the system has no free thread or descriptor.
     pub(super) fn get() -> Result<&'static Self> {
         if let Some(locks) = LOCKS.get() {
             return Ok(locks);

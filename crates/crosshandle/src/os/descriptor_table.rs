@@ -20,8 +20,8 @@ pub(crate) struct PrivateTable {
 /// any descriptor of that table, including `kept`.
 ///
 /// # Errors
-/// [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] if the kernel (Linux before 5.9) or a
-/// sandbox does not support the call.
+/// Returns [`Errno::NOSYS`], [`Errno::PERM`] or [`Errno::INVAL`] if the kernel (Linux before 5.9)
+/// or a sandbox does not support the call.
 pub(crate) fn unshare(kept: BorrowedFd<'_>) -> Result<PrivateTable, Errno> {
     let number = kept.as_raw_fd().cast_unsigned();
     close_range(number + 1, u32::MAX, libc::CLOSE_RANGE_UNSHARE)?;

@@ -58,12 +58,12 @@ pub(crate) trait Argument {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for a null pointer or handle where one is needed.
+    /// Returns the result for a null pointer or handle where one is needed.
     ///
     /// # Safety
-    /// The argument satisfies Unified Runtime's specification for its type. A handle is null or
-    /// refers to a living object of its type. A pointer is null or valid for the reads or writes
-    /// that its type implies. Both hold for all of `'a`.
+    /// The caller must ensure that the argument satisfies Unified Runtime's specification for its
+    /// type. A handle is null or refers to a living object of its type. A pointer is null or valid
+    /// for the reads or writes that its type implies. Both hold for all of `'a`.
     unsafe fn read<'a>(c: Self::C, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
@@ -79,10 +79,10 @@ pub(crate) trait Argument2 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that do not match, or for a missing one.
+    /// Returns the result for values that do not match, or for a missing one.
     ///
     /// # Safety
-    /// As [`Argument::read`].
+    /// The caller must uphold the contract of [`Argument::read`].
     unsafe fn read<'a>(a: Self::A, b: Self::B, call: &'a Call) -> Result<Self::Value<'a>>;
 }
 
@@ -100,10 +100,10 @@ pub(crate) trait Argument3 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that do not match, or for a missing one.
+    /// Returns the result for values that do not match, or for a missing one.
     ///
     /// # Safety
-    /// As [`Argument::read`].
+    /// The caller must uphold the contract of [`Argument::read`].
     unsafe fn read<'a>(
         a: Self::A,
         b: Self::B,
@@ -128,10 +128,10 @@ pub(crate) trait Argument4 {
     /// Checks and reads the argument.
     ///
     /// # Errors
-    /// The result for values that do not match, or for a missing one.
+    /// Returns the result for values that do not match, or for a missing one.
     ///
     /// # Safety
-    /// As [`Argument::read`].
+    /// The caller must uphold the contract of [`Argument::read`].
     unsafe fn read<'a>(
         a: Self::A,
         b: Self::B,
@@ -347,7 +347,7 @@ impl<T: 'static> Argument for InMut<T> {
 
     #[inline]
     unsafe fn read(c: *mut T, call: &Call) -> Result<&T> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { In::read(c.cast_const(), call) }
     }
 }
@@ -375,7 +375,7 @@ impl<T: 'static> Argument for MaybeInMut<T> {
 
     #[inline]
     unsafe fn read(c: *mut T, call: &Call) -> Result<Option<&T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { MaybeIn::read(c.cast_const(), call) }
     }
 }
@@ -436,7 +436,7 @@ impl<T: Copy> OutPointer<'_, T> {
     /// Writes several adjacent results.
     ///
     /// # Safety
-    /// There is room for all of them.
+    /// The caller must ensure that there is room for all of them.
     pub(crate) unsafe fn put_all(&self, values: &[T]) {
         for (index, value) in values.iter().enumerate() {
             // SAFETY: inside the room that the caller promises, which is valid for writes during
@@ -454,7 +454,7 @@ impl Argument for Text {
     type Value<'a> = &'a CStr;
 
     unsafe fn read(c: *const c_char, call: &Call) -> Result<&CStr> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { MaybeText::read(c, call) }?.ok_or(Failure::NULL_POINTER)
     }
 }
@@ -483,7 +483,7 @@ impl<T: 'static> Argument2 for List<T> {
 
     #[inline]
     unsafe fn read(count: u32, first: *const T, _call: &Call) -> Result<&[T]> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { list(first, count as usize) }
     }
 }
@@ -543,8 +543,8 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
 /// Returns the elements of a caller's list: `count` elements at `first`.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER` for elements at null, `INVALID_SIZE` for more elements than fit into
-/// memory.
+/// Returns `INVALID_NULL_POINTER` for elements at null, or `INVALID_SIZE` for more elements than
+/// fit into memory.
 ///
 /// # Safety
 /// `first` must be null or point to `count` elements that are valid for reads during `'a`. If they

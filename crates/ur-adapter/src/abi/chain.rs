@@ -33,12 +33,13 @@ pub(crate) unsafe fn each(
 /// Returns the first structure of a type in a chain.
 ///
 /// # Safety
-/// As for [`each`], during `'a`. `T` must be the structure with this type.
+/// The caller must uphold the contract of [`each`], during `'a`. `T` must be the structure with
+/// this type.
 pub(crate) unsafe fn find<'a, T>(
     first: *const c_void,
     stype: ur_structure_type_t,
 ) -> Option<&'a T> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let mut chain = unsafe { each(first) };
     let (_, found) = chain.find(|(own, _)| *own == stype)?;
     // SAFETY: it has the type that belongs to `T`, and is valid during `'a`, by the caller's

@@ -55,7 +55,7 @@ impl<T> NativeHandles<T> {
     /// Returns the state that a native handle stands for.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a handle that was not given out, or whose object has ended.
+    /// Returns `INVALID_ARGUMENT` for a handle that was not given out, or whose object has ended.
     pub(crate) fn find(&self, native: ur_native_handle_t) -> Result<Arc<T>> {
         let given = self.given.lock();
         given

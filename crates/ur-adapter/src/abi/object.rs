@@ -87,7 +87,7 @@ impl<T: Object> Shared<T> {
     /// Returns the object behind a handle.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`.
+    /// Returns `INVALID_NULL_HANDLE`.
     ///
     /// # Safety
     /// The handle must be null or refer to an object of this type that stays alive during `'a`.
@@ -130,10 +130,10 @@ pub(crate) trait Referent {
     /// Returns the target of a handle.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
+    /// Returns `INVALID_NULL_HANDLE`, or the object's own result for the wrong kind.
     ///
     /// # Safety
-    /// As [`Shared::from_handle`].
+    /// The caller must uphold the contract of [`Shared::from_handle`].
     unsafe fn behind<'a>(handle: *mut Self::Handle) -> Result<Self::Reference<'a>>;
 }
 
@@ -143,7 +143,7 @@ impl<T: Object> Referent for T {
 
     #[inline]
     unsafe fn behind<'a>(handle: *mut T::Opaque) -> Result<&'a Shared<T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Shared::from_handle(handle) }
     }
 }
@@ -157,7 +157,7 @@ impl<T: Referent> Argument for Handle<T> {
 
     #[inline]
     unsafe fn read<'a>(handle: Self::C, _call: &'a Call) -> Result<T::Reference<'a>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { T::behind(handle) }
     }
 }
@@ -171,7 +171,7 @@ impl<T: Object> Argument for MaybeHandle<T> {
 
     #[inline]
     unsafe fn read(handle: Self::C, _call: &Call) -> Result<Option<&Shared<T>>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         Ok(unsafe { Shared::from_handle(handle) }.ok())
     }
 }
@@ -186,7 +186,7 @@ impl<T: Object> Argument2 for Handles<T> {
 
     #[inline]
     unsafe fn read<'a>(count: u32, first: Self::B, _call: &'a Call) -> Result<HandleList<'a, T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let handles = unsafe { super::boundary::list(first, count as usize) }?;
         if handles.iter().any(|handle| handle.is_null()) {
             return Err(Failure::of(T::NULL_IN_LIST));
@@ -204,7 +204,7 @@ impl<T: Object> Argument2 for HandlesMut<T> {
     type Value<'a> = HandleList<'a, T>;
 
     unsafe fn read<'a>(count: u32, first: Self::B, call: &'a Call) -> Result<HandleList<'a, T>> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Handles::read(count, first.cast_const(), call) }
     }
 }
@@ -248,12 +248,12 @@ pub(crate) unsafe extern "C" fn retain<T: Object>(handle: *mut T::Opaque) -> ur_
 /// Adds one to UR's references of an object.
 ///
 /// # Errors
-/// `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
-/// As [`Shared::from_handle`].
+/// The caller must uphold the contract of [`Shared::from_handle`].
 pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
         // The count was 0, and another object kept this one, as an event keeps its queue. UR holds
@@ -274,13 +274,13 @@ pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur
 /// Removes one of UR's references, and UR's `Ref` with the last one.
 ///
 /// # Errors
-/// `INVALID_NULL_HANDLE`.
+/// Returns `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
 /// The handle must be null or refer to an object of this type that UR refers to.
 pub(crate) unsafe fn release_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
-    // SAFETY: as promised to this function. The object is not used after its last reference has
-    // ended.
+    // SAFETY: the caller upholds this function's contract. The object is not used after its last
+    // reference has ended.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_sub(1, Ordering::Release) == 1 {
         fence(Ordering::Acquire);

@@ -81,7 +81,7 @@ impl<'a> LateQuery<'a> {
     /// Returns the query.
     ///
     /// # Errors
-    /// As for an [`Answer`], but `no_size` for a size of 0.
+    /// Returns the errors of [`Answer`], but `no_size` for a size of 0.
     pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
         let Query {
             size,
@@ -107,7 +107,8 @@ pub(crate) struct Query<'a> {
 
 impl Query<'_> {
     /// # Errors
-    /// `INVALID_NULL_POINTER` if no result could be written, `INVALID_SIZE` for a size of 0.
+    /// Returns `INVALID_NULL_POINTER` if no result could be written, or `INVALID_SIZE` for a size
+    /// of 0.
     fn new(size: usize, value: *mut c_void, size_ret: *mut usize) -> Result<Self> {
         match (value.is_null(), size) {
             (true, 1..) => Err(Failure::NULL_POINTER),
@@ -152,7 +153,7 @@ impl Query<'_> {
     /// Returns only the size to the caller. The value has been written already.
     pub(crate) fn size(self, size: usize) -> Result<()> {
         if !self.size_ret.is_null() {
-            // SAFETY: valid for a write, as promised to `Answer::read`.
+            // SAFETY: the pointer is valid for a write, which the caller of `Answer::read` ensured.
             unsafe { self.size_ret.write(size) };
         }
         Ok(())
@@ -175,7 +176,7 @@ impl Query<'_> {
 /// Values that are copied byte by byte.
 ///
 /// # Safety
-/// The type has no padding.
+/// The caller must ensure that the type has no padding.
 pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {

@@ -150,7 +150,7 @@ impl Allocations {
     /// Removes the allocation that starts at an address, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT`.
+    /// Returns `INVALID_MEM_OBJECT`.
     pub(crate) fn free(&self, start: *const c_void) -> Result<Allocation> {
         self.remove(start, Kind::is_allocated)
             .ok_or_else(not_allocated)
@@ -159,7 +159,7 @@ impl Allocations {
     /// Checks that an address is the start of an allocation.
     ///
     /// # Errors
-    /// As [`free`](Self::free).
+    /// Returns the errors of [`free`](Self::free).
     pub(crate) fn check_allocated(&self, start: *const c_void) -> Result<()> {
         let is_start = |offset, found: &Known| offset == 0 && found.thing.kind.is_allocated();
         match self.with(start, is_start) {
@@ -197,7 +197,7 @@ impl Allocations {
     /// `give` must not use these allocations.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for other memory.
+    /// Returns `INVALID_ARGUMENT` for other memory.
     #[inline]
     pub(crate) fn with_handle<R>(
         &self,
@@ -242,11 +242,11 @@ impl Allocations {
     /// memory, the caller is responsible. A recording may keep memory for any time.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+    /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
-    /// As for [`MemoryRange::from_raw_parts`], if the memory was neither allocated nor opened in
-    /// this context.
+    /// The caller must uphold the contract of [`MemoryRange::from_raw_parts`], if the memory was
+    /// neither allocated nor opened in this context.
     pub(crate) unsafe fn range(
         &self,
         pointer: *const c_void,
@@ -286,7 +286,7 @@ impl Allocations {
     /// Checks that memory does not exceed an allocation, as [`range`](Self::range) does.
     ///
     /// # Errors
-    /// `INVALID_SIZE`.
+    /// Returns `INVALID_SIZE`.
     pub(crate) fn check(&self, pointer: *const c_void, len: usize) -> Result<()> {
         let fits = self.with(pointer, |offset, found| len <= found.len - offset);
         fits.unwrap_or(true).then_some(()).ok_or(Failure::SIZE)
@@ -296,7 +296,7 @@ impl Allocations {
     /// last row.
     ///
     /// # Errors
-    /// `INVALID_SIZE`.
+    /// Returns `INVALID_SIZE`.
     pub(crate) fn check_pitch(
         &self,
         pointer: *const c_void,

@@ -52,7 +52,8 @@ impl BindlessImages {
     /// number.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if the number is not an image with several levels. Errors of the library.
+    /// Returns `INVALID_ARGUMENT` if the number is not an image with several levels. Returns errors
+    /// of the library.
     pub(crate) fn add_level(&self, whole: usize, level: u32) -> Result<usize> {
         let found = self.find(whole)?;
         let Known::Levels(levels) = &found else {
@@ -79,7 +80,7 @@ impl BindlessImages {
     /// Returns an image by its number.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is no image with this number.
+    /// Returns `INVALID_ARGUMENT` if there is no image with this number.
     pub(crate) fn find(&self, number: usize) -> Result<Known> {
         let found = self.images.lock().get(&number).cloned();
         found.ok_or_else(unknown_image)
@@ -88,7 +89,7 @@ impl BindlessImages {
     /// Returns an image of one level, or a level.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for any other number.
+    /// Returns `INVALID_ARGUMENT` for any other number.
     pub(crate) fn find_flat(&self, number: usize) -> Result<Image> {
         match self.find(number)? {
             Known::Image(image) | Known::Level(image, _) => Ok(image),
@@ -101,7 +102,7 @@ impl BindlessImages {
     /// Removes an image with all its levels, and returns them for their drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a level, or if there is no image with this number.
+    /// Returns `INVALID_ARGUMENT` for a level, or if there is no image with this number.
     pub(crate) fn remove(&self, number: usize) -> Result<impl Sized + use<>> {
         let mut images = self.images.lock();
         match images.get(&number) {
@@ -133,7 +134,7 @@ impl BindlessImages {
     /// Removes a view, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is no view of this kind with this number.
+    /// Returns `INVALID_ARGUMENT` if there is no view of this kind with this number.
     pub(crate) fn remove_view(&self, kind: ViewKind, number: u64) -> Result<ImageView> {
         let mut views = self.views.lock();
         let known = views.get_mut(&(kind, number));
@@ -162,7 +163,7 @@ impl BindlessImages {
     /// Removes mapped memory, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if no mapped memory starts there.
+    /// Returns `INVALID_ARGUMENT` if no mapped memory starts there.
     pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
         let found = self.mappings.lock().remove(&start.addr());
         found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))

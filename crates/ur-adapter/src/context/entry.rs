@@ -102,7 +102,7 @@ impl Argument2 for NativeDevices {
         if first.is_null() {
             return Ok(HandleList::empty());
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { Handles::<Device>::read(count, first, call) }
     }
 }
@@ -128,10 +128,11 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
 /// properties say. Other objects may use it, and it must outlive all submitted work.
 ///
 /// # Errors
-/// `INVALID_DEVICE` for devices that the native context does not have.
+/// Returns `INVALID_DEVICE` for devices that the native context does not have.
 ///
 /// # Safety
-/// `native` is a context of the driver, and outlives all objects that are made from it.
+/// The caller must ensure that `native` is a context of the driver, and outlives all objects that
+/// are made from it.
 unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<Context> {
     let candidates = match devices {
         [] => platform().devices(),
@@ -140,7 +141,7 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
     let (mut adopted, mut refused) = (Vec::new(), None);
     for device in candidates {
         let options = crosshandle::ContextOptions::new();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let context =
             unsafe { crosshandle::Context::adopt(device.inner(), of_driver(native), options) };
         match context {

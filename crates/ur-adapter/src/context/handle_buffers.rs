@@ -51,13 +51,14 @@ impl Drop for Buffer {
 }
 
 impl HandleBuffers {
-    /// Returns the bytes of a handle to the user.
+    /// Copies a handle into a buffer, and returns the buffer's address for the user.
     #[inline]
     pub(crate) fn hand_out(&self, bytes: &[u8; HANDLE_SIZE]) -> *mut c_void {
         self.take(bytes, None)
     }
 
-    /// Returns the bytes of a handle to the user. The handle becomes stale when they are returned.
+    /// Copies the handle of an export into a buffer, and returns the buffer's address for the user.
+    /// The handle becomes stale when the user gives the buffer back.
     pub(crate) fn hand_out_export(&self, export: PhysicalMemoryExport) -> *mut c_void {
         let bytes = *export.handle().as_bytes();
         self.take(&bytes, Some(Box::new(export)))
@@ -78,11 +79,11 @@ impl HandleBuffers {
         start.as_ptr().cast()
     }
 
-    /// Accepts returned bytes.
+    /// Accepts a buffer that the user gives back.
     ///
     /// # Errors
-    /// `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the handle was
-    /// already returned.
+    /// Returns `INVALID_VALUE` if the pointer does not refer to a handle of this context, or the
+    /// handle was already returned.
     #[inline]
     pub(crate) fn take_back(&self, data: *const c_void) -> Result<()> {
         let mut buffers = self.buffers.lock();

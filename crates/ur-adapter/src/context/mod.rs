@@ -94,13 +94,13 @@ impl ContextState {
         STATES.lock().values().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the state with a number, if it is alive.
+    /// Returns the context state that has this number, if it is alive.
     pub(crate) fn find(number: u64) -> Option<Arc<Self>> {
         STATES.lock().get(&number).and_then(Weak::upgrade)
     }
 
-    /// Returns a device and the library's context on it. Returns the first device if the handle is
-    /// not one of this context's devices.
+    /// Returns the device with this handle and the library's context on it. Returns the first
+    /// device of this context if the handle is not one of its devices.
     pub(crate) fn on_or_first(
         &self,
         handle: ur_device_handle_t,
@@ -162,7 +162,7 @@ impl Context {
     /// Creates another context with the state that a native handle stands for.
     ///
     /// # Errors
-    /// As [`NativeHandles::find`].
+    /// Returns the errors of [`NativeHandles::find`].
     fn of_native(native: ur_native_handle_t) -> Result<Self> {
         NATIVE.find(native).map(Self::with_state)
     }
@@ -189,7 +189,7 @@ impl Context {
     /// Returns the library's context on a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for a device that is not in this context.
+    /// Returns `INVALID_DEVICE` for a device that is not in this context.
     #[inline]
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&crosshandle::Context> {
         self.state

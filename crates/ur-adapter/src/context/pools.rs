@@ -48,7 +48,7 @@ impl Pool {
     /// Creates a pool for one device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE` for a device that is not in the context.
+    /// Returns `INVALID_DEVICE` for a device that is not in the context.
     pub(crate) fn for_device(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -60,7 +60,7 @@ impl Pool {
     /// Creates a pool for all devices of a context.
     ///
     /// # Errors
-    /// Errors of the library.
+    /// Returns errors of the library.
     pub(crate) fn for_all_devices(
         context: &Shared<Context>,
         options: MemoryPoolOptions,
@@ -81,8 +81,8 @@ impl Pool {
     /// Returns the library's pool on a device.
     ///
     /// # Errors
-    /// `INVALID_CONTEXT` for a pool of another context, `INVALID_DEVICE` for a pool of another
-    /// device.
+    /// Returns `INVALID_CONTEXT` for a pool of another context, or `INVALID_DEVICE` for a pool of
+    /// another device.
     #[inline]
     pub(crate) fn on(&self, context: &Context, device: &Shared<Device>) -> Result<&MemoryPool> {
         if !ptr::eq(self.state.as_ptr(), Arc::as_ptr(context.state())) {
@@ -214,7 +214,7 @@ impl DevicePools {
     /// Sets the current pool of a device.
     ///
     /// # Errors
-    /// As for [`Pool::on`].
+    /// Returns the errors of [`Pool::on`].
     pub(crate) fn set(
         &self,
         context: &Shared<Context>,

@@ -18,7 +18,7 @@ impl Ranges {
     /// it.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is no such range.
+    /// Returns `INVALID_ARGUMENT` if there is no such range.
     pub(crate) fn find(
         &self,
         start: *const c_void,
@@ -48,7 +48,7 @@ impl Ranges {
     /// Removes the range with exactly this start and size, and returns it for its drop.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` if there is no such range.
+    /// Returns `INVALID_ARGUMENT` if there is no such range.
     pub(crate) fn remove(&self, start: *const c_void, size: usize) -> Result<Arc<VirtualRange>> {
         let mut reserved = self.reserved.lock();
         let found = reserved.remove(&start.addr());

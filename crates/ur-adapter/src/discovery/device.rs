@@ -117,10 +117,10 @@ fn matches(kind: ur_device_type_t) -> Result<bool> {
 /// Returns the index of the first image for the best target of the adapter.
 ///
 /// # Errors
-/// `INVALID_BINARY` if no image matches.
+/// Returns `INVALID_BINARY` if no image matches.
 ///
 /// # Safety
-/// Each target is null or ends with a zero byte.
+/// The caller must ensure that each target is null or ends with a zero byte.
 unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32> {
     let refusal = |why: String| Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_BINARY, why);
     if let Err(reason) = device.inner.kernels() {

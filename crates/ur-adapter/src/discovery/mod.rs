@@ -54,7 +54,7 @@ pub(crate) trait Finish: Send + Sync {
     /// Waits until all submitted commands are done.
     ///
     /// # Errors
-    /// The failure of one of the commands.
+    /// Returns the failure of one of the commands.
     fn finish(&self) -> crosshandle::Result<()>;
 }
 

@@ -81,7 +81,8 @@ impl Device {
     /// Divides a device.
     ///
     /// # Errors
-    /// `UNSUPPORTED_FEATURE`, `INVALID_DEVICE_PARTITION_COUNT`, `DEVICE_PARTITION_FAILED`.
+    /// Returns `UNSUPPORTED_FEATURE`, `INVALID_DEVICE_PARTITION_COUNT`, or
+    /// `DEVICE_PARTITION_FAILED`.
     fn divide(whole: &Shared<Self>, how: &Partition) -> Result<Vec<Ref<Self>>> {
         let parts = whole.inner.partition(how).map_err(|error| {
             let result = match &error {

@@ -149,10 +149,11 @@ impl Rows {
     /// Returns the memory.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+    /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
-    /// Memory that this context did not allocate stays valid until the command is done.
+    /// The caller must ensure that memory that this context did not allocate stays valid until the
+    /// command is done.
     unsafe fn memory(
         &self,
         submission: &Submission<'_>,
@@ -167,7 +168,7 @@ impl Rows {
         state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
         let is_recording = submission.is_recording();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { state.usm.range(start, self.span, access, is_recording) }
     }
 }
@@ -210,7 +211,8 @@ struct Side<'a> {
 /// Makes the command for a copy.
 ///
 /// # Safety
-/// Memory that the context did not allocate stays valid until the command is done.
+/// The caller must ensure that memory that the context did not allocate stays valid until the
+/// command is done.
 unsafe fn command(
     submission: &Submission<'_>,
     to: &Side<'_>,
@@ -225,7 +227,7 @@ unsafe fn command(
         let part = part(image.description(), side.offset, extent)?;
         Ok::<_, Failure>((image, part))
     };
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let memory = |side: &Side<'_>, rows: &Rows, access| unsafe {
         rows.memory(submission, side.place, access)
     };

@@ -21,9 +21,9 @@ impl PartLayout {
     /// adjacent. In an array of rows, the rows are a slice pitch apart.
     ///
     /// # Errors
-    /// `INVALID_SIZE` for an empty part, and for pitches that are smaller than a row or slice. Also
-    /// for slice pitches that are not a multiple of the row pitch, which the library does not
-    /// support.
+    /// Returns `INVALID_SIZE` for an empty part, and for pitches that are smaller than a row or
+    /// slice. Also for slice pitches that are not a multiple of the row pitch, which the library
+    /// does not support.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -62,12 +62,13 @@ impl PartLayout {
     /// Returns the range of the memory.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`.
+    /// Returns `INVALID_NULL_POINTER`.
     ///
     /// # Safety
-    /// The rows and slices are valid until the command that uses the range is done.
+    /// The caller must ensure that the rows and slices are valid until the command that uses the
+    /// range is done.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { self.0.in_user_memory(pointer) }
     }
 }
@@ -90,7 +91,7 @@ fn extent(given: ur_rect_region_t) -> Result<[usize; 3]> {
 /// Checks that two images, or two parts of an image, can be copied to each other.
 ///
 /// # Errors
-/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, and `OVERLAPPING_REGIONS`.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` for different formats, and `OVERLAPPING_REGIONS`.
 fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> Result<()> {
     if from.inner().description().format != to.inner().description().format {
         return Err(Failure::new(

@@ -35,13 +35,13 @@ impl Properties {
     /// Reads a chain of properties.
     ///
     /// # Errors
-    /// `INVALID_ENUMERATION` for an unknown property.
+    /// Returns `INVALID_ENUMERATION` for an unknown property.
     ///
     /// # Safety
-    /// As for [`chain::each`].
+    /// The caller must uphold the contract of [`chain::each`].
     unsafe fn read(first: *const ur_kernel_launch_ext_properties_t) -> Result<Self> {
         let mut this = Self::default();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         for (stype, place) in unsafe { chain::each(first.cast()) } {
             match stype {
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_EXT_PROPERTIES => {
@@ -51,7 +51,8 @@ impl Properties {
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
                         return Err(Failure::ENUMERATION);
                     }
-                    // The other flag permits something that this adapter never does.
+                    // The remaining flag permits the driver to do something that this adapter never
+                    // does.
                     this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
@@ -84,10 +85,10 @@ impl Sizes {
     /// Reads the sizes. The offset and the local size may be null.
     ///
     /// # Errors
-    /// `INVALID_NULL_POINTER`, `INVALID_WORK_DIMENSION`.
+    /// Returns `INVALID_NULL_POINTER` or `INVALID_WORK_DIMENSION`.
     ///
     /// # Safety
-    /// Each pointer is null or points to `dimensions` numbers.
+    /// The caller must ensure that each pointer is null or points to `dimensions` numbers.
     pub(crate) unsafe fn read(
         dimensions: u32,
         offset: *const usize,
@@ -95,7 +96,7 @@ impl Sizes {
         local: *const usize,
     ) -> Result<Self> {
         not_null(global)?;
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe {
             Ok(Self {
                 dimensions,
@@ -139,7 +140,7 @@ entry_points! {
 /// Converts an offset to the type that kernels take.
 ///
 /// # Errors
-/// `INVALID_VALUE` for an offset that does not fit into 32 bits.
+/// Returns `INVALID_VALUE` for an offset that does not fit into 32 bits.
 fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     let mut narrow = [0; 3];
     for (narrow, offset) in narrow.iter_mut().zip(offset) {
@@ -170,7 +171,8 @@ fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
 /// Returns the command that launches a kernel.
 ///
 /// # Safety
-/// Running the kernel with these arguments is sound until the command is done.
+/// The caller must ensure that running the kernel with these arguments is sound until the command
+/// is done.
 pub(crate) unsafe fn launch_command(
     destination: &dyn Destination,
     kernel: &Kernel,
@@ -269,13 +271,14 @@ pub(crate) unsafe fn launch_command(
     if let Some(cluster) = cluster {
         shape = shape.cluster(cluster);
     }
-    // SAFETY: promised by the caller. If the driver reports the parameters, the arguments match
-    // them.
+    // SAFETY: the caller upholds this function's contract. If the driver reports the parameters,
+    // the arguments match them.
     let command = unsafe { Command::launch(function, shape, packed) };
     if let Err(crosshandle::Error::InvalidArgument(_)) = &command
         && let Some(arguments) = kernel.cut_off(arguments)
     {
-        // SAFETY: promised by the caller. The kernel takes only this many arguments.
+        // SAFETY: the caller upholds this function's contract. The kernel takes only this many
+        // arguments.
         return unsafe { launch_command(destination, kernel, sizes, properties, &arguments) };
     }
     command.map_err(|error| {

@@ -29,7 +29,7 @@ impl Argument2 for WaitList {
         if first.is_null() != (count == 0) {
             return Err(Failure::of(invalid));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         let events = unsafe { Handles::<Event>::read(count, first, call) };
         events.map_err(|failure| failure.with_result(invalid))
     }
@@ -52,7 +52,7 @@ impl<'a> Submission<'a> {
     /// Begins an enqueue call.
     ///
     /// # Errors
-    /// As for [`Capture::of_command`].
+    /// Returns the errors of [`Capture::of_command`].
     #[inline]
     pub(crate) fn new(
         queue: &'a Shared<Queue>,
@@ -83,7 +83,7 @@ impl<'a> Submission<'a> {
     /// Fails in a capture. Call it before any action that cannot be recorded.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
+    /// Returns `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
     pub(crate) fn not_captured(self, why: &'static str) -> Result<Self> {
         match &self.capture {
             Some(capture) => Err(capture.refuse(why)),
@@ -153,7 +153,7 @@ impl<'a> Submission<'a> {
     /// Adds the order and the events to wait for to a command.
     ///
     /// # Errors
-    /// `IN_EVENT_LIST_EXEC_STATUS` if one of the events has already failed.
+    /// Returns `IN_EVENT_LIST_EXEC_STATUS` if one of the events has already failed.
     #[inline]
     pub(super) fn ordered(&self, mut command: Command) -> Result<Command> {
         if self.order.after_earlier {
@@ -231,8 +231,8 @@ impl<'a> Submission<'a> {
     /// call returns when the command is done.
     ///
     /// # Errors
-    /// Errors of the queue. In a capture, `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call, and the
-    /// errors of [`Capture::record`].
+    /// Returns errors of the queue. In a capture, `GRAPH_CAPTURE_UNSUPPORTED` for a blocking call,
+    /// and the errors of [`Capture::record`].
     pub(crate) fn submit(
         self,
         kind: ur_command_t,
@@ -335,7 +335,7 @@ impl<'a> Submission<'a> {
     /// Submits a barrier after the events to wait for. It signals an existing event of the caller.
     ///
     /// # Errors
-    /// Errors of the queue, and `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
+    /// Returns errors of the queue, and `GRAPH_CAPTURE_UNSUPPORTED` in a capture.
     #[inline]
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         if let Some(capture) = &self.capture {

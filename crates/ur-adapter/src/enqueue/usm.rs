@@ -16,11 +16,12 @@ use unified_runtime_sys::{
 /// Returns memory of an allocation, or any other memory that the device can access.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
+/// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
 ///
 /// # Safety
-/// As for [`Allocations::range`](crate::context::allocations::Allocations::range). Memory outside
-/// the context's allocations must stay valid until the command is done.
+/// The caller must uphold the contract of
+/// [`Allocations::range`](crate::context::allocations::Allocations::range). Memory outside the
+/// context's allocations must stay valid until the command is done.
 pub(super) unsafe fn range(
     destination: &dyn Destination,
     start: *const c_void,
@@ -28,7 +29,7 @@ pub(super) unsafe fn range(
     access: Access,
 ) -> Result<MemoryRange> {
     let state = destination.context().state();
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         state
             .usm
@@ -48,17 +49,17 @@ fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) 
 /// Returns the command that copies memory.
 ///
 /// # Errors
-/// As for [`range`], and `INVALID_SIZE` for a size of 0.
+/// Returns the errors of [`range`], and `INVALID_SIZE` for a size of 0.
 ///
 /// # Safety
-/// As for [`range`], for both ranges.
+/// The caller must uphold the contract of [`range`], for both ranges.
 pub(crate) unsafe fn copy_command(
     destination: &dyn Destination,
     to: *mut c_void,
     from: *const c_void,
     size: usize,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let (to, from) = unsafe {
         (
             range(destination, to, size, Access::ReadWrite)?,
@@ -74,10 +75,11 @@ pub(crate) unsafe fn copy_command(
 /// Returns the command that fills memory with a pattern.
 ///
 /// # Errors
-/// As for [`range`], and `INVALID_SIZE` if the size is not a multiple of the pattern's.
+/// Returns the errors of [`range`], and `INVALID_SIZE` if the size is not a multiple of the
+/// pattern's.
 ///
 /// # Safety
-/// As for [`range`]. The pattern has `pattern_size` bytes.
+/// The caller must uphold the contract of [`range`]. The pattern has `pattern_size` bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     start: *mut c_void,
@@ -85,13 +87,13 @@ pub(crate) unsafe fn fill_command(
     pattern_size: usize,
     size: usize,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let to = unsafe { range(destination, start, size, Access::ReadWrite) }?;
     not_null(pattern)?;
     if pattern_size == 0 || size == 0 || !size.is_multiple_of(pattern_size) {
         return Err(Failure::SIZE);
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let pattern = unsafe { list(pattern.cast(), pattern_size) }?;
     Ok(Command::fill(to, pattern)?)
 }
@@ -102,7 +104,7 @@ pub(crate) unsafe fn fill_command(
 /// place, so the command only keeps its place in the order.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, or `INVALID_SIZE`.
 pub(crate) fn hint_command(
     destination: &dyn Destination,
     start: *const c_void,

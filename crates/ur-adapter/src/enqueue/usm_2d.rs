@@ -14,8 +14,8 @@ use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 /// positive.
 ///
 /// # Errors
-/// `INVALID_SIZE` for a pitch that is 0 or smaller than the width, or if the result exceeds the
-/// address space.
+/// Returns `INVALID_SIZE` for a pitch that is 0 or smaller than the width, or if the result exceeds
+/// the address space.
 fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
     if pitch == 0 || pitch < width {
         return Err(Failure::SIZE);
@@ -29,10 +29,11 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
 /// Returns the memory of the rows of a rectangle.
 ///
 /// # Errors
-/// `INVALID_SIZE` if all rows with their pitch exceed the allocation, and the errors of [`span`].
+/// Returns `INVALID_SIZE` if all rows with their pitch exceed the allocation, and the errors of
+/// [`span`].
 ///
 /// # Safety
-/// As for [`range`].
+/// The caller must uphold the contract of [`range`].
 unsafe fn rows(
     submission: &Submission<'_>,
     start: *const c_void,
@@ -43,7 +44,7 @@ unsafe fn rows(
     let len = span(pitch, width, height)?;
     let usm = &submission.queue().context().state().usm;
     usm.check_pitch(start, pitch, height)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { range(submission, start, len, access) }
 }
 

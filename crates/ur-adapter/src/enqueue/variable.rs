@@ -14,7 +14,7 @@ use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t, ur_result_
 /// Returns a part of a variable.
 ///
 /// # Errors
-/// `INVALID_VALUE` if the variable does not exist or is too small.
+/// Returns `INVALID_VALUE` if the variable does not exist or is too small.
 fn part(
     submission: &Submission<'_>,
     program: &Program,

@@ -66,8 +66,8 @@ impl Callback {
     /// Schedules the function for when the event has the status.
     ///
     /// # Errors
-    /// `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. The function
-    /// is not called then.
+    /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. The
+    /// function is not called then.
     fn set(self) -> Result<()> {
         let event = self.event.inner()?.clone();
         let inner = event.clone();

@@ -57,7 +57,7 @@ entry_points! {
 /// Returns the kind of event for the given flags.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`, and `INVALID_VALUE` for flags that exclude each other.
+/// Returns `INVALID_ENUMERATION`, and `INVALID_VALUE` for flags that exclude each other.
 fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     if flags & UR_EXP_EVENT_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);

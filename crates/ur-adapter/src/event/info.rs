@@ -106,7 +106,7 @@ impl Event {
     /// Returns the time at which the latest command reached a stage.
     ///
     /// # Errors
-    /// `PROFILING_INFO_NOT_AVAILABLE`.
+    /// Returns `PROFILING_INFO_NOT_AVAILABLE`.
     fn timestamp(&self, name: ur_profiling_info_t) -> Result<u64> {
         let none = |message: &'static str| {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;

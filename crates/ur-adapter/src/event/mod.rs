@@ -124,7 +124,7 @@ impl Event {
     /// Returns the library's event.
     ///
     /// # Errors
-    /// `GRAPH_INTERNAL_EVENT` for an event that stands for a node of a capture.
+    /// Returns `GRAPH_INTERNAL_EVENT` for an event that stands for a node of a capture.
     #[inline]
     pub(crate) fn inner(&self) -> Result<&crosshandle::Event> {
         self.inner.as_ref().ok_or_else(internal_event)

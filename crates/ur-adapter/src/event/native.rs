@@ -70,8 +70,8 @@ fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
 /// Creates an event of the library for a native handle.
 ///
 /// # Safety
-/// The native handle is 0, a handle that was given out here, or an event of the driver that stays
-/// alive as its owner promises.
+/// The caller must ensure that the native handle is 0, a handle that was given out here, or an
+/// event of the driver that stays alive as its owner promises.
 unsafe fn adopt(
     context: &Context,
     native: ur_native_handle_t,
@@ -90,7 +90,7 @@ unsafe fn adopt(
     if let Some(event) = known {
         return Ok((event.inner()?.clone(), event.origin().clone()));
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let event = unsafe { inner.adopt_event(of_driver(native), ownership(is_owned), options)? };
     Ok((event, Origin::Native))
 }

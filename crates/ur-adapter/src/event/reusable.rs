@@ -70,7 +70,7 @@ impl Registration {
     }
 }
 
-/// Registers an event.
+/// Adds an event to the set of living reusable events.
 pub(super) fn register(event: &Shared<Event>) {
     event.registration.enter(event.handle().addr());
 }
@@ -150,7 +150,8 @@ mod tests {
         none_stays_that_goes_while_it_is_looked_for();
     }
 
-    /// Called by the other test, because both tests count all entries.
+    /// Checks that a removed address is not found while another thread looks for an address that
+    /// shares its place. The test above calls it, because both tests count all entries.
     fn none_stays_that_goes_while_it_is_looked_for() {
         let address = 64;
         let same_place = |other: &usize| ptr::eq(place_of(*other), place_of(address));

@@ -130,7 +130,7 @@ unsafe extern "C" fn error() -> *const c_char {
 /// allocation.
 ///
 /// # Errors
-/// `INVALID_MEM_OBJECT` if no context knows the address.
+/// Returns `INVALID_MEM_OBJECT` if no context knows the address.
 fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
     ContextState::all()
         .into_iter()

@@ -37,8 +37,8 @@ entry_points! {
 /// Checks that an event can be shared.
 ///
 /// # Errors
-/// `UNSUPPORTED_FEATURE` for an event that records timestamps, `INVALID_EVENT` for any other event
-/// that was not created for sharing.
+/// Returns `UNSUPPORTED_FEATURE` for an event that records timestamps, or `INVALID_EVENT` for any
+/// other event that was not created for sharing.
 fn check_shareable(event: &Event) -> Result<()> {
     if let Origin::Reusable(Kind::Shared) = event.origin() {
         return Ok(());

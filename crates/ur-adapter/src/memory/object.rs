@@ -54,7 +54,7 @@ impl Referent for Buffer {
     type Reference<'a> = &'a Self;
 
     unsafe fn behind<'a>(handle: ur_mem_handle_t) -> Result<&'a Self> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
             MemoryObject::Buffer(buffer) => Ok(buffer),
             MemoryObject::Image(_) => {
@@ -70,7 +70,7 @@ impl Referent for Image {
     type Reference<'a> = &'a Self;
 
     unsafe fn behind<'a>(handle: ur_mem_handle_t) -> Result<&'a Self> {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
             MemoryObject::Image(image) => Ok(image),
             MemoryObject::Buffer(_) => {

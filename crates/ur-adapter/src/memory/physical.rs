@@ -70,7 +70,7 @@ impl PhysicalMemory {
     /// Checks that the memory belongs to a context.
     ///
     /// # Errors
-    /// `INVALID_CONTEXT` for memory of another context.
+    /// Returns `INVALID_CONTEXT` for memory of another context.
     pub(crate) fn check_context(&self, context: &Context) -> Result<()> {
         if Arc::ptr_eq(self.context.state(), context.state()) {
             return Ok(());
@@ -117,7 +117,7 @@ entry_points! {
 }
 
 /// # Errors
-/// `INVALID_SIZE` for a size that the device does not support.
+/// Returns `INVALID_SIZE` for a size that the device does not support.
 fn check_size(device: &Device, size: usize) -> Result<()> {
     let info = device.inner().info();
     let granularity = info.granularity;

@@ -114,7 +114,7 @@ pub(super) fn text_of(bytes: &[u8]) -> Option<&str> {
 /// valid.
 ///
 /// # Errors
-/// `INVALID_BINARY`.
+/// Returns `INVALID_BINARY`.
 pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     if text_of(bytes).is_some_and(ptx::is_assembly) {
         return Ok(());
@@ -133,7 +133,7 @@ pub(super) unsafe fn image_of<'a>(
     bytes: &'a [u8],
     constants: &'a [(u32, Vec<u8>)],
 ) -> ProgramImage<'a> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
@@ -175,8 +175,8 @@ impl DeviceImage {
     /// the values of specialization constants have changed.
     ///
     /// # Errors
-    /// `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. `INVALID_OPERATION` if
-    /// there is no image.
+    /// Returns `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. Returns
+    /// `INVALID_OPERATION` if there is no image.
     pub(super) fn load(&self, program: &Program, options: &str) -> Result<()> {
         let inner = program.context.on(&self.device)?;
         let constants = program.constants.lock().clone();
@@ -286,7 +286,7 @@ pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
 /// Drivers only load complete programs.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for unknown flags.
+/// Returns `INVALID_ENUMERATION` for unknown flags.
 pub(super) fn is_left_open(flags: ur_exp_program_flags_t) -> Result<bool> {
     if flags & UR_EXP_PROGRAM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);

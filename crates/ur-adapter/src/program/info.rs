@@ -49,8 +49,8 @@ entry_points! {
 /// Writes each image to its address in the list, unless that is null.
 ///
 /// # Safety
-/// `size` bytes at `places` are addresses. Each is null or valid for writes of as many bytes as its
-/// image has.
+/// The caller must ensure that `size` bytes at `places` are addresses. Each is null or valid for
+/// writes of as many bytes as its image has.
 unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -> Result<()> {
     if size < size_of::<*mut u8>() * program.images.len() {
         return Err(Failure::SIZE);
@@ -72,8 +72,8 @@ unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -
 /// Returns the names of a program's kernels.
 ///
 /// # Errors
-/// `INVALID_PROGRAM_EXECUTABLE` if the program is not built, and `UNSUPPORTED_ENUMERATION` if the
-/// driver does not list kernels.
+/// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built, and `UNSUPPORTED_ENUMERATION`
+/// if the driver does not list kernels.
 fn kernel_names(program: &Program) -> Result<Vec<String>> {
     let loaded = program.loaded();
     let (_, program) = loaded.first().ok_or_else(not_built)?;

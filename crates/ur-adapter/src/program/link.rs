@@ -31,7 +31,7 @@ impl DeviceImage {
     /// Returns the parts of the image for linking.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a program that was already linked, or was loaded elsewhere.
+    /// Returns `INVALID_OPERATION` for a program that was already linked, or was loaded elsewhere.
     fn parts(&self, program: &Program) -> Result<Vec<Part>> {
         if !self.bytes.is_empty() {
             return Ok(vec![Part {
@@ -58,7 +58,7 @@ impl DeviceImage {
 /// Loads the program that consists of several parts.
 ///
 /// # Errors
-/// `PROGRAM_LINK_FAILURE`.
+/// Returns `PROGRAM_LINK_FAILURE`.
 fn link_parts(
     context: &Shared<Context>,
     device: &Shared<Device>,
@@ -86,7 +86,7 @@ impl<'a> Linked<'a> {
     /// also runs here.
     ///
     /// # Errors
-    /// As for [`link_parts`].
+    /// Returns the errors of [`link_parts`].
     fn link(
         &mut self,
         context: &Shared<Context>,
@@ -109,8 +109,8 @@ impl<'a> Linked<'a> {
 /// Links programs into one, for the named devices or for all devices of the first program.
 ///
 /// # Errors
-/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for a device, and
-/// `PROGRAM_LINK_FAILURE`.
+/// Returns `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for a device,
+/// and `PROGRAM_LINK_FAILURE`.
 fn link_all(
     context: &Shared<Context>,
     programs: &[&Shared<Program>],
@@ -139,7 +139,7 @@ fn link_all(
 /// Returns the devices of the first program.
 ///
 /// # Errors
-/// `INVALID_SIZE` for no programs.
+/// Returns `INVALID_SIZE` for no programs.
 fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Device>>> {
     let first = programs.first().ok_or(Failure::SIZE)?;
     let images = first.images.iter();
@@ -149,8 +149,8 @@ fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Dev
 /// Returns the parts of all programs for a device.
 ///
 /// # Errors
-/// `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for the device, and
-/// `INVALID_OPERATION` if one was already linked.
+/// Returns `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for the
+/// device, and `INVALID_OPERATION` if one was already linked.
 fn parts_of(programs: &[&Shared<Program>], device: &Shared<Device>) -> Result<Vec<Part>> {
     if programs.is_empty() {
         return Err(Failure::SIZE);

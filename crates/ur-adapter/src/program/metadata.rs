@@ -191,9 +191,9 @@ impl Argument for MetadataArgument {
 /// Returns the value of an entry, if its type is supported.
 ///
 /// # Safety
-/// The value matches its type.
+/// The caller must ensure that the value matches its type.
 unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
-    // SAFETY: the member of the union matches its type, as promised to this function.
+    // SAFETY: the caller ensures that the member of the union matches its type.
     unsafe {
         Ok(match entry.type_ {
             value_type::UR_PROGRAM_METADATA_TYPE_UINT32 => {

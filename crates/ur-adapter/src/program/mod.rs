@@ -136,7 +136,7 @@ impl Program {
     /// Returns the image for a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`.
+    /// Returns `INVALID_DEVICE`.
     fn image(&self, device: &Shared<Device>) -> Result<&DeviceImage> {
         let mut images = self.images.iter();
         let image = images.find(|image| std::ptr::eq(&*image.device, device));
@@ -151,7 +151,7 @@ impl Program {
     /// Returns the loaded program on a device.
     ///
     /// # Errors
-    /// `INVALID_DEVICE`, and `INVALID_PROGRAM_EXECUTABLE` if the program is not built.
+    /// Returns `INVALID_DEVICE`, and `INVALID_PROGRAM_EXECUTABLE` if the program is not built.
     fn on(&self, device: &Shared<Device>) -> Result<crosshandle::Program> {
         let image = self.image(device)?;
         let program = image.build().program().cloned();
@@ -161,7 +161,7 @@ impl Program {
     /// Returns the memory of a variable on a device.
     ///
     /// # Errors
-    /// As for [`on`](Self::on), and `INVALID_VALUE` if the variable does not exist.
+    /// Returns the errors of [`on`](Self::on), and `INVALID_VALUE` if the variable does not exist.
     pub(crate) fn variable(
         &self,
         device: &Shared<Device>,

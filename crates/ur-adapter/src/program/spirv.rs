@@ -125,7 +125,7 @@ pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
 /// Fails for a value of a constant that does not exist or has another size.
 ///
 /// # Errors
-/// `INVALID_SPEC_ID`, `INVALID_VALUE`.
+/// Returns `INVALID_SPEC_ID` or `INVALID_VALUE`.
 pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Result<()> {
     match known.get(&number) {
         None => Err(Failure::new(

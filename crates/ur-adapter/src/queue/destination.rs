@@ -15,11 +15,11 @@ pub(crate) trait Destination {
     /// Returns the device.
     fn device(&self) -> &Ref<Device>;
 
-    /// Returns whether the command may run any number of times. Its memory is then kept even while
-    /// no command runs, and freeing the memory must not wait for that.
+    /// Returns whether the command may run more than once. The command then keeps its memory alive
+    /// even while it does not run, and freeing the memory must not wait for the command.
     fn is_recording(&self) -> bool;
 
-    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
+    /// Records in a buffer that a command for this destination uses it.
     fn note(&self, buffer: BufferUse<'_>);
 }
 

@@ -1,11 +1,11 @@
-//! The completion of a queue's commands, for objects that wait for it.
+//! The completion of all commands of a queue, for objects that wait for it.
 
 use super::{Queue, QueueState};
 use crate::abi::lock::Lock;
 use crosshandle::{Command, Context, Event, EventOptions};
 use std::sync::{Arc, Weak};
 
-/// The number of the only signal of each event here.
+/// Number of the only signal that each event of this module has.
 pub(crate) const ENDED: u64 = 1;
 
 /// Reports when a queue's commands are done, even if the queue was dropped.
@@ -27,8 +27,8 @@ impl QueueEnd {
     /// a queue that was idle when it was dropped.
     ///
     /// # Errors
-    /// Limits of the system, or a queue that accepts no commands, such as one that is being
-    /// captured.
+    /// Fails if a limit of the system is reached, or if the queue accepts no commands, such as one
+    /// that is being captured.
     pub(crate) fn event(&self, context: &Context) -> crosshandle::Result<Option<Event>> {
         let Some(queue) = self.queue.upgrade() else {
             return Ok(self.of_dropped.lock().clone());

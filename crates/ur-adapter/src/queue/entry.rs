@@ -112,7 +112,7 @@ entry_points! {
 /// Fails for unknown flags, and for flags that exclude each other.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`, `INVALID_QUEUE_PROPERTIES`.
+/// Returns `INVALID_ENUMERATION` or `INVALID_QUEUE_PROPERTIES`.
 fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
     if flags & UR_QUEUE_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -140,13 +140,13 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
 /// Fails for a compute queue index other than the first one.
 ///
 /// # Errors
-/// `INVALID_VALUE` for any compute queue index other than 0.
+/// Returns `INVALID_VALUE` for any compute queue index other than 0.
 ///
 /// # Safety
-/// The structures that follow the properties satisfy [`chain::find`].
+/// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
 unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_INDEX_PROPERTIES;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     match unsafe { chain::find::<ur_queue_index_properties_t>(properties.pNext, stype) } {
         Some(index) if index.computeIndex > 0 => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -179,17 +179,17 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
 /// Returns the flags for the properties of a native queue.
 ///
 /// # Errors
-/// `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted, and the errors of
+/// Returns `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted, and the errors of
 /// [`check_flags`].
 ///
 /// # Safety
-/// The structures that follow the properties satisfy [`chain::find`].
+/// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
 unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {
     let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
-    // SAFETY: as promised to this function. The description contains the address for the number of
-    // the kind.
+    // SAFETY: the caller upholds this function's contract. The description contains the address for
+    // the number of the kind.
     let (kind, own) = unsafe {
         let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
         let kind = chain::find::<ur_queue_native_desc_t>(next, stype)

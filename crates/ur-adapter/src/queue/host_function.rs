@@ -24,7 +24,8 @@ thread_local! {
 
 impl HostFunction {
     /// # Safety
-    /// The function may be called once with this argument, on any thread.
+    /// The caller must ensure that the function may be called once with this argument, on any
+    /// thread.
     pub(crate) unsafe fn new(
         function: unsafe extern "C" fn(*mut c_void),
         data: *mut c_void,
@@ -35,7 +36,7 @@ impl HostFunction {
     /// Calls the function.
     pub(crate) fn run(self) -> Result<(), Infallible> {
         IS_INSIDE_A_QUEUE.set(true);
-        // SAFETY: promised to `new`. This is the only call.
+        // SAFETY: the caller of `new` allowed one call on any thread. This is the only call.
         unsafe { (self.function)(self.data) };
         IS_INSIDE_A_QUEUE.set(false);
         Ok(())

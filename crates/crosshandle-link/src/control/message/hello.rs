@@ -87,7 +87,7 @@ impl Hello {
     /// Decodes a greeting.
     ///
     /// # Errors
-    /// The reason why the bytes are not a valid greeting.
+    /// Returns the reason why the bytes are not a valid greeting.
     pub fn decode(bytes: &[u8; HELLO_SIZE]) -> Result<Self, NoHello> {
         if bytes[..7] != MAGIC {
             return Err(NoHello::Broken("its greeting is not of this protocol"));

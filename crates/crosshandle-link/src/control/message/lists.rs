@@ -29,7 +29,7 @@ pub fn write_failures<'a>(failures: impl IntoIterator<Item = Failure<'a>>) -> Ve
 /// Decodes failures of signals up to number `last`.
 ///
 /// # Errors
-/// The bytes are not in the format of [`write_failures`].
+/// Returns an error if the bytes are not in the format of [`write_failures`].
 pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'static str> {
     let mut fields = Fields(bytes);
     let mut failures = Vec::new();
@@ -80,7 +80,7 @@ pub fn write_parts<'a>(parts: impl IntoIterator<Item = NamedPart<'a>>) -> Option
 /// Decodes the parts of a named object.
 ///
 /// # Errors
-/// Returns an error if the bytes do not have the format of [`write_parts`].
+/// Returns an error if the bytes are not in the format of [`write_parts`].
 pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     let mut fields = Fields(bytes);
     let mut parts = Vec::new();

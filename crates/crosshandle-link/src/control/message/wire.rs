@@ -217,7 +217,7 @@ impl<'a> Message<'a> {
     /// more bytes are needed to know.
     ///
     /// # Errors
-    /// The frame is empty or longer than any valid frame.
+    /// Returns an error if the frame is empty or longer than any valid frame.
     pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
         let Some(prefix) = bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
@@ -232,7 +232,7 @@ impl<'a> Message<'a> {
     /// Decodes a frame, without its length.
     ///
     /// # Errors
-    /// The reason why the bytes are invalid.
+    /// Returns the reason why the bytes are invalid.
     pub fn decode(frame: &'a [u8]) -> Result<Self, &'static str> {
         let mut fields = Fields(frame);
         let message = match fields.u8()? {

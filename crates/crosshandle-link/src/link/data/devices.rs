@@ -37,10 +37,11 @@ impl DataPath {
     /// Makes memory of a CUDA GPU reachable for the peer.
     ///
     /// # Errors
-    /// UCX cannot register the memory.
+    /// Returns an error if UCX cannot register the memory.
     ///
     /// # Safety
-    /// As [`Worker::register`](crate::ucx::worker::Worker::register).
+    /// The caller must uphold the contract of
+    /// [`Worker::register`](crate::ucx::worker::Worker::register).
     pub(crate) unsafe fn register_cuda(
         &self,
         start: *mut u8,

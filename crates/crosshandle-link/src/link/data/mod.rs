@@ -275,7 +275,7 @@ impl DataPath {
     }
 
     /// # Safety
-    /// As [`Worker::register`].
+    /// The caller must uphold the contract of [`Worker::register`].
     pub(crate) unsafe fn register(
         &self,
         start: *mut u8,

@@ -87,11 +87,12 @@ impl DataPath {
     /// thread.
     ///
     /// # Errors
-    /// The link has ended, or UCX refuses the move. The move has kept failing for as long as the
-    /// keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
+    /// Returns an error if the link has ended, or UCX refuses the move. The move has kept failing
+    /// for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
     ///
     /// # Safety
-    /// The pieces' local bytes can be read, and for `Get` written, until this returns.
+    /// The caller must ensure that the pieces' local bytes can be read, and for `Get` written,
+    /// until this returns.
     pub(crate) unsafe fn move_pieces(
         &self,
         direction: Direction,
@@ -254,7 +255,8 @@ fn is_long_ago(last_move: Instant) -> bool {
 
 impl UnderWay {
     /// # Safety
-    /// As [`DataPath::move_pieces`], until all requests are done.
+    /// The caller must uphold the contract of [`DataPath::move_pieces`], until all requests are
+    /// done.
     unsafe fn start(
         &mut self,
         worker: &mut Worker,

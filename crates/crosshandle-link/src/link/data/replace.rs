@@ -175,7 +175,7 @@ impl DataPath {
     /// Drives the worker and maintains the endpoint. The link's thread calls this before it sleeps.
     ///
     /// # Errors
-    /// No endpoint has worked for as long as the keep-alive.
+    /// Returns an error if no endpoint has worked for as long as the keep-alive.
     pub(crate) fn look_after(&self) -> Result<Upkeep> {
         let mut upkeep = Upkeep::default();
         let now = Instant::now();

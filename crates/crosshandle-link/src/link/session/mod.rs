@@ -218,7 +218,7 @@ impl Session {
     /// Tells the peer the address of this side's data endpoint.
     ///
     /// # Errors
-    /// The link has ended, or the peer leaves too many addresses unconfirmed.
+    /// Returns an error if the link has ended, or the peer leaves too many addresses unconfirmed.
     pub(super) fn say_address(&self, (generation, address): (u32, Vec<u8>)) -> Result<()> {
         self.say(&Message::Address {
             generation,

@@ -215,7 +215,8 @@ impl Layout {
     /// Checks that all elements lie inside memory of `len` bytes.
     ///
     /// # Errors
-    /// [`BundleError::TooLarge`] for too many dimensions, [`BundleError::Malformed`] otherwise.
+    /// Returns [`BundleError::TooLarge`] for too many dimensions, [`BundleError::Malformed`]
+    /// otherwise.
     pub fn check(&self, len: u64) -> Result<(), BundleError> {
         let refuse = |why| {
             Err(BundleError::Malformed {

@@ -78,7 +78,7 @@ impl TableHead {
     /// Decodes the rest of the bundle from a copy of its table.
     ///
     /// # Errors
-    /// [`BundleError`] if `table` is not a valid table of this bundle.
+    /// Returns [`BundleError`] if `table` is not a valid table of this bundle.
     pub fn finish(self, table: &[u8]) -> Result<Bundle, BundleError> {
         if table.len() != self.len {
             return Err(BundleError::TooShort);
@@ -94,8 +94,8 @@ impl Bundle {
     /// Encodes the complete bundle.
     ///
     /// # Errors
-    /// [`BundleError`] if the bundle exceeds a limit, or if an array is not entirely inside the
-    /// memory of its handle.
+    /// Returns [`BundleError`] if the bundle exceeds a limit, or if an array is not entirely inside
+    /// the memory of its handle.
     pub fn encode(&self) -> Result<Vec<u8>, BundleError> {
         let table = self.encode_table()?;
         let mut bytes = self.start(0);
@@ -106,7 +106,7 @@ impl Bundle {
     /// Encodes the table alone, which the caller puts into shared memory.
     ///
     /// # Errors
-    /// The errors of [`encode`](Self::encode).
+    /// Returns the errors of [`encode`](Self::encode).
     pub fn encode_table(&self) -> Result<Vec<u8>, BundleError> {
         let counts = self.counts().check()?;
         let mut bytes = Vec::new();
@@ -147,7 +147,7 @@ impl Bundle {
     /// the memory of `handle`.
     ///
     /// # Errors
-    /// [`BundleError::TooLarge`] if the table is longer than [`MAX_TABLE`], and
+    /// Returns [`BundleError::TooLarge`] if the table is longer than [`MAX_TABLE`], and
     /// [`BundleError::Malformed`] if the memory has no room for the table.
     pub fn encode_head(&self, handle: &MemoryHandle, table: &[u8]) -> Result<Vec<u8>, BundleError> {
         check_table(handle, table.len())?;
@@ -186,7 +186,7 @@ impl Bundle {
     /// Decodes a bundle, and allocates no more memory than the length of `bytes` justifies.
     ///
     /// # Errors
-    /// [`BundleError`] if `bytes` are not a valid bundle.
+    /// Returns [`BundleError`] if `bytes` are not a valid bundle.
     pub fn decode(bytes: &[u8]) -> Result<Unpacked, BundleError> {
         if !bytes.starts_with(MAGIC) {
             return Err(BundleError::NotABundle);

@@ -74,7 +74,7 @@ impl Attachment {
     /// contains the memory, so that other handles of this segment find it under its number.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for memory that only the driver's handle can share.
+    /// Returns [`Error::Unsupported`] for memory that only the driver's handle can share.
     pub(crate) fn fetch(
         &self,
         fields: &Fields,

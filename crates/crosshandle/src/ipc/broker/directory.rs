@@ -41,8 +41,8 @@ impl SocketDirectory {
     /// Opens a directory, and creates it if necessary. If `shared`, other users are admitted.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for a directory that cannot be used or that other users can
-    /// change.
+    /// Returns [`Error::InvalidArgument`] for a directory that cannot be used or that other users
+    /// can change.
     pub(super) fn open(path: &Path, shared: bool) -> Result<Self> {
         if path.as_os_str().len() > MAX_DIRECTORY_BYTES {
             return Err(Error::invalid(format!(

@@ -132,7 +132,7 @@ impl Broker {
     /// Ensures that importers can find the socket, before an object is exported.
     ///
     /// # Errors
-    /// The errors of [`listen`](Self::listen), if the socket was removed.
+    /// Returns the errors of [`listen`](Self::listen), if the socket was removed.
     #[inline]
     pub(crate) fn ensure(self: &Arc<Self>) -> Result<()> {
         let place = self.place.lock();

@@ -63,7 +63,7 @@ pub(super) fn remove_dead_sockets(directory: &SocketDirectory) {
 /// `removes`, it removes them and returns the removed ones.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a directory that other machines may share, and [`Error::Os`].
+/// Returns [`Error::Unsupported`] for a directory that other machines may share, and [`Error::Os`].
 pub(crate) fn dead_sockets(path: &Path, removes: bool) -> Result<Vec<DeadSocket>> {
     let failed = Error::os("reading the socket directory");
     let Some(directory) = SocketDirectory::existing(path).map_err(&failed)? else {

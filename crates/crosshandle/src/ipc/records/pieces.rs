@@ -36,7 +36,7 @@ impl PieceSet {
     /// Makes a set of at least one piece.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if there are more pieces than a handle supports.
+    /// Returns [`Error::LimitReached`] if there are more pieces than a handle supports.
     pub(crate) fn new(pieces: Vec<Piece>) -> Result<Self> {
         if pieces.len() > MAX_PIECES {
             return Err(Error::LimitReached {

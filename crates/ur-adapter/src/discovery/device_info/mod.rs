@@ -64,7 +64,7 @@ impl Answer<'_> {
 /// Returns the result of a query.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for a property that does not exist in UR.
+/// Returns `INVALID_ENUMERATION` for a property that does not exist in UR.
 pub(super) fn answer(device: &Shared<Device>, name: ur_device_info_t) -> Result<Answer<'_>> {
     identity::answer(device, name)
         .or_else(|| partition::answer(device, name))

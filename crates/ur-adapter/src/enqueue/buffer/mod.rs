@@ -22,23 +22,23 @@ use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 /// Returns memory of the user.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`.
+/// Returns `INVALID_NULL_POINTER`.
 ///
 /// # Safety
-/// As for [`MemoryRange::from_raw_parts`], starting at the pointer.
+/// The caller must uphold the contract of [`MemoryRange::from_raw_parts`], starting at the pointer.
 unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange> {
     let start = NonNull::new(pointer.cast_mut().cast()).ok_or(Failure::NULL_POINTER)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     Ok(unsafe { MemoryRange::from_raw_parts(start, len, Access::ReadWrite) })
 }
 
 /// Returns the command that copies bytes of a buffer to the user's memory.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
 ///
 /// # Safety
-/// The user's memory stays valid until the command is done.
+/// The caller must ensure that the user's memory stays valid until the command is done.
 pub(crate) unsafe fn read_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -46,7 +46,7 @@ pub(crate) unsafe fn read_command(
     size: usize,
     to: *mut c_void,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let to = unsafe { user_memory(to, size) }?;
     Ok(Command::copy(buffer.range(destination, offset, size)?, to)?)
 }
@@ -54,10 +54,10 @@ pub(crate) unsafe fn read_command(
 /// Returns the command that copies the user's memory to a buffer.
 ///
 /// # Errors
-/// As for [`read_command`].
+/// Returns the errors of [`read_command`].
 ///
 /// # Safety
-/// As for [`read_command`].
+/// The caller must uphold the contract of [`read_command`].
 pub(crate) unsafe fn write_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -65,7 +65,7 @@ pub(crate) unsafe fn write_command(
     size: usize,
     from: *const c_void,
 ) -> Result<Command> {
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let from = unsafe { user_memory(from, size) }?;
     Ok(Command::copy(
         from,
@@ -76,7 +76,7 @@ pub(crate) unsafe fn write_command(
 /// Returns the command that copies bytes from one buffer to another, or within a buffer.
 ///
 /// # Errors
-/// `INVALID_SIZE`.
+/// Returns `INVALID_SIZE`.
 pub(crate) fn copy_command(
     destination: &dyn Destination,
     (from, from_offset): (&Buffer, usize),
@@ -91,10 +91,10 @@ pub(crate) fn copy_command(
 /// Returns the command that fills a part of a buffer.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
 ///
 /// # Safety
-/// The pattern has `pattern_size` bytes.
+/// The caller must ensure that the pattern has `pattern_size` bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     buffer: &Buffer,
@@ -112,7 +112,7 @@ pub(crate) unsafe fn fill_command(
         return Err(Failure::SIZE);
     }
     let to = buffer.range(destination, offset, size)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let pattern = unsafe { list(pattern.cast::<u8>(), pattern_size) }?;
     Ok(Command::fill(to, pattern)?)
 }

@@ -64,10 +64,10 @@ impl Side {
     /// Returns the rectangle's range in the user's memory.
     ///
     /// # Safety
-    /// As for [`user_memory`], but only for the rectangle.
+    /// The caller must uphold the contract of [`user_memory`], but only for the rectangle.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { user_memory(pointer.wrapping_byte_add(self.start), self.span) }
     }
 }
@@ -105,10 +105,10 @@ pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
 /// Returns the command that copies a rectangle of a buffer to the user's memory.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, `INVALID_SIZE`.
+/// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
 ///
 /// # Safety
-/// The user's memory stays valid until the command is done.
+/// The caller must ensure that the user's memory stays valid until the command is done.
 pub(crate) unsafe fn read_rect_command(
     destination: &dyn Destination,
     (buffer, place): (&Buffer, Rect),
@@ -116,7 +116,7 @@ pub(crate) unsafe fn read_rect_command(
     region: ur_rect_region_t,
 ) -> Result<Command> {
     let (region, to, from) = sides(region, host, place)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let host = unsafe { to.in_user_memory(pointer) }?;
     let range = from.in_buffer(buffer, destination)?;
     Ok(Command::copy_rect(
@@ -131,10 +131,10 @@ pub(crate) unsafe fn read_rect_command(
 /// Returns the command that copies a rectangle of the user's memory to a buffer.
 ///
 /// # Errors
-/// As for [`read_rect_command`].
+/// Returns the errors of [`read_rect_command`].
 ///
 /// # Safety
-/// As for [`read_rect_command`].
+/// The caller must uphold the contract of [`read_rect_command`].
 pub(crate) unsafe fn write_rect_command(
     destination: &dyn Destination,
     (buffer, place): (&Buffer, Rect),
@@ -142,7 +142,7 @@ pub(crate) unsafe fn write_rect_command(
     region: ur_rect_region_t,
 ) -> Result<Command> {
     let (region, to, from) = sides(region, place, host)?;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let host = unsafe { from.in_user_memory(pointer) }?;
     let range = to.in_buffer(buffer, destination)?;
     Ok(Command::copy_rect(
@@ -157,7 +157,7 @@ pub(crate) unsafe fn write_rect_command(
 /// Returns the command that copies a rectangle of one buffer to another buffer.
 ///
 /// # Errors
-/// `INVALID_SIZE`.
+/// Returns `INVALID_SIZE`.
 pub(crate) fn copy_rect_command(
     destination: &dyn Destination,
     (from_buffer, from): (&Buffer, Rect),

@@ -25,7 +25,7 @@ impl<'a> Appended<'a> {
     /// Begins a recording call.
     ///
     /// # Errors
-    /// `GRAPH_INTERNAL_EVENT` for an event that was captured.
+    /// Returns `GRAPH_INTERNAL_EVENT` for an event that was captured.
     pub(super) fn new(
         after: &'a [ur_exp_command_buffer_sync_point_t],
         waits: &HandleList<'_, Event>,
@@ -60,7 +60,7 @@ impl Argument2 for SyncPoints {
                 ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_SYNC_POINT_WAIT_LIST_EXP,
             ));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { list(first, count as usize) }
     }
 }

@@ -27,7 +27,7 @@ impl CommandBuffer {
         Ok(self.context.on(&self.device)?.create_event_with(options)?)
     }
 
-    /// Returns a handle for such an event.
+    /// Returns a handle for an event that a command of this command buffer signals.
     pub(super) fn hand_out(&self, event: crosshandle::Event) -> ur_event_handle_t {
         let command = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
         Event::hand_out(self.context.clone(), event, Origin::Recorded(command))
@@ -35,7 +35,8 @@ impl CommandBuffer {
 }
 
 entry_points! {
-    /// Later runs signal a new event. Runs that were enqueued before signal the old one.
+    /// Replaces the event that the command signals in later runs. Runs that are already enqueued
+    /// still signal the old event.
     pub(super) fn update_signal(command: Handle<RecordedCommand>, event: Out<ur_event_handle_t>) {
         let buffer = command.buffer()?;
         buffer.updatable()?;
@@ -51,7 +52,7 @@ entry_points! {
         event.put(buffer.hand_out(new))
     }
 
-    /// Later runs wait for other events.
+    /// Replaces the events that the command waits for in later runs.
     pub(super) fn update_waits(
         command: Handle<RecordedCommand>,
         waits(count, first): WaitList,

@@ -34,10 +34,10 @@ impl RecordedLaunch {
     /// Returns the launch as a command.
     ///
     /// # Safety
-    /// As for [`launch_command`].
+    /// The caller must uphold the contract of [`launch_command`].
     unsafe fn command(&self, destination: &dyn Destination) -> Result<Command> {
         let properties = Properties::default();
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         unsafe {
             launch_command(
                 destination,
@@ -72,7 +72,7 @@ pub(super) unsafe extern "C" fn append(
     command: *mut ur_exp_command_buffer_command_handle_t,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: as promised to this function. There are no arguments.
+    // SAFETY: the caller upholds this function's contract. There are no arguments.
     unsafe {
         append_with_args(
             buffer,
@@ -143,8 +143,9 @@ entry_points! {
         buffer.append(command, Some(launch), appended)
     }
 
-    /// Updates all commands or none. Only if the driver refuses an update of a command buffer with
-    /// events, some commands may be updated and others not.
+    /// Updates kernel launches of a command buffer. If it fails, no launch has changed. The
+    /// exception is an error of the driver in a command buffer with events: then only some launches
+    /// may have changed.
     pub(super) fn update(
         buffer: Handle<CommandBuffer>,
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
@@ -194,11 +195,12 @@ entry_points! {
 /// Applies an update to a launch.
 ///
 /// # Errors
-/// `INVALID_VALUE` if the dimensions change and not all sizes are given,
+/// Returns `INVALID_VALUE` if the dimensions change and not all sizes are given,
 /// `INVALID_KERNEL_ARGUMENT_INDEX`, and `INVALID_KERNEL` for a kernel that is not an alternative.
 ///
 /// # Safety
-/// The update's lists have the given lengths, and its arguments match their types.
+/// The caller must ensure that the update's lists have the given lengths, and its arguments match
+/// their types.
 unsafe fn updated(
     buffer: &Shared<CommandBuffer>,
     present: RecordedLaunch,
@@ -222,7 +224,7 @@ unsafe fn updated(
         sizes.local = None;
     }
     let dimensions = sizes.dimensions;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         if let Some(offset) = read_sizes(dimensions, offset, 0)? {
             sizes.offset = offset;
@@ -249,7 +251,7 @@ unsafe fn updated(
         std::mem::swap(&mut kernel, other);
         std::mem::swap(&mut arguments, its_arguments);
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     unsafe {
         let buffers = list(update.pNewMemObjArgList, update.numNewMemObjArgs as usize)?;
         for new in buffers {

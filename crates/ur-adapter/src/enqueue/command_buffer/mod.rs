@@ -118,7 +118,7 @@ impl RecordedCommand {
     /// Returns the command buffer.
     ///
     /// # Errors
-    /// `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer has ended.
+    /// Returns `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer has ended.
     fn buffer(&self) -> Result<Ref<CommandBuffer>> {
         self.buffer.upgrade().ok_or_else(|| {
             Failure::of(ur_result_t::UR_RESULT_ERROR_INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP)
@@ -130,7 +130,7 @@ impl Shared<CommandBuffer> {
     /// Records a command, with its events for each run.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a finalized command buffer, and
+    /// Returns `INVALID_OPERATION` for a finalized command buffer, and
     /// `INVALID_COMMAND_BUFFER_SYNC_POINT_EXP`.
     fn append(
         &self,
@@ -207,7 +207,7 @@ impl CommandBuffer {
     /// Fails if the caller wants a command's handle but the command buffer cannot be updated.
     ///
     /// # Errors
-    /// `INVALID_OPERATION`.
+    /// Returns `INVALID_OPERATION`.
     fn check_wanted(&self, appended: &Appended<'_>) -> Result<()> {
         match appended.command {
             Some(_) if !self.is_updatable => Err(Failure::new(
@@ -221,7 +221,7 @@ impl CommandBuffer {
     /// Returns a command by its handle. Only known handles are accepted.
     ///
     /// # Errors
-    /// `INVALID_NULL_HANDLE`, `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
+    /// Returns `INVALID_NULL_HANDLE` or `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP`.
     fn command(
         &self,
         handle: ur_exp_command_buffer_command_handle_t,
@@ -243,7 +243,7 @@ impl CommandBuffer {
     /// Returns the executable parts.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` before the command buffer is finalized.
+    /// Returns `INVALID_OPERATION` before the command buffer is finalized.
     fn run(&self) -> Result<Arc<Parts>> {
         match &self.state.lock().phase {
             Phase::Final(run) => Ok(Arc::clone(run)),
@@ -254,7 +254,8 @@ impl CommandBuffer {
     /// Returns the executable parts for an update.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` if the command buffer is not finalized, or was not created for updates.
+    /// Returns `INVALID_OPERATION` if the command buffer is not finalized, or was not created for
+    /// updates.
     fn updatable(&self) -> Result<Arc<Parts>> {
         let run = self.run()?;
         if !self.is_updatable {
@@ -269,8 +270,9 @@ impl CommandBuffer {
     /// Instantiates the recording.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` if the command buffer is finalized, or another thread is finalizing it.
-    /// Limits of the driver, after which commands can still be appended.
+    /// Returns `INVALID_OPERATION` if the command buffer is finalized, or another thread is
+    /// finalizing it. Fails if a limit of the driver is reached. After that, commands can still be
+    /// appended.
     fn finalize(&self) -> Result<()> {
         let recording = {
             let state = &mut *self.state.lock();

@@ -147,7 +147,7 @@ impl Parts {
     /// Submits a run, or records it in the capture of its queue.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_UNSUPPORTED` in a capture for commands with events.
+    /// Returns `GRAPH_CAPTURE_UNSUPPORTED` in a capture for commands with events.
     pub(super) fn submit(&self, submission: Submission<'_>, kind: ur_command_t) -> Result<()> {
         if let [Part { run, events }] = &*self.parts {
             let events = events.lock();
@@ -177,7 +177,7 @@ impl Parts {
 /// Fails if an update changes the number of events.
 ///
 /// # Errors
-/// `INVALID_EVENT_WAIT_LIST`.
+/// Returns `INVALID_EVENT_WAIT_LIST`.
 pub(super) fn check_number(present: usize, new: usize) -> Result<()> {
     match present == new {
         true => Ok(()),

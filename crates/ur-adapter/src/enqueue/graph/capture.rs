@@ -99,7 +99,7 @@ impl Capture {
     /// Begins a capture in a queue.
     ///
     /// # Errors
-    /// `INVALID_OPERATION` for a queue that is already capturing, and the errors of
+    /// Returns `INVALID_OPERATION` for a queue that is already capturing, and the errors of
     /// [`Graph::begin`].
     pub(super) fn begin(queue: &Queue, graph: Ref<Graph>, is_programs: bool) -> Result<()> {
         let recording = Recording::new(queue.context().on(queue.device())?);
@@ -135,9 +135,9 @@ impl Capture {
     /// Ends the capture of a queue. Returns the graph, and whether the program created it.
     ///
     /// # Errors
-    /// `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture. `INVALID_OPERATION`
-    /// for a queue that is not the origin. `GRAPH_CAPTURE_INVALIDATED` and `GRAPH_UNJOINED_FORKS`,
-    /// after which the capture has ended.
+    /// Returns `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture. Returns
+    /// `INVALID_OPERATION` for a queue that is not the origin. Returns `GRAPH_CAPTURE_INVALIDATED`
+    /// and `GRAPH_UNJOINED_FORKS`, after which the capture has ended.
     pub(super) fn end(queue: &Queue) -> Result<(Ref<Graph>, bool)> {
         let slot = queue.capture_slot();
         let capture = slot.capture().ok_or_else(not_capturing)?;
@@ -201,8 +201,8 @@ impl Capture {
     /// second case, the queue joins the capture by recording the command.
     ///
     /// # Errors
-    /// `GRAPH_INTERNAL_EVENT` for an event of an ended capture, `GRAPH_CAPTURE_MERGE_ATTEMPT`,
-    /// `GRAPH_CAPTURE_UNSUPPORTED`, and `GRAPH_CAPTURE_INVALIDATED`.
+    /// Returns `GRAPH_INTERNAL_EVENT` for an event of an ended capture,
+    /// `GRAPH_CAPTURE_MERGE_ATTEMPT`, `GRAPH_CAPTURE_UNSUPPORTED`, and `GRAPH_CAPTURE_INVALIDATED`.
     pub(crate) fn of_command<'a>(
         queue: &Queue,
         own: Option<Arc<Self>>,
@@ -271,24 +271,24 @@ impl Capture {
         }
     }
 
-    /// Makes each run of the graph wait for signals of events from outside.
+    /// Makes each run of the graph wait for signals of events outside the graph.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_INVALIDATED`.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED`.
     pub(crate) fn wait_for(&self, waits: impl IntoIterator<Item = (Event, u64)>) -> Result<()> {
         let waits: Waits = waits.into_iter().collect();
         self.state.lock().recorded()?.recording.wait_for(waits);
         Ok(())
     }
 
-    /// Records commands of a queue, in order. The first one follows some nodes of this capture.
-    /// Returns the node of the last one.
+    /// Records commands of a queue, in order. The first command follows the nodes in `after`.
+    /// Returns the node of the last command.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_INVALIDATED`. `GRAPH_CAPTURE_UNSUPPORTED` for a command that graphs do not
-    /// support, `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile, and
-    /// `INVALID_ARGUMENT` for an empty list. These three invalidate the capture, because it is
-    /// unknown which commands it contains.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED`. Returns `GRAPH_CAPTURE_UNSUPPORTED` for a command that
+    /// graphs do not support, `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue
+    /// meanwhile, and `INVALID_ARGUMENT` for an empty list. These three invalidate the capture,
+    /// because it is unknown which commands it contains.
     pub(crate) fn record(
         self: &Arc<Self>,
         queue: &Queue,
@@ -320,7 +320,7 @@ impl State {
     /// Returns the recorded graph.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_INVALIDATED`.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED`.
     fn recorded(&mut self) -> Result<&mut Recorded> {
         let recorded = self.recorded.as_mut().filter(|_| !self.is_invalidated);
         recorded.ok_or_else(invalidated)
@@ -329,7 +329,7 @@ impl State {
     /// Returns the index of a queue. A new queue joins the capture.
     ///
     /// # Errors
-    /// `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile.
+    /// Returns `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile.
     fn member(&mut self, slot: &Arc<CaptureSlot>, capture: &Arc<Capture>) -> Result<usize> {
         let is_it = |member: &Member| std::ptr::eq(member.slot.as_ptr(), &**slot);
         if let Some(index) = self.members.iter().position(is_it) {
@@ -401,7 +401,7 @@ impl Recorded {
     /// Returns the graph, if all its queues were joined.
     ///
     /// # Errors
-    /// `GRAPH_UNJOINED_FORKS`.
+    /// Returns `GRAPH_UNJOINED_FORKS`.
     fn joined(self) -> Result<Self> {
         match self.is_joined() {
             true => Ok(self),

@@ -27,7 +27,7 @@ impl Executable {
     /// Creates an executable graph for the caller.
     ///
     /// # Errors
-    /// As for [`Graph::captured`], and limits of the driver.
+    /// Returns the errors of [`Graph::captured`], and limits of the driver.
     pub(super) fn create(graph: &Graph) -> Result<ur_exp_executable_graph_handle_t> {
         let captured = graph.captured()?;
         Ok(Shared::hand_out(Shared::new(Self {

@@ -84,7 +84,7 @@ impl Graph {
     /// Starts filling the graph from a capture.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
+    /// Returns `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
     /// `INVALID_GRAPH`.
     fn begin(&self, capture: &Arc<Capture>) -> Result<()> {
         let mut contents = self.contents.lock();
@@ -118,7 +118,7 @@ impl Graph {
     /// Calls `look` with the nodes recorded so far, if any.
     ///
     /// # Errors
-    /// `INVALID_GRAPH` after a failed capture.
+    /// Returns `INVALID_GRAPH` after a failed capture.
     fn look<R>(&self, look: impl FnOnce(Option<&Recorded>) -> R) -> Result<R> {
         let recorded = match &*self.contents.lock() {
             Contents::New => None,
@@ -136,8 +136,8 @@ impl Graph {
     /// Returns the captured graph.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an empty graph, and `INVALID_GRAPH` during a capture or after a
-    /// failed one.
+    /// Returns `INVALID_ARGUMENT` for an empty graph, and `INVALID_GRAPH` during a capture or after
+    /// a failed one.
     fn captured(&self) -> Result<Arc<Recorded>> {
         match &*self.contents.lock() {
             Contents::Captured(recorded) if !recorded.nodes.is_empty() => Ok(Arc::clone(recorded)),

@@ -56,7 +56,7 @@ impl ExternalMemory {
     /// Checks that the memory belongs to a context.
     ///
     /// # Errors
-    /// `INVALID_CONTEXT`.
+    /// Returns `INVALID_CONTEXT`.
     fn check_context(&self, context: &Context) -> Result<()> {
         match Arc::ptr_eq(self.context.state(), context.state()) {
             true => Ok(()),
@@ -71,7 +71,7 @@ impl ExternalMemory {
 /// Returns whether a device can import memory of a kind. Only opaque descriptors are supported.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION`.
 fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
     if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
         return Err(Failure::ENUMERATION);
@@ -83,13 +83,14 @@ fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
 /// Returns the descriptor in a description. The caller still owns it.
 ///
 /// # Errors
-/// `INVALID_VALUE` if there is no descriptor.
+/// Returns `INVALID_VALUE` if there is no descriptor.
 ///
 /// # Safety
-/// The structures that follow the description are valid, and a descriptor belongs to the caller.
+/// The caller must ensure that the structures that follow the description are valid, and a
+/// descriptor belongs to the caller.
 unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>> {
     let kind = ur_structure_type_t::UR_STRUCTURE_TYPE_EXP_FILE_DESCRIPTOR;
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
     match named {
         // SAFETY: the caller promises that it is open. If it is not, the system refuses to

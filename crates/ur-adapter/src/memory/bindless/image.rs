@@ -21,8 +21,8 @@ const SIDES: usize = 6;
 /// apply to memory and are ignored.
 ///
 /// # Errors
-/// `INVALID_IMAGE_FORMAT_DESCRIPTOR` and `UNSUPPORTED_IMAGE_FORMAT`. `UNSUPPORTED_FEATURE` for
-/// images with several samples, and for images that kernels gather from.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` and `UNSUPPORTED_IMAGE_FORMAT`. Returns
+/// `UNSUPPORTED_FEATURE` for images with several samples, and for images that kernels gather from.
 pub(crate) fn describe(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
@@ -162,8 +162,8 @@ entry_points! {
 /// Writes a result. Unused dimensions are 0, and layers are reported as depth.
 ///
 /// # Safety
-/// `value` is null or valid for a write of the property's type. `size` is null or valid for a
-/// write.
+/// The caller must ensure that `value` is null or valid for a write of the property's type. `size`
+/// is null or valid for a write.
 unsafe fn answer(
     image: &ImageDescription,
     levels: u32,
@@ -178,7 +178,7 @@ unsafe fn answer(
         ImageKind::OneDArray => (0, y),
         _ => (y, z),
     };
-    // SAFETY: as promised to this function, for the type that each property has.
+    // SAFETY: the caller ensures that the pointers are valid for the type that each property has.
     unsafe {
         match name {
             ur_image_info_t::UR_IMAGE_INFO_WIDTH => write(value, size, x),
@@ -197,9 +197,9 @@ unsafe fn answer(
 /// Writes a result and its size, unless their pointers are null.
 ///
 /// # Safety
-/// As for [`answer`].
+/// The caller must uphold the contract of [`answer`].
 unsafe fn write<T>(value: *mut c_void, size: *mut usize, answer: T) {
-    // SAFETY: as promised to this function. The value needs no alignment.
+    // SAFETY: the caller upholds this function's contract. The value needs no alignment.
     unsafe {
         if !size.is_null() {
             size.write(size_of::<T>());

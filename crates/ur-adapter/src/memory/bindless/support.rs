@@ -14,7 +14,7 @@ use unified_runtime_sys::{
 /// Returns whether an image can be created in memory of a kind.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION` for any other kind of memory. Errors of the library.
+/// Returns `INVALID_ENUMERATION` for any other kind of memory. Returns errors of the library.
 fn supports(
     context: &Shared<Context>,
     device: &Shared<Device>,

@@ -22,14 +22,14 @@ use unified_runtime_sys::{
 /// Converts the description of a sampler.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`, and `INVALID_VALUE` for an anisotropy that is not a number.
+/// Returns `INVALID_ENUMERATION`, and `INVALID_VALUE` for an anisotropy that is not a number.
 ///
 /// # Safety
-/// The structures that follow the description are valid.
+/// The caller must ensure that the structures that follow the description are valid.
 unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     let mut sampling = Sampling::from(sampler::description(desc)?);
     let next = desc.pNext;
-    // SAFETY: each structure matches its type, as promised to this function.
+    // SAFETY: the caller ensures that the structures are valid, and each matches its type.
     let (modes, levels, cubes) = unsafe {
         (
             chain::find::<ur_exp_sampler_addr_modes_t>(

@@ -79,7 +79,7 @@ impl Buffer {
     /// Returns a range of the buffer for a command. The range keeps the memory.
     ///
     /// # Errors
-    /// `INVALID_SIZE` if the range exceeds the buffer.
+    /// Returns `INVALID_SIZE` if the range exceeds the buffer.
     pub(crate) fn range(
         &self,
         destination: &dyn Destination,
@@ -93,7 +93,7 @@ impl Buffer {
     /// Returns the range of the whole buffer for a kernel.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for a buffer of another context or device.
+    /// Returns `INVALID_MEM_OBJECT` for a buffer of another context or device.
     pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<MemoryRange> {
         let (own, _) = self.context.first();
         let is_near = own.shares_memory_with(destination.device()) || !self.storage.is_on_device();
@@ -184,7 +184,7 @@ entry_points! {
 /// Fails for unknown flags, for flags that exclude each other, and for a missing pointer.
 ///
 /// # Errors
-/// `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, `INVALID_VALUE`.
+/// Returns `INVALID_ENUMERATION`, `INVALID_HOST_PTR`, or `INVALID_VALUE`.
 pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()> {
     if flags & UR_MEM_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -205,11 +205,11 @@ pub(super) fn check_flags(flags: ur_mem_flags_t, has_pointer: bool) -> Result<()
 }
 
 impl Buffer {
-    /// Creates a part of the buffer.
+    /// Creates a buffer over a region of this buffer's memory.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE` for flags
-    /// that conflict with the buffer's, and `INVALID_BUFFER_SIZE`.
+    /// Returns `INVALID_MEM_OBJECT` for a part of a part, `INVALID_ENUMERATION`, `INVALID_VALUE`
+    /// for flags that conflict with the buffer's, and `INVALID_BUFFER_SIZE`.
     fn part(&self, flags: ur_mem_flags_t, region: &ur_buffer_region_t) -> Result<Self> {
         if self.is_part {
             return Err(Failure::new(

@@ -34,12 +34,13 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
 /// If `is_owned` is true, the user does not have to free such an allocation any more.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` for any other handle, and `INVALID_MEM_OBJECT` if an owned handle points into
-/// the middle of an allocation.
+/// Returns `INVALID_ARGUMENT` for any other handle, and `INVALID_MEM_OBJECT` if an owned handle
+/// points into the middle of an allocation.
 ///
 /// # Safety
-/// The native handle is a buffer's, or memory of the context or the driver, or the address of no
-/// memory. The owner of such memory keeps it as long as the storage uses it.
+/// The caller must ensure that the native handle is a buffer's, or memory of the context or the
+/// driver, or the address of no memory. The owner of such memory keeps it as long as the storage
+/// uses it.
 pub(super) unsafe fn find(
     context: &Context,
     native: ur_native_handle_t,
@@ -58,7 +59,7 @@ pub(super) unsafe fn find(
         return Ok(found);
     }
     let Some(adopted) = adopt(context, native) else {
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
     };
     if is_owned {
@@ -72,7 +73,7 @@ pub(super) unsafe fn find(
 /// Creates a storage from memory that the program allocated with the driver.
 ///
 /// # Safety
-/// As for [`find`].
+/// The caller must uphold the contract of [`find`].
 unsafe fn adopt_allocation(
     context: &Context,
     native: ur_native_handle_t,
@@ -84,7 +85,8 @@ unsafe fn adopt_allocation(
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: as promised to this function. The driver recognises the address of no memory.
+        // SAFETY: the caller upholds this function's contract. The driver recognises the address of
+        // no memory.
         match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
             // Reports the driver's own reason.

@@ -96,7 +96,7 @@ const CHANNELS: [(types, ChannelType); 15] = [
 /// Converts an image format.
 ///
 /// # Errors
-/// `UNSUPPORTED_IMAGE_FORMAT` for unknown numbers.
+/// Returns `UNSUPPORTED_IMAGE_FORMAT` for unknown numbers.
 pub(crate) fn format(given: &ur_image_format_t) -> Result<ImageFormat> {
     let order = ORDERS.iter().find(|(name, _)| *name == given.channelOrder);
     let channel = CHANNELS.iter().find(|(name, _)| *name == given.channelType);
@@ -128,7 +128,7 @@ pub(crate) fn wrong_description(message: &'static str) -> Failure {
 /// Converts the description of an image. Unused dimensions are ignored.
 ///
 /// # Errors
-/// `INVALID_IMAGE_FORMAT_DESCRIPTOR`, `UNSUPPORTED_IMAGE_FORMAT`.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` or `UNSUPPORTED_IMAGE_FORMAT`.
 pub(crate) fn description(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,

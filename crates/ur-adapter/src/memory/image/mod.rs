@@ -66,7 +66,7 @@ impl Image {
     /// Returns the image for a command.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for an image of another context or device.
+    /// Returns `INVALID_MEM_OBJECT` for an image of another context or device.
     pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
@@ -130,7 +130,8 @@ impl Image {
     /// Creates an image. Copies the pixels at a pointer, if there is one.
     ///
     /// # Safety
-    /// A pointer is valid for reads of all pixels, with the pitches in the description.
+    /// The caller must ensure that a pointer is valid for reads of all pixels, with the pitches in
+    /// the description.
     unsafe fn new(
         context: &Ref<Context>,
         description: &ImageDescription,
@@ -151,8 +152,8 @@ impl Image {
             let place = PartLayout::new(&image, &part, desc.rowPitch, desc.slicePitch);
             let wrong = "these pitches are smaller than the image's rows or slices";
             let place = place.map_err(|_| format::wrong_description(wrong))?;
-            // SAFETY: as promised to this function. A submitted command is done when `finish`
-            // returns, even if it has failed.
+            // SAFETY: the caller upholds this function's contract. A submitted command is done when
+            // `finish` returns, even if it has failed.
             let memory = unsafe { place.in_user_memory(pointer) }?;
             let queue = inner.create_queue()?;
             queue.submit(Command::write_image(

@@ -19,7 +19,7 @@ use unified_runtime_sys::{
 /// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
 ///
 /// # Safety
-/// The structures that follow the description satisfy [`chain::each`].
+/// The caller must ensure that the structures that follow the description satisfy [`chain::each`].
 pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOptions> {
     if desc.flags & UR_USM_POOL_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -29,7 +29,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
     if is_native {
         options = options.keep(0);
     }
-    // SAFETY: as promised to this function.
+    // SAFETY: the caller upholds this function's contract.
     for (stype, next) in unsafe { chain::each(desc.pNext) } {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_LIMITS_DESC => {

@@ -45,9 +45,9 @@ impl Argument for Alignment {
 /// Fails for unknown flags. Structures without flags, and those of unknown extensions, are ignored.
 ///
 /// # Safety
-/// The description has the type `stype`.
+/// The caller must ensure that the description has the type `stype`.
 unsafe fn check_flags(stype: ur_structure_type_t, desc: *const c_void) -> Result<()> {
-    // SAFETY: the structure matches its type, as promised to this function.
+    // SAFETY: the caller ensures that the structure matches its type.
     let unknown = unsafe {
         match stype {
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_DEVICE_DESC => {

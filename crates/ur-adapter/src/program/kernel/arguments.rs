@@ -54,11 +54,12 @@ pub(crate) struct Packed {
 /// Returns the arguments of a launch.
 ///
 /// # Errors
-/// `INVALID_NULL_POINTER`, `INVALID_KERNEL_ARGUMENT_INDEX`, `INVALID_ENUMERATION` for an unknown
-/// type, and `INVALID_MEM_OBJECT` for a buffer that the device cannot access.
+/// Returns `INVALID_NULL_POINTER`, `INVALID_KERNEL_ARGUMENT_INDEX`, `INVALID_ENUMERATION` for an
+/// unknown type, and `INVALID_MEM_OBJECT` for a buffer that the device cannot access.
 ///
 /// # Safety
-/// The arguments match their types. Values and buffers are valid during `'a`.
+/// The caller must ensure that the arguments match their types. Values and buffers are valid during
+/// `'a`.
 pub(crate) unsafe fn read<'a>(
     destination: &dyn Destination,
     given: &'a [ur_exp_kernel_arg_properties_t],
@@ -72,7 +73,7 @@ pub(crate) unsafe fn read<'a>(
         if index >= arguments.len() {
             arguments.resize_with(index + 1, || None);
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         arguments[index] = Some(unsafe { read_one(destination, argument) }?);
     }
     Ok(arguments)
@@ -81,12 +82,12 @@ pub(crate) unsafe fn read<'a>(
 /// Returns one argument.
 ///
 /// # Safety
-/// As for [`read`].
+/// The caller must uphold the contract of [`read`].
 unsafe fn read_one<'a>(
     destination: &dyn Destination,
     argument: &'a ur_exp_kernel_arg_properties_t,
 ) -> Result<Argument<'a>> {
-    // SAFETY: the members of the union match its type, as promised to this function.
+    // SAFETY: the caller ensures that the members of the union match its type.
     unsafe {
         Ok(match argument.type_ {
             argument_type::UR_EXP_KERNEL_ARG_TYPE_VALUE => {
@@ -122,10 +123,10 @@ impl<'a> Argument<'a> {
     /// Converts a buffer, an image or null to a kernel argument.
     ///
     /// # Errors
-    /// `INVALID_MEM_OBJECT` for an object that the device cannot access.
+    /// Returns `INVALID_MEM_OBJECT` for an object that the device cannot access.
     ///
     /// # Safety
-    /// The handle is null, or belongs to a living memory object.
+    /// The caller must ensure that the handle is null, or belongs to a living memory object.
     pub(crate) unsafe fn of_memory(
         destination: &dyn Destination,
         handle: ur_mem_handle_t,
@@ -133,7 +134,7 @@ impl<'a> Argument<'a> {
         if handle.is_null() {
             return Ok(Self::Address(0));
         }
-        // SAFETY: as promised to this function.
+        // SAFETY: the caller upholds this function's contract.
         Ok(
             match &**unsafe { Shared::<MemoryObject>::from_handle(handle) }? {
                 MemoryObject::Buffer(buffer) => Self::Memory(buffer.for_kernel(destination)?),
@@ -169,9 +170,10 @@ fn wrong_index(index: usize) -> Failure {
 /// parameter.
 ///
 /// # Errors
-/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, and `INVALID_KERNEL_ARGS` for missing
-/// ones. `INVALID_KERNEL_ARGUMENT_SIZE` for an argument that is shorter than its parameter, and for
-/// an unexpected address. `OUT_OF_RESOURCES` if the size of local memory overflows.
+/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, and `INVALID_KERNEL_ARGS` for
+/// missing ones. Returns `INVALID_KERNEL_ARGUMENT_SIZE` for an argument that is shorter than its
+/// parameter, and for an unexpected address. Returns `OUT_OF_RESOURCES` if the size of local memory
+/// overflows.
 pub(crate) fn pack(
     arguments: &Arguments<'_>,
     parameters: Option<&[KernelParameter]>,
@@ -187,8 +189,8 @@ pub(crate) fn pack(
 /// checks the sizes of arguments. `count` is the number of the kernel's parameters, if it is known.
 ///
 /// # Errors
-/// `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, `INVALID_KERNEL_ARGS` for missing ones,
-/// and `OUT_OF_RESOURCES` if the size of local memory overflows.
+/// Returns `INVALID_KERNEL_ARGUMENT_INDEX` for too many arguments, `INVALID_KERNEL_ARGS` for
+/// missing ones, and `OUT_OF_RESOURCES` if the size of local memory overflows.
 pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Result<Packed> {
     let count = count.unwrap_or(arguments.len());
     if arguments.len() > count {

@@ -52,7 +52,7 @@ impl Kernel {
     /// Finds a kernel in a built program.
     ///
     /// # Errors
-    /// `INVALID_PROGRAM_EXECUTABLE`, `INVALID_KERNEL_NAME`.
+    /// Returns `INVALID_PROGRAM_EXECUTABLE` or `INVALID_KERNEL_NAME`.
     fn create(program: &Ref<Program>, name: String) -> Result<Self> {
         let loaded = program.loaded();
         if loaded.is_empty() {
@@ -125,7 +125,7 @@ impl Kernel {
     /// Returns the kernel on a device.
     ///
     /// # Errors
-    /// `INVALID_KERNEL` for a device on which the program was not built.
+    /// Returns `INVALID_KERNEL` for a device on which the program was not built.
     pub(crate) fn on(&self, device: &Shared<Device>) -> Result<&Function> {
         let mut functions = self.functions.iter();
         functions
@@ -141,7 +141,7 @@ impl Kernel {
     /// Returns the limits of the kernel's work-groups on a device.
     ///
     /// # Errors
-    /// As for [`on`](Self::on).
+    /// Returns the errors of [`on`](Self::on).
     pub(crate) fn limits(&self, device: &Shared<Device>) -> Result<GroupLimits> {
         let function = self.on(device)?;
         Ok(GroupLimits {

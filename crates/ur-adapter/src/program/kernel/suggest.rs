@@ -22,7 +22,7 @@ pub(super) unsafe extern "C" fn local_work_size(
     suggested: *mut usize,
 ) -> ur_result_t {
     let (count, none) = (0, ptr::null());
-    // SAFETY: as promised to this function. There are no arguments.
+    // SAFETY: the caller upholds this function's contract. There are no arguments.
     unsafe {
         local_work_size_with_args(
             kernel, queue, dimensions, offset, global, count, none, suggested,

@@ -19,10 +19,10 @@ pub(crate) struct GroupLimits {
 /// Reads `dimensions` numbers, which are one to three.
 ///
 /// # Errors
-/// `INVALID_WORK_DIMENSION`.
+/// Returns `INVALID_WORK_DIMENSION`.
 ///
 /// # Safety
-/// `first` is null or points to `dimensions` numbers.
+/// The caller must ensure that `first` is null or points to `dimensions` numbers.
 pub(crate) unsafe fn read(
     dimensions: u32,
     first: *const usize,
@@ -43,7 +43,7 @@ pub(crate) unsafe fn read(
 /// Fails if the number of dimensions is not one to three.
 ///
 /// # Errors
-/// `INVALID_WORK_DIMENSION`.
+/// Returns `INVALID_WORK_DIMENSION`.
 fn check_dimensions(dimensions: u32) -> Result<()> {
     if (1..=3).contains(&dimensions) {
         return Ok(());
@@ -80,8 +80,8 @@ impl GroupLimits {
 
     /// Returns a group size that divides the work-items evenly.
     ///
-    /// It is the size that the kernel requires, or a large size with at most about `wanted` items
-    /// and the most items in the first dimension.
+    /// It is the size that the kernel requires, or the largest divisor with at most `wanted` items.
+    /// As many of the items as possible are in the first dimension.
     pub(crate) fn choose(&self, global: [usize; 3], wanted: usize) -> [usize; 3] {
         if let Some(required) = self.metadata.required_size {
             return required;
@@ -99,8 +99,8 @@ impl GroupLimits {
     /// Checks that the kernel and the device support a group size.
     ///
     /// # Errors
-    /// `INVALID_WORK_GROUP_SIZE`, and `OUT_OF_RESOURCES` if the device supports the size, but not
-    /// with the resources that this kernel needs.
+    /// Returns `INVALID_WORK_GROUP_SIZE`, and `OUT_OF_RESOURCES` if the device supports the size,
+    /// but not with the resources that this kernel needs.
     pub(crate) fn check(&self, local: [usize; 3], global: [usize; 3]) -> Result<()> {
         let mut pairs = global.into_iter().zip(local);
         if !pairs.all(|(global, local)| local != 0 && global % local == 0) {
@@ -147,7 +147,7 @@ impl GroupLimits {
     /// Returns the number of groups in each dimension.
     ///
     /// # Errors
-    /// `OUT_OF_RESOURCES` for more groups than the device supports.
+    /// Returns `OUT_OF_RESOURCES` for more groups than the device supports.
     pub(crate) fn groups(&self, local: [usize; 3], global: [usize; 3]) -> Result<[u32; 3]> {
         let mut groups = [0; 3];
         for (index, place) in groups.iter_mut().enumerate() {

@@ -150,7 +150,7 @@ impl Client {
     /// Serves an importer until it hangs up.
     ///
     /// # Errors
-    /// [`Crowded`] if there are too many connections.
+    /// Returns [`Crowded`] if there are too many connections.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
         let pending = socket::pending(&stream);
         if pending == Pending::HangUp {
@@ -182,7 +182,7 @@ impl Client {
     /// anything.
     ///
     /// # Errors
-    /// [`Crowded`] if there are too many connections.
+    /// Returns [`Crowded`] if there are too many connections.
     pub(crate) fn admit(stream: OwnedFd, guard: Guard) -> Result<Option<Arc<Self>>, Crowded> {
         let descriptor = stream.as_raw_fd();
         let ticket = Ticket(ADMISSION.lock().number());

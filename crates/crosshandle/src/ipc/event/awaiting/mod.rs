@@ -75,8 +75,8 @@ impl Await {
     /// checked that `number` is pending.
     ///
     /// # Errors
-    /// [`Error::LimitReached`] if the system cannot start a thread, and [`Error::Unsupported`] for
-    /// an event that a forked child has inherited.
+    /// Returns [`Error::LimitReached`] if the system cannot start a thread, and
+    /// [`Error::Unsupported`] for an event that a forked child has inherited.
     pub(crate) fn begin(
         core: &Arc<EventCore>,
         number: u64,
