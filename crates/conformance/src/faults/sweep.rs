@@ -68,7 +68,7 @@ impl Recording {
     }
 
     /// Returns every case, which is each possible fault at each step. Calls of a driver's loader
-    /// only get kills and stops, because the loader permanently remembers an error when it opens a
+    /// only get kills and stops, because the loader permanently remembers that it could not open a
     /// file.
     pub(super) fn cases(&self, is_host: bool) -> Vec<CaseId> {
         let loads = |step: &Step| {

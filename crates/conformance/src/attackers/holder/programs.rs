@@ -27,7 +27,7 @@ const BURST: usize = 64;
 const UNREAD: usize = 512;
 /// Number of names with the longest labels that one process has.
 const LABELLED: usize = 200;
-/// Length of the longest label, in characters.
+/// Length of the longest label, in bytes.
 const LABEL: usize = 4096;
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(5);

@@ -82,8 +82,8 @@ impl EventCore {
         }
     }
 
-    /// Makes queues also signal the native event from now on, if it exists here, because a queue
-    /// could have waited for it. Events that were never shared do not use it.
+    /// Makes queues also signal the native event in future, if it exists in this process, because a
+    /// queue could have waited for it. Events that were never shared do not use it.
     pub(crate) fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;

@@ -41,7 +41,7 @@ impl PeerWatch {
 }
 
 impl PeerWatches {
-    /// Watches the process with number `owner` from now on. Cheap if it is watched already.
+    /// Starts to watch the process with number `owner`. Cheap if the process is watched already.
     pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
         let pid = catalog.peer_pid(owner);
         let mut watches = self.0.lock();

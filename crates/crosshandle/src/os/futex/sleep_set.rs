@@ -166,7 +166,8 @@ impl SleepSet {
 }
 
 impl Listened {
-    /// Returns the sleeps that have ended, and listens from now on.
+    /// Returns the sleeps that have ended, and starts to listen to the doorbell again if it has
+    /// rung.
     fn ended(&mut self, view: &View<'_>) -> Vec<u64> {
         if self.bell.is_none_or(|(_, rings)| view.is_rung(rings)) {
             // Listening comes first, as in `begin`.
