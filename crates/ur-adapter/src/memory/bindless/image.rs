@@ -17,8 +17,7 @@ use unified_runtime_sys::{
 /// Number of sides of a cube, each of which is a layer.
 const SIDES: usize = 6;
 
-/// Converts the description of an image. Returns it with the number of levels. Pitches only apply
-/// to
+/// Converts the description of an image. Returns it with the number of levels. Pitches only
 /// apply to memory and are ignored.
 ///
 /// # Errors
