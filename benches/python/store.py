@@ -1,4 +1,6 @@
-"""Measures a holder and its store: `store.py [--device cuda:0] [--gib 16] [--big-gib 54] [--dir DIR] [--only TEXT]`.
+"""Measures a holder and its store.
+
+    store.py [--device cuda:0] [--gib 16] [--big-gib 54] [--dir DIR] [--only TEXT]
 
 Each result is printed with its target and with its peer in the same run. Without a GPU,
 `--device host` measures small models on the host. The program starts the command, the module and

@@ -1,4 +1,6 @@
-"""Opens a model that a holder has, takes its hash, and sums its tensors; again for each line of standard input.
+"""Opens a model that a holder keeps, hashes it, and sums its tensors.
+
+The program does that once at the start, and again for each line of standard input.
 
     python reader.py NAME
 """

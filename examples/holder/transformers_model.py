@@ -2,7 +2,7 @@
 
     crosshandle hold &
     crosshandle load DIRECTORY/model.safetensors --name llama --device cuda:0
-    python transformers_model.py DIRECTORY llama "A text to go on with"
+    python transformers_model.py DIRECTORY llama "A text to continue"
 
 DIRECTORY is a checkpoint of the Hub: its weights are read by the loader, and not by this program.
 """

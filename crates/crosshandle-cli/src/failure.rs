@@ -6,7 +6,7 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-/// Explanation of the exit status, for the help of commands.
+/// Explanation of the exit statuses, shown in the help of each command.
 pub(crate) const EXIT_STATUS_HELP: &str = "\
 Exit status:
   0  done

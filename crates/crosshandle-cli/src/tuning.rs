@@ -5,7 +5,7 @@ use std::time::Duration;
 
 // ---- Messages between the two processes ----
 
-/// Maximum size of a message that a process accepts from the other one, in bytes.
+/// Maximum size of a message that a process accepts from another process, in bytes.
 ///
 /// A real message has two handles and a few numbers, so a longer line comes from another program.
 /// Without a limit such a program could fill the memory.
@@ -182,8 +182,8 @@ pub(crate) const METRICS_DEATHS: usize = 20;
 /// too long without a limit.
 pub(crate) const METRICS_ROWS: usize = 500;
 
-/// Maximum time for the successor of an upgraded program to take everything over. With less, a busy
-/// machine would look like a program that cannot succeed the holder.
+/// Maximum time for the successor of an upgraded program to take over. With a shorter time, a
+/// program on a busy machine could be mistaken for one that cannot take over.
 pub(crate) const UPGRADE_TIME: Duration = Duration::from_secs(30);
 
 /// Interval between two checks of a holder that is being upgraded.

@@ -1,7 +1,7 @@
 """One side of NIXL for the benchmark.
 
-It reads requests, one per line, and replies to each with a line that starts with `ok` or `error`. For
-a device such as `cuda:0` it uses GPU memory, allocated by torch, and otherwise host memory.
+It reads requests, one per line, and replies to each with a line that starts with `ok` or `error`.
+For a device such as `cuda:0` it uses GPU memory, allocated by torch, and otherwise host memory.
 """
 
 import array

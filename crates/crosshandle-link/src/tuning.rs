@@ -96,9 +96,9 @@ pub(crate) const MAX_ASKED: usize = 64 << 20;
 pub(crate) const ACK_EVERY: u64 = 64;
 /// Number of pieces of memory that one call has in flight over TLS.
 pub(crate) const PIECES_UNDER_WAY: usize = 16;
-/// Number of signals before the latest that the link checks for failures, which takes some
-/// milliseconds. The link does not check earlier unreported signals one by one. It reports them as
-/// failed if the first and the last of them have failed, and otherwise as signalled.
+/// Number of most recent unreported signals that the link checks for failures one by one. The check
+/// takes some milliseconds. Earlier unreported signals are reported as failed if the first and the
+/// last of them failed, and otherwise as signalled.
 pub(crate) const MAX_LOOKED_AT: u64 = 1 << 16;
 /// Maximum number of bytes that one message carries together with the signal that follows them.
 pub(crate) const MAX_WITH_SIGNAL: usize = 16 << 10;

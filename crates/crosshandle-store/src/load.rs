@@ -114,7 +114,7 @@ impl LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns an error if the model has another hash than expected.
+    /// Returns an error if the loaded model does not have the expected hash.
     pub(crate) fn check(&self, found: Hash) -> Result<()> {
         match self.expected {
             Some(expected) if expected != found => Err(Error::OtherModel {

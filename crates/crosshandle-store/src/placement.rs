@@ -19,9 +19,9 @@ const RESERVED_UNIT: usize = 32 << 20;
 /// address.
 const PLACED_AT_LEAST: usize = 1 << 30;
 
-/// Addresses that readers agree on. Neither the system nor a driver gives them to a process that
-/// does not request them. Programs are below or above them, and libraries, heaps and stacks far
-/// above. CUDA honours requests for these addresses, also in a process with torch.
+/// Addresses that readers agree on. The system and the drivers use them only if a process requests
+/// them. Executables are mapped below or above them, and libraries, heaps and stacks far above.
+/// CUDA honours such requests, even in a process that uses torch.
 const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 
 /// Chooses the agreed address for the readers of a model of `bytes` bytes, at random, so that two

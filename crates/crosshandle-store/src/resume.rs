@@ -1,10 +1,12 @@
 //! Loads that continue after their loader was killed.
 //!
-//! The empty memory is handed over to the holder first, under a temporary name, as a model with an
-//! unfinished update, so that readers refuse it. When a piece is in place, its hash is noted in the
-//! model's `state`. A process that loads the same files under the same name finds this memory. It
-//! hashes the noted pieces in the memory again, and reads only the pieces that are missing or
-//! wrong. At the end the memory gets its final name and loses the temporary one.
+//! The loader first hands the memory to the holder, before any tensor is in it. The memory has a
+//! temporary name and an unfinished update, so readers refuse it. Whenever a piece is complete, the
+//! loader records the hash of the piece in the model's `state`.
+//!
+//! A process that loads the same files under the same name finds this memory. It hashes the
+//! recorded pieces again, and reads only the pieces that are missing or damaged. At the end the
+//! memory gets its final name and loses the temporary one.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};

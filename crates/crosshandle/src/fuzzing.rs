@@ -191,7 +191,8 @@ impl Catalog {
         self.0.name(record)
     }
 
-    /// Returns the driver's handle of a record that a key opens, and the segment and its length that come with it.
+    /// Returns the driver's handle of a record that a key opens, and the segment and its length
+    /// that come with it.
     pub fn sealed_handle(&self, record: u32, key: [u8; 16]) -> Option<(u32, u64, Vec<u8>)> {
         let sealed = self.0.sealed_handle(record)?;
         let found = parts::open_sealed(&Key::from_bytes(key), sealed)?;
@@ -227,8 +228,8 @@ impl Ledger {
         Some(count.load(Ordering::SeqCst))
     }
 
-    /// Opens a record that has this generation in a catalog, and closes it again. `None`: one of the
-    /// chunks is not here.
+    /// Opens a record that has this generation in a catalog, and closes it again. `None`: one of
+    /// the chunks is not here.
     pub fn open_and_close(&self, catalog: &Catalog, record: u32, generation: u64) -> Option<bool> {
         let (count, now) = (self.0.count(record)?, catalog.0.generation(record)?);
         let is_open = parts::try_open(count, now, generation);

@@ -67,8 +67,8 @@
 //! A *handle* is always the bytes that cross; a driver's own object is always *native*.
 //!
 //! For people who change the code (paths in the repository):
-//! - `docs/architecture.md`: the layers, the way of a handle, of a signal and of a death through the
-//!   code, and a table of what to change where
+//! - `docs/architecture.md`: the layers, the way of a handle, of a signal and of a death through
+//!   the code, and a table of what to change where
 //! - `docs/glossary.md`: the words that are this library's own
 //! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!

@@ -19,7 +19,7 @@ pub(crate) struct Edge {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// The file uses an item that the other one defines.
+    /// The file uses an item that the other file defines.
     Item,
     /// The file only names a module, or passes an item on: no part of a cycle by itself.
     Passing,

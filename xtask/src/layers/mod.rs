@@ -315,7 +315,7 @@ fn layer_faults(tree: &Tree, edges: &[Edge]) -> Vec<Fault> {
     for edge in edges {
         let (from, to) = (&tree.files[edge.from].path, &tree.files[edge.to].path);
         let (low, high) = (layer(from), layer(to));
-        // What the root defines itself, beside what it passes on, is nobody's to import.
+        // No file imports what the root defines itself.
         if height(low) < height(high) && seen.insert((edge.from, edge.line, edge.path.clone())) {
             let message = format!(
                 "{} is in {to}: the layer {low} imports from the higher layer {high}",

@@ -220,7 +220,7 @@ impl Tree {
             found.push(Target::Item(self.modules[here].file));
         }
         for name in after {
-            // A function may have the name of the module beside it: a path goes through the module.
+            // A function may have the name of a module: a path goes through the module.
             if found
                 .iter()
                 .any(|target| matches!(target, Target::Module(_)))

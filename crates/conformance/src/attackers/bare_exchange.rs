@@ -1,8 +1,9 @@
-//! A bare exchange of descriptors over a Unix socket, as far as the kernel makes it: what any open is
-//! measured against. Nobody attacks its server, which has its socket in a directory of its own.
+//! A minimal exchange of descriptors over a Unix socket. Other opens are compared with its time.
+//! Its server is not attacked, because its socket is in a separate directory.
 //!
-//! As in an open by a newcomer, the client connects, gets two descriptors for a first question and one for
-//! a second, in messages of the same sizes. Nothing is checked, counted or mapped.
+//! As in an open by a new importer, the client connects, and receives two descriptors with the
+//! first reply and one with the second. The messages have the same sizes as in an open. Nothing is
+//! checked, counted or mapped.
 
 use crate::failure::Failure;
 use crate::raw::{self, REPLY, REQUEST, Socket, borrowed};
@@ -11,12 +12,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-/// The word that starts the server: `conformance attack bare-exchange PATH`.
+/// The word that starts the server, as in `conformance attack bare-exchange PATH`.
 pub(super) const SERVER: &str = "bare-exchange";
-/// Bytes in each of the files whose descriptors are given.
+/// Size of each file whose descriptor is sent, in bytes.
 const FILE_BYTES: u64 = 4096;
 
-/// Answers one client after the other at `path`, until standard input is closed.
+/// Serves one client after another at `path`, until standard input is closed.
 pub(super) fn serve(path: &Path) -> ExitCode {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -40,7 +41,7 @@ fn answer_all(path: &Path) -> Result<(), Failure> {
         let Some(client) = listener.accept_within(Duration::MAX)? else {
             continue;
         };
-        // A client that was killed is none to answer.
+        // Fails if the client was killed.
         let _ = answer(&client, &files);
     }
 }
@@ -53,14 +54,14 @@ fn answer(client: &Socket, files: &[std::os::fd::OwnedFd]) -> rustix::io::Result
     Ok(())
 }
 
-/// A server in a process of its own, until this is dropped.
+/// A server in its own process. Ended on drop.
 pub(super) struct BareExchange {
     server: Child,
     path: PathBuf,
 }
 
 impl BareExchange {
-    /// Starts the server with its socket at `path`. `program`: that of the suite.
+    /// Starts the server with its socket at `path`. `program` is the program of the test suite.
     pub(super) fn start(program: &Path, path: PathBuf) -> Result<Self, Failure> {
         let mut server = Command::new(program)
             .args(["attack", SERVER])
@@ -78,7 +79,7 @@ impl BareExchange {
         }
     }
 
-    /// Makes one exchange, and returns how long it takes.
+    /// Makes one exchange, and returns the time that it takes.
     pub(super) fn measure(&self) -> Result<Duration, Failure> {
         let began = Instant::now();
         let server = Socket::connect(&self.path)?;

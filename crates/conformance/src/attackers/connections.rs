@@ -1,4 +1,4 @@
-//! Strangers that connect and say nothing.
+//! Processes that connect without a handle and send nothing.
 
 use super::{Attacker, Report, Stop, Victim, socket};
 use crate::failure::Failure;
@@ -7,14 +7,14 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::time::Duration;
 
-/// Connections that are held at a time, if this process's limit of descriptors allows it.
+/// Maximum number of connections at a time, if this process's descriptor limit allows it.
 const IDLE: usize = 10_000;
-/// Descriptors that the process needs for itself.
+/// Number of descriptors that the process needs for itself.
 const OWN_DESCRIPTORS: u64 = 50;
-/// Time between two looks for connections that were closed.
+/// Interval at which the attacker looks for closed connections.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Holds as many connections as it gets, and makes others for those that are closed.
+/// Holds as many connections as possible, and replaces those that are closed.
 pub(super) struct IdleConnections;
 
 impl Attacker for IdleConnections {
@@ -39,7 +39,7 @@ impl Attacker for IdleConnections {
                 report.attempts += 1;
                 match socket::connect(victim, &mut random) {
                     Ok(connection) => held.push(connection),
-                    // Its queue is full, or the victim is gone.
+                    // The victim's queue is full, or the victim has ended.
                     Err(_) => break,
                 }
             }
@@ -53,7 +53,7 @@ impl Attacker for IdleConnections {
     }
 }
 
-/// Connects and hangs up, without a pause.
+/// Connects and hangs up repeatedly, without a pause.
 pub(super) struct ConnectionFlood;
 
 impl Attacker for ConnectionFlood {

@@ -1,5 +1,5 @@
-//! Strangers, importers and exporters that send descriptors which are dangerous to receive, to close,
-//! or to look at.
+//! Attackers that send descriptors that are dangerous to receive, close or examine. They act as
+//! importers, as exporters, or have no handle.
 
 use super::messages::plausible;
 use super::socket::MAX_DESCRIPTORS;
@@ -16,15 +16,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
-/// Time for which closing a socket with unsent data blocks, unless it is released before.
+/// Maximum time for which closing a socket with unsent data blocks. The attacker usually ends the
+/// block earlier.
 const LINGER: Duration = Duration::from_secs(600);
-/// Time for which a descriptor blocks whoever closes it: far longer than any honest request takes.
+/// Time for which a descriptor blocks the process that closes it. Far longer than any regular
+/// request takes.
 pub(crate) const HOLD: Duration = Duration::from_secs(3);
-/// Messages before the one with descriptors, which keep the victim busy until it is the only one that
-/// has them.
+/// Number of messages that precede the message with descriptors. They keep the victim busy until it
+/// has the only copies of the descriptors.
 const BUSY: usize = 30;
-/// Devices whose drivers decide what opening and closing does. No watchdog: closing one restarts the
-/// machine.
+/// Devices whose drivers decide what happens on open and close. The list has no watchdog, because
+/// closing a watchdog restarts the machine.
 const DEVICES: [&str; 6] = [
     "/dev/nvidiactl",
     "/dev/nvidia0",
@@ -34,7 +36,7 @@ const DEVICES: [&str; 6] = [
     "/dev/random",
 ];
 
-/// Sends one nasty descriptor after another, and many at once.
+/// Sends one dangerous descriptor after another, and many at once.
 pub(super) struct NastyDescriptors;
 
 impl Attacker for NastyDescriptors {
@@ -47,7 +49,7 @@ impl Attacker for NastyDescriptors {
     }
 }
 
-/// The same, by an importer that was let in.
+/// Sends dangerous descriptors as an importer that has attached.
 pub(super) struct NastyImporter;
 
 impl Attacker for NastyImporter {
@@ -64,14 +66,15 @@ impl Attacker for NastyImporter {
     }
 }
 
-/// Sends every kind on a connection of its own, again and again. `handle`: by which to attach before.
+/// Repeatedly sends each kind of descriptor on its own connection. `handle`, if present, is used to
+/// attach first.
 fn send_all(
     victim: &Victim,
     stop: &Stop,
     handle: Option<[u8; HANDLE_SIZE]>,
 ) -> Result<Report, Failure> {
     let (mut random, mut report) = (Random(5), Report::default());
-    // Some machines have no FUSE, or no rights for it: all else is sent there.
+    // Some machines have no FUSE, or no permission to use it. There, only the other kinds are sent.
     let held = fuse::HeldFile::mount().ok();
     while !stop.is_stopped() {
         for make in &KINDS {
@@ -103,7 +106,7 @@ fn send_all(
     Ok(report)
 }
 
-/// Descriptors of each kind to answer questions with.
+/// Dangerous descriptors of each kind, to be sent with replies.
 pub(crate) struct NastyAnswers {
     held: Option<fuse::HeldFile>,
 }
@@ -120,7 +123,7 @@ impl NastyAnswers {
         ("253 files", many),
     ];
 
-    /// Prepares them. `program`: the program of the suite.
+    /// Prepares the descriptors. `program` is the program of the test suite.
     pub(crate) fn new(program: &Path) -> Self {
         Self {
             held: fuse::HeldFile::mount_by(program).ok(),
@@ -134,7 +137,7 @@ impl NastyAnswers {
         names.filter(move |name| has_held || *name != "a file that is held")
     }
 
-    /// Makes some of a kind, to be sent over a connection.
+    /// Creates descriptors of a kind, to be sent over a connection.
     pub(crate) fn make(&self, kind: &str, connection: &OwnedFd) -> Result<Nasty, Failure> {
         let make = Self::KINDS.iter().find(|(name, _)| *name == kind);
         let (_, make) = make.ok_or(Failure::new(kind))?;
@@ -144,7 +147,7 @@ impl NastyAnswers {
 
 impl Drop for NastyAnswers {
     fn drop(&mut self) {
-        // Its closing is held up, too.
+        // Closing this file blocks too.
         std::thread::spawn({
             let held = self.held.take();
             move || drop(held)
@@ -152,17 +155,17 @@ impl Drop for NastyAnswers {
     }
 }
 
-/// Descriptors to send, and what ends their mischief when it is dropped.
+/// Descriptors to send. `release` contains the files that end the blocking when they are dropped.
 #[derive(Default)]
 pub(crate) struct Nasty {
     descriptors: Vec<OwnedFd>,
     release: Vec<OwnedFd>,
-    /// Every close takes long, also this process's own.
+    /// Whether every close takes long, including those of this process.
     is_slow: bool,
 }
 
 impl Nasty {
-    /// Ends the mischief after a while.
+    /// Ends the blocking after [`HOLD`].
     fn release_later(&mut self) {
         let release = std::mem::take(&mut self.release);
         std::thread::spawn(move || {
@@ -171,7 +174,8 @@ impl Nasty {
         });
     }
 
-    /// Closes this process's copies: at once, so that the victim is the last to close what it was sent.
+    /// Closes this process's copies at once, so that the victim has the last copy of each
+    /// descriptor.
     fn close(self) {
         match self.is_slow {
             true => drop(std::thread::spawn(move || drop(self))),
@@ -179,8 +183,8 @@ impl Nasty {
         }
     }
 
-    /// Sends `count` of them with a message, all if it is `None`, and again behind it; then closes this
-    /// process's copies.
+    /// Sends `count` descriptors with a message, or all if `count` is `None`. Sends them again in a
+    /// later message, and then closes this process's copies.
     pub(crate) fn answer(
         mut self,
         connection: &OwnedFd,
@@ -189,7 +193,8 @@ impl Nasty {
     ) -> rustix::io::Result<()> {
         self.release_later();
         let borrowed: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(AsFd::as_fd).collect();
-        // As many as the answer should have, so that they are looked at, or else all of them.
+        // Sends as many descriptors as the reply should have, so that the victim examines them, or
+        // all of them.
         let first = match (count, borrowed.first()) {
             (Some(count), Some(first)) => vec![*first; count],
             _ => borrowed.clone(),
@@ -201,7 +206,7 @@ impl Nasty {
         sent
     }
 
-    /// Sends them with a request, and again behind it with a message that may stay unread.
+    /// Sends the descriptors with a request, and again in a later message that may remain unread.
     fn send_over(&self, connection: &OwnedFd, random: &mut Random) -> rustix::io::Result<()> {
         let borrowed: Vec<BorrowedFd<'_>> = self.descriptors.iter().map(AsFd::as_fd).collect();
         let request = plausible(random);
@@ -235,7 +240,7 @@ const KINDS: [Make; 8] = [
     huge_file,
 ];
 
-/// A TCP socket with unsent data: closing it waits until the data is sent.
+/// Creates a TCP socket with unsent data. Closing it blocks until the data is sent.
 fn unsent_data(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     let sender = TcpStream::connect(listener.local_addr()?)?;
@@ -249,7 +254,7 @@ fn unsent_data(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure
     })
 }
 
-/// A file of a file system in user space, which doesn't answer when the file is closed.
+/// Returns a file of a user-space file system that does not reply when the file is closed.
 fn held_file(_: &OwnedFd, held: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     match held {
         Some(held) => Ok(Nasty {
@@ -261,7 +266,7 @@ fn held_file(_: &OwnedFd, held: Option<&fuse::HeldFile>) -> Result<Nasty, Failur
     }
 }
 
-/// A pipe that nobody writes: reading it waits for ever.
+/// Creates a pipe in which nothing is written. Reading it blocks until the write end is closed.
 fn fifo(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let (reader, writer) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
     Ok(Nasty {
@@ -271,7 +276,8 @@ fn fifo(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     })
 }
 
-/// An epoll that watches the connection it is sent over, inside of another one.
+/// Creates an epoll instance, inside another one, that watches the connection over which it is
+/// sent.
 fn epoll_of_the_connection(
     connection: &OwnedFd,
     _: Option<&fuse::HeldFile>,
@@ -286,8 +292,8 @@ fn epoll_of_the_connection(
     Ok(nasty)
 }
 
-/// The connection it is sent over, and sockets in flight inside of each other: garbage that only the
-/// kernel's collector finds.
+/// Returns a copy of `connection`, and sockets that are in flight inside each other.
+/// Only the kernel's garbage collector can find these sockets.
 fn the_connection_itself(
     connection: &OwnedFd,
     _: Option<&fuse::HeldFile>,
@@ -301,7 +307,7 @@ fn the_connection_itself(
     Ok(nasty)
 }
 
-/// Devices, whose drivers may do anything when they are closed.
+/// Opens devices, whose drivers may do anything on close.
 fn devices(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let open = |path: &&str| rustix::fs::open(*path, flags, Mode::empty()).ok();
@@ -311,7 +317,7 @@ fn devices(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     })
 }
 
-/// As many as the kernel lets go at once.
+/// Creates as many descriptors as the kernel sends in one message.
 fn many(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     let files = (0..MAX_DESCRIPTORS).map(|_| raw::memfd(4096, false));
     Ok(Nasty {
@@ -320,7 +326,7 @@ fn many(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     })
 }
 
-/// A file of 8 EiB with nothing in it.
+/// Creates an empty file of 8 EiB.
 fn huge_file(_: &OwnedFd, _: Option<&fuse::HeldFile>) -> Result<Nasty, Failure> {
     Ok(raw::memfd(i64::MAX as u64, true)?.into())
 }

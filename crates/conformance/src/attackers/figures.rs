@@ -1,9 +1,10 @@
-//! What attackers cost honest processes: the time of their opens, and the exporter's memory.
+//! Measures the cost of attackers for honest processes: the time of their opens, and the exporter's
+//! memory.
 //!
-//! Attackers take time of two kinds: processor time, which the scheduler would let any busy program
-//! take, and the exporter's own. So each open is measured beside a *bare exchange* of descriptors between two
-//! processes that nobody attacks, at the same moments; and each attacker runs twice, the second time
-//! with processor time that nobody else wants alone.
+//! Attackers take two kinds of time: processor time, which any busy program could take, and the
+//! exporter's own time. To tell them apart, each open is compared with a *bare exchange* of
+//! descriptors, at the same moment, between two processes that are not attacked. In addition, each
+//! attacker runs twice, the second time only with otherwise idle processor time.
 
 use super::attackers;
 use super::bare_exchange::BareExchange;
@@ -15,24 +16,24 @@ use crosshandle::{Context, MemoryHandle};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Opens for each row, after which a row ends unless its time isn't over.
+/// Minimum number of opens in each row. A row ends after these opens and after [`ROW`].
 const OPENS: usize = 1_000;
-/// Least time of a row.
+/// Minimum time of a row.
 const ROW: Duration = Duration::from_secs(5);
-/// Time between two opens: they are occasional.
+/// Pause between two opens, which are meant to be occasional.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Descriptors that the exporter may have, as is usual.
+/// Limit of the exporter's descriptors. This is a usual limit.
 const DESCRIPTORS: u64 = 1024;
 
-/// What a row shows.
+/// The measurements of a row.
 struct Row {
     opens: Times,
     bare: Times,
-    /// The exporter's resident memory, in KiB: the most that was seen.
+    /// The highest measured resident memory of the exporter, in KiB.
     resident: usize,
 }
 
-/// How long something took, sorted.
+/// Measured times, sorted.
 struct Times(Vec<Duration>);
 
 impl Times {
@@ -57,8 +58,9 @@ struct Scene {
     handle: MemoryHandle,
 }
 
-/// Prints the time of honest opens with no attacker and beside each one whose name contains `filter`, and
-/// how much the exporter's memory grows. `peer`: the peers' program, beside that of the suite.
+/// Prints the time of honest opens without an attacker, and with each attacker whose name contains
+/// `filter`. Also prints how much the exporter's memory grows. `peer` is the program of the peers,
+/// which is in the same directory as the test suite.
 ///
 /// # Errors
 /// Fails if an honest process fails.
@@ -110,7 +112,7 @@ fn compare(peer: &Path, name: &str, is_idle: bool) -> Result<(), Failure> {
         exporter.ask("event-handle given-event")?.remove(0),
     ];
     let program = harness.program().with_file_name("conformance");
-    // Beside the directory that attackers look for sockets in.
+    // The bare exchange's socket is next to the directory in which attackers look for sockets.
     let socket = harness.directory().with_extension("bare");
     let scene = Scene {
         bare: BareExchange::start(&program, socket)?,
@@ -118,7 +120,7 @@ fn compare(peer: &Path, name: &str, is_idle: bool) -> Result<(), Failure> {
         exporter,
         harness,
     };
-    // What the first opens take stays.
+    // The resources of the first opens are kept, so these opens are not part of the measurement.
     scene.measure()?;
     let alone = scene.measure()?;
     let terms = Terms {
@@ -157,8 +159,8 @@ fn show(name: &str, row: &Row, alone: &Row) {
 }
 
 impl Scene {
-    /// Opens again and again, by a context that is not attached yet: connecting, attaching and fetching.
-    /// Makes a bare exchange after each open.
+    /// Measures opens by a context that is not attached yet, each with connecting, attaching and
+    /// fetching. Makes a bare exchange after each open.
     fn measure(&self) -> Result<Row, Failure> {
         let (mut opens, mut bare) = (Vec::new(), Vec::new());
         let mut resident = self.exporter.usage()?.resident;

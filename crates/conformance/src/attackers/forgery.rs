@@ -1,4 +1,4 @@
-//! Importers that write anything into what they were given, and hang up.
+//! Importers that write arbitrary data into the files that they received, and hang up.
 
 use super::{Attacker, Report, Stop, Victim, socket};
 use crate::failure::Failure;
@@ -11,11 +11,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Time between two rounds, in which others get their turn.
+/// Pause between two rounds, in which other programs can run.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Fills arena and ledger with words that say what is not so, and hangs up, again and again: each
-/// hang-up has the exporter look for what the importer has left behind.
+/// Repeatedly fills arena and ledger with false words, and hangs up. At each hang-up, the exporter
+/// examines what the importer has left behind.
 pub(super) struct ForgedWords;
 
 impl Attacker for ForgedWords {
@@ -54,14 +54,14 @@ fn forge(victim: &Victim, event: &[u8; HANDLE_SIZE], random: &mut Random) -> Res
     }
     for file in given.into_iter().map(File::from) {
         let len = file.metadata()?.len() as usize;
-        // All bits set, none, noise, and small numbers.
+        // All bits set, all bits clear, random bytes, or small numbers.
         let words = match random.below(4) {
             0 => vec![0xFF; len],
             1 => vec![0; len],
             2 => pattern::pattern(random.next(), len),
             _ => [3, 0, 0, 0, 2, 0, 0, 0].repeat(len / 8),
         };
-        // Fails where only the exporter writes.
+        // Fails for files that only the exporter may write.
         let _ = file.write_all_at(&words, 0);
     }
     Ok(())

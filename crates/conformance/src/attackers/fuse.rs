@@ -1,8 +1,8 @@
-//! A file of a file system in user space whose closing nobody answers, spoken to `/dev/fuse` without a
-//! library.
+//! A file of a user-space file system that does not reply when the file is closed. It uses
+//! `/dev/fuse` without a library.
 //!
-//! Closing a descriptor of such a file asks the file system first (`FUSE_FLUSH`), and waits for the answer.
-//! The layouts are those of `linux/fuse.h`, protocol 7.31.
+//! When a descriptor of such a file is closed, the kernel sends a request to the file system
+//! (`FUSE_FLUSH`), and waits for the reply. The layouts are those of `linux/fuse.h`, protocol 7.31.
 
 use super::descriptors::HOLD;
 use crate::failure::Failure;
@@ -25,25 +25,25 @@ const RELEASE: u32 = 18;
 const FLUSH: u32 = 25;
 const INIT: u32 = 26;
 const INTERRUPT: u32 = 36;
-/// Bytes of a request before its arguments: length, operation, number, node, and four more.
+/// Size of a request's header in bytes: length, operation, number, node, and four more fields.
 const IN_HEADER: usize = 40;
-/// Bytes of the buffer for a request; the kernel wants room for a write at least.
+/// Size of the request buffer in bytes. The kernel requires room for at least one write.
 const BUFFER: usize = 1 << 17;
-/// Name under which the attacker starts the file system's process.
+/// Name with which the attacker starts the process of the file system.
 pub(super) const DAEMON: &str = "held-file";
 
-/// The mounted file. The mount is out of sight at once, and its process ends when nobody has the file
-/// any more, so that nothing is left of it when the attacker ends in any way.
+/// The mounted file. The mount is detached at once, and the file system's process ends when no
+/// descriptor of the file is left. So nothing remains, however the attacker ends.
 pub(super) struct HeldFile(OwnedFd);
 
 impl HeldFile {
-    /// Mounts a file that a process of its own answers for: an attacker that answered for it could not
-    /// be killed while it closes the file. Needs root.
+    /// Mounts a file that is served by a separate process. If the attacker served the file itself,
+    /// it could not be killed while it closes the file. Needs root.
     pub(super) fn mount() -> Result<Self, Failure> {
         Self::mount_by(&std::env::current_exe()?)
     }
 
-    /// The same, by the suite's program at this path.
+    /// Mounts such a file, which is served by the test suite's program at this path.
     pub(super) fn mount_by(program: &Path) -> Result<Self, Failure> {
         Self::mount_with(|device| {
             let daemon = Command::new(program)
@@ -66,7 +66,7 @@ impl HeldFile {
         let text = |bytes: &[u8]| CString::new(bytes).expect("no zero inside");
         let path = text(place.as_os_str().as_bytes());
         let (kind, options) = (text(b"fuse"), text(options.as_bytes()));
-        // SAFETY: four strings that live until the call returns.
+        // SAFETY: four strings that outlive the call.
         let mounted = unsafe {
             libc::mount(
                 kind.as_ptr(),
@@ -86,29 +86,29 @@ impl HeldFile {
             let flags = OFlags::RDWR | OFlags::CLOEXEC;
             Ok(rustix::fs::open(&place, flags, Mode::empty())?)
         });
-        // SAFETY: a string that lives until the call returns.
+        // SAFETY: a string that outlives the call.
         unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) };
         let _ = std::fs::remove_file(&place);
         Ok(Self(file?))
     }
 
-    /// Returns another descriptor of the file.
+    /// Returns a new descriptor of the file.
     pub(super) fn descriptor(&self) -> std::io::Result<OwnedFd> {
         self.0.try_clone()
     }
 }
 
-/// Answers for the file whose device is standard input, until nobody has it any more.
+/// Serves the file whose FUSE device is standard input, until no process has the file open.
 pub(super) fn serve() {
     if let Ok(device) = std::io::stdin().as_fd().try_clone_to_owned() {
         Daemon::new(device.into()).serve();
     }
 }
 
-/// The file system: answers at once, but lets those who close the file wait.
+/// The file system. It replies at once to all requests except those that close the file.
 struct Daemon {
     device: File,
-    /// Numbers of the requests that somebody waits for, and when they are answered.
+    /// Numbers of the pending requests, with the time at which each gets its reply.
     held: VecDeque<(u64, Instant)>,
 }
 
@@ -142,7 +142,7 @@ impl Daemon {
             match (&self.device).read(&mut buffer) {
                 Ok(len) if len >= IN_HEADER => self.request(&buffer[..len]),
                 Ok(_) => return,
-                // A request that was taken back.
+                // The kernel has withdrawn a request.
                 Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => return,
@@ -155,8 +155,8 @@ impl Daemon {
         let number = u64::from_ne_bytes(request[8..16].try_into().expect("eight"));
         match word(4) {
             INIT => {
-                // Major, minor, read-ahead, flags, background and threshold, greatest write, and the
-                // rest of 64 bytes.
+                // Major and minor version, read-ahead, flags, background requests and threshold,
+                // maximum write size, and padding up to 64 bytes.
                 let mut answer = Vec::new();
                 for part in [7, 31, 0, 0, 0, 1 << 16] {
                     answer.extend(u32::to_ne_bytes(part));
@@ -167,7 +167,7 @@ impl Daemon {
             GETATTR => {
                 let mut answer = vec![0; 104];
                 answer[16..24].copy_from_slice(&1u64.to_ne_bytes());
-                // Mode and number of links.
+                // The mode and the number of links.
                 answer[76..80].copy_from_slice(&0o100_666u32.to_ne_bytes());
                 answer[80..84].copy_from_slice(&1u32.to_ne_bytes());
                 self.answer(number, 0, &answer);
@@ -195,7 +195,7 @@ mod tests {
     use super::{Daemon, HOLD, HeldFile};
     use std::time::Instant;
 
-    /// Otherwise nothing is shown by those who aren't held up.
+    /// If closing is not held up, tests with this file show nothing.
     #[test]
     fn closing_is_held_up() {
         let serve = |device| {

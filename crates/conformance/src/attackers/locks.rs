@@ -1,4 +1,4 @@
-//! Holders of handles that lock the files they were given, byte by byte.
+//! Processes with handles that lock the files they received, byte by byte.
 
 use super::{Attacker, Report, Stop, Victim};
 use crate::failure::Failure;
@@ -7,14 +7,15 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Locks on each file. None touches the next one, so that the kernel can't merge them.
+/// Number of locks on each file. No two locks are adjacent, so that the kernel cannot merge them.
 const LOCKS: i64 = 50_000;
-/// Locks after which the attack counts as begun.
+/// Number of locks after which the attack is treated as begun.
 const FIRST: i64 = 5_000;
-/// Time between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Keeps very many record locks, which everybody who asks about a lock has to walk.
+/// Keeps a very large number of record locks. The kernel must walk all of them for each query of a
+/// lock.
 pub(super) struct RecordLocks;
 
 impl Attacker for RecordLocks {
@@ -33,7 +34,8 @@ impl Attacker for RecordLocks {
             return Err(Failure::new("no descriptor of a shared file can be opened"));
         }
         let mut report = Report::default();
-        // From the end, where the kernel's list is longest for those who ask about its beginning too.
+        // Locks from the end of the file, so that the kernel's list is long even for queries about
+        // the beginning.
         for offset in (0..LOCKS).rev() {
             for file in &files {
                 report.attempts += 1;
@@ -42,7 +44,7 @@ impl Attacker for RecordLocks {
             if stop.is_stopped() {
                 return Ok(report);
             }
-            // The kernel walks the list for each new lock, too: all of them take minutes.
+            // The kernel walks the list for each new lock too, so taking all locks takes minutes.
             if LOCKS - offset >= FIRST {
                 stop.begun();
             }
@@ -53,7 +55,7 @@ impl Attacker for RecordLocks {
     }
 }
 
-/// Locks one byte, for this opening of the file; exclusively if it may be written.
+/// Locks one byte for this open file description. The lock is exclusive if the file is writable.
 fn lock(file: &File, offset: i64) -> io::Result<()> {
     let mut result = Ok(());
     for kind in [libc::F_WRLCK, libc::F_RDLCK] {
@@ -74,8 +76,8 @@ fn lock(file: &File, offset: i64) -> io::Result<()> {
     result
 }
 
-/// Opens the shared files that this process has a descriptor of, in whichever thread's table it is:
-/// writable if the system lets it.
+/// Opens the shared files of which any thread of this process has a descriptor. The result is
+/// writable if the system permits it.
 fn shared_files() -> io::Result<Vec<File>> {
     let (mut files, mut known) = (Vec::new(), Vec::new());
     for task in fs::read_dir("/proc/self/task")?.flatten() {

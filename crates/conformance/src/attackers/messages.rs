@@ -1,4 +1,4 @@
-//! Strangers that send messages without sense, or read no answers.
+//! Processes without a handle that send meaningless messages, or do not read replies.
 
 use super::{Attacker, Report, Stop, Victim, socket};
 use crate::failure::Failure;
@@ -7,21 +7,21 @@ use crate::raw::Request;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Connections of slow readers at a time.
+/// Number of slow readers' connections at a time.
 const SLOW: usize = 256;
-/// Messages sent before a slow reader's connection is looked at again.
+/// Number of messages that are sent on a slow reader's connection before the next one is used.
 const BURST: usize = 64;
-/// Time between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Greatest length of a message without sense, in bytes: more than any that has sense.
+/// Maximum length of a meaningless message, in bytes. Longer than any valid message.
 const LONGEST: usize = 600;
 
-/// Returns a message that a broker may take for a request: all but its contents are right.
+/// Returns a message with the form of a request and random contents.
 pub(super) fn plausible(random: &mut Random) -> Vec<u8> {
     let key = random.next().to_le_bytes();
     let request = Request {
         operation: random.below(8) as u16,
-        // A context that there is, as a rule.
+        // Usually the number of an existing context.
         context: 1 + random.below(2) as u32,
         record: random.below(4) as u32,
         generation: random.next() & 31,
@@ -31,7 +31,7 @@ pub(super) fn plausible(random: &mut Random) -> Vec<u8> {
     request.bytes()
 }
 
-/// Returns anything, of any length.
+/// Returns random bytes, or a damaged message, of random length.
 fn senseless(random: &mut Random) -> Vec<u8> {
     let len = random.below(LONGEST);
     let mut bytes = match random.below(3) {
@@ -39,14 +39,14 @@ fn senseless(random: &mut Random) -> Vec<u8> {
         _ => plausible(random),
     };
     bytes.resize_with(len, || random.next() as u8);
-    // Damage in the middle of what has sense.
+    // Damages one bit, possibly in the middle of a valid message.
     if let Some(byte) = bytes.get_mut(random.below(48)) {
         *byte ^= 1 << random.below(8);
     }
     bytes
 }
 
-/// Sends messages without sense, and reads no answer.
+/// Sends meaningless messages, and reads no reply.
 pub(super) struct Garbage;
 
 impl Attacker for Garbage {
@@ -75,7 +75,7 @@ impl Attacker for Garbage {
     }
 }
 
-/// Asks and asks on many connections, and never reads an answer.
+/// Sends requests on many connections, and never reads a reply.
 pub(super) struct SlowReaders;
 
 impl Attacker for SlowReaders {
@@ -98,7 +98,7 @@ impl Attacker for SlowReaders {
                     report.attempts += 1;
                     match socket::send(connection, &plausible(&mut random), &[]) {
                         Ok(()) => report.landed += 1,
-                        // Full, or closed.
+                        // The queue is full, or the connection is closed.
                         Err(_) => break,
                     }
                 }

@@ -1,11 +1,13 @@
-//! Attackers: what hostile processes on the same machine may try, for as long as they are let.
+//! Attackers: programs that act like hostile processes on the same machine, until they are told to
+//! stop.
 //!
-//! Each attacker runs in a process of its own, `conformance attack NAME DIRECTORY [HANDLE…]`, beside
-//! processes that should not notice it. It says `begun` on standard output after its first blow, ends
-//! when its standard input is closed, and then says how often it struck. Strangers are given the socket
-//! directory alone; others need handles, and do what only their holders can.
+//! Each attacker runs in its own process, `conformance attack NAME DIRECTORY [HANDLE…]`, at the
+//! same time as processes that it must not disturb. It prints `begun` on standard output after its
+//! first attempt. It ends when its standard input is closed, and then prints the number of its
+//! attempts. Some attackers only get the socket directory. Others need handles, and do what only
+//! processes with handles can do.
 //!
-//! Attackers know the protocol through [`raw`](crate::raw) alone.
+//! Attackers use the protocol only through [`raw`](crate::raw).
 
 mod bare_exchange;
 mod connections;
@@ -34,20 +36,20 @@ use std::process::ExitCode;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A way to attack the processes that export in a directory.
+/// An attack on the processes that export in a directory.
 pub trait Attacker: Sync {
-    /// Returns the name by which the attacker is chosen.
+    /// Returns the name that selects the attacker on the command line.
     fn name(&self) -> &'static str;
 
-    /// Returns whether it needs handles.
+    /// Returns whether the attacker needs handles.
     fn needs_handles(&self) -> bool {
         false
     }
 
-    /// Attacks until it is told to stop. Calls `Stop::begun` after the first blow.
+    /// Attacks until `stop` tells it to stop. Calls `Stop::begun` after the first attempt.
     ///
     /// # Errors
-    /// Fails if this machine doesn't permit the attack.
+    /// Fails if this machine does not permit the attack.
     fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure>;
 }
 
@@ -67,18 +69,18 @@ pub fn attackers() -> &'static [&'static dyn Attacker] {
     ]
 }
 
-/// What an attacker knows of its victims.
+/// What an attacker knows about its victims.
 #[derive(Default)]
 pub struct Victim {
-    /// Their socket directory.
+    /// The victims' socket directory.
     pub directory: PathBuf,
-    /// Handles that were given to the attacker.
+    /// Memory handles for the attacker.
     pub memory: Vec<MemoryHandle>,
-    /// Handles that were given to the attacker.
+    /// Event handles for the attacker.
     pub events: Vec<EventHandle>,
 }
 
-/// The objects of the handles that an attacker was given, opened as everybody opens them.
+/// The objects of the attacker's handles, opened in the regular way.
 struct Opened {
     _context: Context,
     _memory: Vec<Memory>,
@@ -86,14 +88,14 @@ struct Opened {
 }
 
 impl Victim {
-    /// Returns the bytes of one of the handles.
+    /// Returns the bytes of the first handle.
     fn handle(&self) -> Result<[u8; HANDLE_SIZE], Failure> {
         let events = self.events.iter().map(EventHandle::as_bytes);
         let mut all = events.chain(self.memory.iter().map(MemoryHandle::as_bytes));
         all.next().copied().ok_or(Failure::new("no handle"))
     }
 
-    /// Opens them all on the device that they are of.
+    /// Opens all objects on the device of the handles.
     fn open(&self) -> Result<Opened, Failure> {
         let events = self.events.iter().map(EventHandle::device);
         let mut devices = self.memory.iter().map(MemoryHandle::device).chain(events);
@@ -114,12 +116,12 @@ impl Victim {
     }
 }
 
-/// How often an attacker struck.
+/// Counts of an attacker's attempts.
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Report {
-    /// Blows that were tried.
+    /// Number of attempts.
     pub attempts: u64,
-    /// Attempts that the system and the victims let through.
+    /// Number of attempts that neither the system nor the victims prevented.
     pub landed: u64,
 }
 
@@ -135,7 +137,8 @@ struct Told {
     stopped: bool,
 }
 
-/// Tells an attacker to stop, and others that it has begun. Clones are the same.
+/// Tells an attacker to stop, and tells other threads that the attacker has begun. All clones share
+/// this state.
 #[derive(Clone, Default)]
 pub struct Stop(Arc<(Mutex<Told>, Condvar)>);
 
@@ -163,29 +166,31 @@ impl Stop {
         self.tell(|told| told.stopped = true);
     }
 
-    /// Returns whether the attacker has to stop.
+    /// Returns whether the attacker must stop.
     pub fn is_stopped(&self) -> bool {
         self.told().stopped
     }
 
-    /// Waits until the attacker has to stop, at most for this time. Returns whether it has to.
+    /// Waits until the attacker must stop, but not longer than `limit`. Returns whether the
+    /// attacker must stop.
     fn pause(&self, limit: Duration) -> bool {
         self.wait(limit, |told| !told.stopped)
     }
 
-    /// Tells that the first blow was struck.
+    /// Reports that the first attempt was made.
     fn begun(&self) {
         self.tell(|told| told.begun = true);
     }
 
-    /// Waits until the attacker has begun, at most for this time. Returns whether it has.
+    /// Waits until the attacker has begun, but not longer than `limit`. Returns whether it has
+    /// begun.
     pub fn wait_until_begun(&self, limit: Duration) -> bool {
         self.wait(limit, |told| !told.begun)
     }
 }
 
-/// Runs `attack NAME DIRECTORY [HANDLE…]` until standard input is closed, and returns the exit code:
-/// 1 if the attack was not possible, 2 for a wrong command line.
+/// Runs `attack NAME DIRECTORY [HANDLE…]` until standard input is closed, and returns the exit
+/// code. The code is 1 if the attack is not possible, and 2 for an invalid command line.
 pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     let name = words.next().unwrap_or_default();
     if name == fuse::DAEMON {
@@ -247,7 +252,7 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     }
 }
 
-/// Prints a line. Nobody may listen any more.
+/// Prints a line. Ignores errors, because the reader may have ended.
 fn say(line: &str) {
     let mut output = std::io::stdout().lock();
     let _ = writeln!(output, "{line}").and_then(|()| output.flush());

@@ -1,7 +1,7 @@
-//! Holders of event handles that meddle with those who sleep on the events' words.
+//! Processes with event handles that interfere with threads that sleep on the events' words.
 //!
-//! They know nothing of the words. They find them by asking the kernel for each word of the shared pages
-//! how many threads sleep on it.
+//! The attackers do not know which words these are. They ask the kernel, for each word of the
+//! shared pages, how many threads sleep on it.
 
 use super::{Attacker, Report, Stop, Victim};
 use crate::failure::Failure;
@@ -14,20 +14,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE: usize = 4096;
-/// Bit of an entry of `/proc/PID/pagemap`: the page is in memory.
+/// Bit of an entry of `/proc/PID/pagemap` that shows that the page is in memory.
 const PRESENT: u64 = 1 << 63;
-/// Words that are held by locks at a time, each with a thread.
+/// Maximum number of words that are locked at a time. Each lock has its own thread.
 const LOCKED: usize = 64;
-/// Time between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_micros(200);
-/// Rounds between two looks for pages.
+/// Number of rounds after which the attackers look for new pages.
 const ROUNDS: usize = 1_000;
-/// Time after which a lock that nobody was seen to wait for is given up.
+/// Time after which a lock is abandoned if no thread was seen to wait for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Moves sleepers to a word that nobody wakes.
+/// Moves sleepers to a word on which no process wakes them.
 pub(super) struct Requeue;
 
 impl Attacker for Requeue {
@@ -45,8 +45,8 @@ impl Attacker for Requeue {
     }
 }
 
-/// Makes the first sleeper of each word one that waits for a lock with priority inheritance: the
-/// kernel then refuses to wake the others.
+/// Makes the first sleeper of each word wait for a lock with priority inheritance. The kernel then
+/// refuses to wake the other sleepers.
 pub(super) struct PriorityLocks;
 
 impl Attacker for PriorityLocks {
@@ -70,7 +70,8 @@ impl Attacker for PriorityLocks {
         let mut locked = Vec::new();
         meddle(victim, stop, |word| {
             let address = ptr::from_ref(word).addr();
-            // Nobody is moved: from the word to itself.
+            // This call moves no thread, because source and target are the same word. It only
+            // counts the sleepers.
             if locked.len() == LOCKED || locked.contains(&address) || move_sleepers(word, word) == 0
             {
                 return false;
@@ -78,7 +79,7 @@ impl Attacker for PriorityLocks {
             locked.push(address);
             let before = word.swap(holder, Ordering::SeqCst);
             std::thread::spawn(move || lock_pi(word, Flags::empty(), None));
-            // The kernel's mark, which it sets under the lock that wakes take.
+            // The kernel sets this mark under the lock that wakes also take.
             let end = Instant::now() + PATIENCE;
             while word.load(Ordering::SeqCst) & WAITERS == 0 && Instant::now() < end {
                 std::thread::yield_now();
@@ -89,14 +90,15 @@ impl Attacker for PriorityLocks {
     }
 }
 
-/// Strikes at every word of the shared pages, again and again. `strike` returns whether it landed.
+/// Repeatedly attacks every word of the shared pages. `strike` returns whether the attack
+/// succeeded.
 fn meddle(
     victim: &Victim,
     stop: &Stop,
     mut strike: impl FnMut(&'static AtomicU32) -> bool,
 ) -> Result<Report, Failure> {
     let opened = victim.open()?;
-    // The pages of an event are in memory once it was looked at.
+    // The pages of an event are in memory after its status has been read.
     opened.events.iter().for_each(|event| drop(event.status()));
     let mut report = Report::default();
     while !stop.is_stopped() {
@@ -115,20 +117,20 @@ fn meddle(
             }
         }
     }
-    // Other threads may still wait for the words.
+    // Other threads may still wait on the words.
     std::mem::forget(opened);
     Ok(report)
 }
 
-/// Moves all sleepers of a word to another one, and returns how many there were.
+/// Moves all sleepers of a word to another word, and returns their number.
 fn move_sleepers(from: &AtomicU32, to: &AtomicU32) -> usize {
     let all = i32::MAX as u32;
     let expected = from.load(Ordering::Relaxed);
     cmp_requeue(from, Flags::empty(), 0, all, to, expected).unwrap_or(0)
 }
 
-/// Returns the words of the pages that this process shares with others and may write, as far as it has
-/// used them.
+/// Returns the words of the writable pages that this process shares with others and has already
+/// used.
 fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
     let pagemap = File::open("/proc/self/pagemap")?;
     let mut words = Vec::new();
@@ -146,8 +148,8 @@ fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
             let page = start + index * PAGE;
             words.extend((page..page + PAGE).step_by(4).map(|address| {
                 let place = ptr::with_exposed_provenance_mut::<u32>(address);
-                // SAFETY: a writable page of this process that stays mapped until the process ends,
-                // since what it belongs to is never closed. The address is a multiple of four.
+                // SAFETY: the page is writable and stays mapped until the process ends, because the
+                // object that it belongs to is never closed. The address is a multiple of four.
                 // Other processes access these words with atomic operations, or as this one does.
                 unsafe { AtomicU32::from_ptr(place) }
             }));
@@ -156,8 +158,8 @@ fn shared_words() -> io::Result<Vec<&'static AtomicU32>> {
     Ok(words)
 }
 
-/// Returns the addresses in a line of `/proc/PID/maps`, if it is shared memory of the library that may
-/// be written.
+/// Returns the start and end address in a line of `/proc/PID/maps` if it is writable shared memory
+/// of the library.
 fn shared_range(line: &str) -> Option<(usize, usize)> {
     let mut parts = line.split_whitespace();
     let (start, end) = parts.next()?.split_once('-')?;

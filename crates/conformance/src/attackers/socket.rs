@@ -1,4 +1,4 @@
-//! Connections to brokers, made without waiting for anybody.
+//! Connections to brokers. The attackers never block on them.
 
 use super::Victim;
 use crate::pattern::Random;
@@ -15,10 +15,10 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// The greatest number of descriptors that the kernel lets go with one message.
+/// Maximum number of descriptors that the kernel sends with one message.
 pub(super) const MAX_DESCRIPTORS: usize = 253;
 
-/// Returns the sockets of all victims.
+/// Returns the paths of all victims' sockets.
 pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(&victim.directory).into_iter().flatten();
     let sockets = entries
@@ -27,14 +27,14 @@ pub(super) fn sockets(victim: &Victim) -> Vec<PathBuf> {
     sockets.map(|entry| entry.path()).collect()
 }
 
-/// Returns the socket of the victim that made a handle.
+/// Returns the socket path of the victim that created a handle.
 pub(super) fn path_of(victim: &Victim, handle: &[u8; HANDLE_SIZE]) -> PathBuf {
     let exporter = handle[at::EXPORTER..at::EXPORTER + 8].try_into();
     let exporter = u64::from_le_bytes(exporter.expect("eight bytes"));
     victim.directory.join(format!("{exporter:016x}.sock"))
 }
 
-/// Connects to one of the victims.
+/// Connects to a random victim.
 pub(super) fn connect(victim: &Victim, random: &mut Random) -> rustix::io::Result<OwnedFd> {
     let paths = sockets(victim);
     let index = random.below(paths.len().max(1));
@@ -50,7 +50,7 @@ pub(super) fn connect_to(path: &Path) -> rustix::io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Sends a message with descriptors, without waiting for room.
+/// Sends a message with descriptors. Fails if the queue is full.
 pub(super) fn send(
     socket: &OwnedFd,
     message: &[u8],

@@ -1,4 +1,4 @@
-//! An exporter and an importer that have nothing to do with any fault, and must not notice one.
+//! An exporter and an importer that are not involved in any fault, and that no fault may affect.
 
 use super::play::Scene;
 use super::usage::Holdings;
@@ -8,18 +8,18 @@ use crate::harness::slowdown;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 
-/// Longest time of a command.
+/// Maximum time of a command.
 const LIMIT: Duration = Duration::from_secs(4);
-/// Time between two looks at what the pair holds.
+/// Time between two counts of the pair's resources.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The pair, in the workers' socket directory, for as many cases as there are.
+/// An exporter and an importer in the workers' socket directory. They run during all cases.
 pub(super) struct Bystanders {
     exporter: Worker,
     importer: Worker,
     requests: u64,
     signals: u64,
-    /// What both held when they were ready.
+    /// Resources of both processes when they were ready.
     before: [Holdings; 2],
 }
 
@@ -52,7 +52,7 @@ impl Bystanders {
         Ok(())
     }
 
-    /// Writes, reads, signals and waits, and looks at what the pair holds.
+    /// Writes, reads, signals and waits once.
     pub(super) fn round(&mut self) -> Result<(), String> {
         self.signals += 1;
         let number = self.signals;
@@ -68,8 +68,8 @@ impl Bystanders {
         [&self.exporter, &self.importer].map(|worker| worker.pid as u32)
     }
 
-    /// Compares what the pair holds with what it held at first. Threads that have nothing to do end after
-    /// a while.
+    /// Checks that the pair has no more resources than at the start. Waits until idle threads have
+    /// ended.
     pub(super) fn check_holdings(&self) -> Result<(), String> {
         let end = Instant::now() + LIMIT * slowdown();
         loop {
@@ -97,7 +97,8 @@ impl Bystanders {
     }
 }
 
-/// Runs a command in a worker whose steps are not counted, and returns the answer's first word.
+/// Runs a command in a worker whose steps are not counted, and returns the first word of the
+/// answer.
 pub(super) fn ask(worker: &mut Worker, number: u64, command: &str) -> Result<String, String> {
     worker.send(number, false, command);
     let end = Instant::now() + LIMIT * slowdown();

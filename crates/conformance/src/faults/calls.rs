@@ -1,19 +1,19 @@
-//! The system calls that count as steps, and the errors that each can give.
+//! The system calls that are steps, and the errors that each can return.
 
 use libc::c_long;
 
-/// The marker in the first argument of `getppid` by which the library tells of a store to shared
-/// memory: a build with `--cfg fault_steps` makes that call before each one.
+/// Marker in the first argument of `getppid` that announces a store to shared memory. A library
+/// built with `--cfg fault_steps` makes this call before each such store.
 pub(super) const STORE_MARK: u32 = 0x7848_5354;
 
-/// A system call that counts as a step.
+/// A system call that is a step.
 pub(super) struct Call {
     pub(super) name: &'static str,
     pub(super) number: c_long,
-    /// Whether it may let another thread go on.
+    /// Whether the call may wake another thread.
     pub(super) wakes: bool,
-    /// Errors that a correct program may get from it without having done anything wrong. Empty: only
-    /// kills and stops happen here.
+    /// Errors that the call can return to a correct program. If the list is empty, only kills and
+    /// stops are injected.
     pub(super) errors: &'static [(&'static str, i32)],
 }
 
@@ -42,8 +42,8 @@ const fn call(
     }
 }
 
-/// `close` and `munmap` have no errors here: a descriptor is closed whatever `close` returns, so an
-/// error without the call would be a lie.
+/// The system calls that are steps. `close` and `munmap` have no errors here. In reality `close`
+/// always closes the descriptor, so an injected error without the call would be unrealistic.
 pub(super) const CALLS: &[Call] = &[
     call("socket", libc::SYS_socket, false, &[EMFILE, ENOBUFS]),
     call("socketpair", libc::SYS_socketpair, false, &[EMFILE]),
@@ -86,7 +86,7 @@ pub(super) const CALLS: &[Call] = &[
     call("ftruncate", libc::SYS_ftruncate, false, &[ENOSPC, EINTR]),
     call("fallocate", libc::SYS_fallocate, false, &[ENOSPC, EINTR]),
     call("fcntl", libc::SYS_fcntl, true, &[ENOMEM]),
-    // The kernel has no error for seals that are read, or added to memory that nothing else uses.
+    // The kernel returns no error when seals are read, or added to memory that nothing else uses.
     call("fcntl_seal", libc::SYS_fcntl, false, &[]),
     call("fcntl_lock", libc::SYS_fcntl, true, &[ENOLCK, EINTR]),
     call("fcntl_dup", libc::SYS_fcntl, false, &[EMFILE]),
@@ -131,7 +131,7 @@ pub(super) const CALLS: &[Call] = &[
     call("store", libc::SYS_getppid, false, &[]),
 ];
 
-/// Returns the step's call by its number and arguments.
+/// Finds the call of a step by its number and arguments.
 pub(super) fn find(number: i32, arguments: &[u64; 6]) -> Option<&'static Call> {
     let number = c_long::from(number);
     let name = match number {
@@ -151,12 +151,12 @@ pub(super) fn find(number: i32, arguments: &[u64; 6]) -> Option<&'static Call> {
     named(name)
 }
 
-/// Returns the step's call by its name.
+/// Finds the call of a step by its name.
 pub(super) fn named(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-/// Returns an error's number by its name.
+/// Finds an error by its name.
 pub(super) fn error(name: &str) -> Option<(&'static str, i32)> {
     let mut all = CALLS.iter().flat_map(|call| call.errors);
     all.find(|(known, _)| *known == name).copied()

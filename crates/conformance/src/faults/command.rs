@@ -1,4 +1,4 @@
-//! The command line: `conformance faults`.
+//! The command line of `conformance faults` and `conformance soak`.
 
 use super::play::Scene;
 use super::play::programs;
@@ -19,13 +19,13 @@ const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [
      [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] \
      [--programs]\n\
      or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
-/// Cases of the fixed sample.
+/// Number of cases in the fixed sample.
 const SAMPLE: usize = 500;
-/// Length of a soak for which no time is given.
+/// Length of a soak if the command line gives none.
 const DEFAULT_SOAK: Duration = Duration::from_secs(60);
-/// Cases between two lines of progress.
+/// Number of cases between two progress messages.
 const PROGRESS: usize = 1_000;
-/// Longest time of the fixed sample.
+/// Maximum time of the fixed sample.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(270);
 
 struct Arguments {
@@ -92,7 +92,7 @@ impl Arguments {
     }
 }
 
-/// Runs `conformance soak` with the words after it. `peer` is the workers' program.
+/// Runs `conformance soak` with the given arguments. `peer` is the program of the workers.
 pub fn run_soak(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     let outcome = Arguments::read(words).map_err(Failure::new);
     let outcome = outcome.and_then(|arguments| {
@@ -111,7 +111,7 @@ pub fn run_soak(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     }
 }
 
-/// Runs `conformance faults` with the words after it. `peer` is the workers' program.
+/// Runs `conformance faults` with the given arguments. `peer` is the program of the workers.
 pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     let arguments = match Arguments::read(words) {
         Ok(arguments) => arguments,
@@ -158,12 +158,12 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     }
 }
 
-/// A socket directory, removed on drop.
+/// A temporary socket directory, removed on drop.
 struct Directory(PathBuf);
 
 impl Directory {
     fn new(number: usize) -> Result<Self, Failure> {
-        // Short, because a socket's path has 107 characters at most.
+        // The name is short, because a socket's path has at most 107 characters.
         let name = format!("xhf-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
         fs::create_dir(&path)?;
@@ -200,7 +200,7 @@ fn workloads(arguments: &Arguments) -> Vec<Workload> {
         .collect()
 }
 
-/// Plays one case, and prints what happened.
+/// Plays one case, and prints its log.
 fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failure> {
     let directory = Directory::new(0)?;
     let scene = directory.scene(arguments, peer);
@@ -223,7 +223,7 @@ fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failur
     Ok(is_good)
 }
 
-/// Prints a result unless it is a pass; returns whether it is no failure.
+/// Prints a result unless the case passed. Returns `false` if the case failed.
 fn show(arguments: &Arguments, tried: &Tried, is_alone: bool) -> bool {
     let case = &tried.case;
     match &tried.verdict {

@@ -1,4 +1,4 @@
-//! The filter by which a worker hands its steps to the supervisor: seccomp's user notification.
+//! The seccomp filter with user notification by which a worker reports its steps to the supervisor.
 
 use super::calls::{CALLS, STORE_MARK};
 use crate::failure::Failure;
@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Environment variable that makes `crosshandle-peer` install the filter when it starts.
 pub(super) const VARIABLE: &str = "CROSSHANDLE_PEER_STEPS";
 
-/// Descriptors up to this one are the worker's way to its supervisor: no steps.
+/// Highest descriptor that connects the worker to its supervisor. Calls on these descriptors are
+/// not steps.
 const LAST_STANDARD_DESCRIPTOR: u32 = 2;
 
 #[cfg(target_arch = "x86_64")]
@@ -21,8 +22,8 @@ const ARCHITECTURE: u32 = 0xC000_003E;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xC000_00B7;
 
-/// Installs the filter in this process if the supervisor asked for it, and sends the listener through
-/// standard input. Call it before any other thread is there.
+/// Installs the filter in this process if the supervisor requested it, and sends the listener
+/// through standard input. Must be called before the process starts another thread.
 ///
 /// # Errors
 /// Fails if the kernel refuses the filter.
@@ -37,7 +38,8 @@ pub fn install_if_asked() -> io::Result<()> {
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
     let hello = [IoSlice::new(b"filtered\n")];
     sendmsg(std::io::stdin(), &hello, &mut control, SendFlags::empty())?;
-    // Nothing is notified before the supervisor listens: closing this is the first step.
+    // Closing this descriptor is the first step. No earlier call is a step, because the supervisor
+    // does not listen yet.
     drop(listener);
     Ok(())
 }
@@ -47,8 +49,8 @@ fn install(program: &[sock_filter]) -> io::Result<OwnedFd> {
         len: program.len() as u16,
         filter: program.as_ptr().cast_mut(),
     };
-    // SAFETY: the first call takes numbers alone. The second one reads the program, which lives until
-    // it returns, and gives a descriptor that nothing else owns.
+    // SAFETY: the first call takes only numbers. The second call reads the program, which outlives
+    // the call, and returns a descriptor that nothing else owns.
     unsafe {
         if libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 {
             return Err(io::Error::last_os_error());
@@ -83,7 +85,8 @@ fn answer(value: u32) -> sock_filter {
     statement(libc::BPF_RET | libc::BPF_K, value)
 }
 
-/// Compares the loaded word, and skips instructions if it holds or does not hold.
+/// Compares the loaded word with `value`, and skips `if_true` or `if_false` instructions depending
+/// on the result.
 fn jump(condition: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
     sock_filter {
         code: (libc::BPF_JMP | libc::BPF_K | condition) as u16,
@@ -93,11 +96,11 @@ fn jump(condition: u32, value: u32, if_true: u8, if_false: u8) -> sock_filter {
     }
 }
 
-/// Returns the program: it notifies of the calls in [`CALLS`], with these exceptions.
+/// Returns the filter program. It notifies of the calls in [`CALLS`], with the exceptions below.
 fn program() -> Vec<sock_filter> {
     const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
     const NOTIFY: u32 = libc::SECCOMP_RET_USER_NOTIF;
-    // The lower half of an argument, on a little-endian machine.
+    // Loads the lower half of an argument, on a little-endian machine.
     let argument = |index: usize| load(offset_of!(libc::seccomp_data, args) + 8 * index);
     let mut program = vec![
         load(offset_of!(libc::seccomp_data, arch)),
@@ -114,14 +117,14 @@ fn program() -> Vec<sock_filter> {
                 answer(NOTIFY),
                 answer(ALLOW),
             ],
-            // The worker's way to its supervisor.
+            // Calls on the connection to the supervisor are not steps.
             libc::SYS_read | libc::SYS_write | libc::SYS_sendmsg => vec![
                 argument(0),
                 jump(libc::BPF_JGT, LAST_STANDARD_DESCRIPTOR, 0, 1),
                 answer(NOTIFY),
                 answer(ALLOW),
             ],
-            // Memory of the allocator: an error would end the process, as it does any program.
+            // The allocator's calls are not steps, because an error there would end any program.
             libc::SYS_mmap => vec![
                 argument(3),
                 jump(libc::BPF_JSET, libc::MAP_ANONYMOUS as u32, 0, 3),
@@ -135,7 +138,8 @@ fn program() -> Vec<sock_filter> {
                 answer(ALLOW),
                 answer(NOTIFY),
             ],
-            // Locks of this process: which thread finds one taken is a matter of time.
+            // Calls for private locks are not steps, because the thread that finds a lock taken
+            // depends on timing.
             libc::SYS_futex => vec![
                 argument(1),
                 jump(libc::BPF_JSET, libc::FUTEX_PRIVATE_FLAG as u32, 0, 1),
@@ -159,10 +163,10 @@ pub(super) struct Notification {
     pub(super) arguments: [u64; 6],
 }
 
-/// Takes the next notification; `None`: its thread is gone or was interrupted.
+/// Receives the next notification. Returns `None` if its thread has ended or was interrupted.
 pub(super) fn receive(listener: BorrowedFd<'_>) -> Result<Option<Notification>, Failure> {
-    // SAFETY: all zeros are a value of this structure, and the kernel wants it so; it fills the
-    // structure during the call.
+    // SAFETY: all zeros are a valid value of this structure, and the kernel requires zeros. The
+    // kernel fills the structure during the call.
     let (result, notification) = unsafe {
         let mut notification: seccomp_notif = zeroed();
         let request = libc::SECCOMP_IOCTL_NOTIF_RECV;
@@ -184,8 +188,8 @@ pub(super) fn receive(listener: BorrowedFd<'_>) -> Result<Option<Notification>, 
     }))
 }
 
-/// Answers a notification: lets the call go on, or makes it fail with this error. Returns whether its
-/// thread was still there.
+/// Responds to a notification. The call continues, or fails with `error`. Returns whether the
+/// thread still exists.
 pub(super) fn respond(listener: BorrowedFd<'_>, id: u64, error: Option<i32>) -> bool {
     let response = seccomp_notif_resp {
         id,
@@ -201,10 +205,11 @@ pub(super) fn respond(listener: BorrowedFd<'_>, id: u64, error: Option<i32>) -> 
     unsafe { libc::ioctl(listener.as_raw_fd(), request, &response) == 0 }
 }
 
-/// Makes answers wake their thread on the same processor, where the kernel can (6.6).
+/// Makes responses wake the thread on the same processor if the kernel supports it (Linux 6.6).
 pub(super) fn wake_on_this_processor(listener: BorrowedFd<'_>) {
     const SYNC_WAKE_UP: libc::c_ulong = 1;
     let request = libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS;
-    // SAFETY: takes numbers alone. An older kernel refuses it, and nothing depends on it.
+    // SAFETY: the call takes only numbers. An older kernel rejects it, and nothing depends on its
+    // success.
     unsafe { libc::ioctl(listener.as_raw_fd(), request, SYNC_WAKE_UP) };
 }

@@ -1,9 +1,11 @@
-//! Deaths on a GPU: its memory comes back, its streams go on, and nothing grows.
+//! Kills processes that use a GPU. Their memory must be released, waiting streams must resume, and
+//! no resource may grow.
 //!
-//! `conformance gpu-deaths` kills processes that have memory of a device open or share theirs, first
-//! with much memory, one after the other, and measures after what time the device's free memory is back.
-//! Then it kills many, several at a time, in four ways ([`Way`]), and looks after each batch whether
-//! this process's descriptors, threads, resident memory and the device's free memory are as before.
+//! `conformance gpu-deaths` kills processes that have a device's memory open or share it. In the
+//! first part they have much memory and are killed one by one. The command measures the time until
+//! the device's free memory has recovered. In the second part many processes are killed, several at
+//! a time, in four situations ([`Way`]). After each batch, the command checks that this process's
+//! descriptors, threads and resident memory and the device's free memory have not changed.
 
 use crate::failure::Failure;
 use crate::harness::{Devices, Harness, deadline};
@@ -20,19 +22,20 @@ use std::time::{Duration, Instant};
 const USAGE: &str = "usage: conformance gpu-deaths [--device D] [--peer-device D] [--large GIB] \
      [--large-cycles N] [--small MIB] [--cycles N] [--seconds S] [--jobs N]";
 
-/// The time within which a dead process's memory is back. The driver itself takes 70 to 80 ms.
+/// Time within which a dead process's memory must be released. The driver itself takes 70 to 80 ms.
 const PROMISED: Duration = Duration::from_millis(150);
-/// Free memory that may be missing: drivers round, and keep some.
+/// Free memory that may be missing, in bytes. Drivers round sizes and keep some memory.
 const SLACK: u64 = 32 << 20;
-/// What may come and go without being lost: idle threads, and the descriptors of theirs.
+/// Number of descriptors and threads that may differ, because idle threads come and go.
 const COMINGS_AND_GOINGS: usize = 4;
-/// KiB by which resident memory may differ: allocators keep some of what was freed.
+/// KiB by which resident memory may differ, because allocators keep some freed memory.
 const RESIDENT_SLACK: usize = 32 << 10;
-/// Batches before the first measurement of what may grow.
+/// Number of batches before the first measurement of growth.
 const WARM_UP: usize = 3;
-/// Time between two looks at the free memory.
+/// Interval at which free memory is measured.
 const LOOK: Duration = Duration::from_millis(1);
-/// Kernels that a victim submits before it is killed: they take longer than the kill.
+/// Number of kernels that a victim submits before it is killed. They run longer than the kill
+/// takes.
 const LAUNCHES: usize = 100;
 
 /// The options of the command line.
@@ -85,7 +88,7 @@ impl Options {
     }
 }
 
-/// Runs the command, with these options and this program as peer.
+/// Runs the command with the given arguments. `peer` is the program of the peers.
 pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     let Some(options) = Options::read(words) else {
         eprintln!("{USAGE}");
@@ -121,7 +124,8 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
-/// Free memory of a device, and how it was before. Not of the host, where everybody else takes some.
+/// A device's free memory, compared with an earlier measurement. Not used for the host, where other
+/// processes use memory too.
 struct Free<'a> {
     harness: &'a Harness,
     before: Option<u64>,
@@ -143,7 +147,7 @@ impl<'a> Free<'a> {
         self.before.unwrap_or(0).saturating_sub(now.unwrap_or(0))
     }
 
-    /// Waits until as much is free as before, and returns the moment.
+    /// Waits until as much memory is free as before, and returns that time.
     fn is_back(&self) -> Result<Instant, Failure> {
         let end = Instant::now() + deadline();
         loop {
@@ -161,7 +165,7 @@ impl<'a> Free<'a> {
     }
 }
 
-/// Times, as a summary of them.
+/// Measured times, displayed as a summary.
 struct Times(Vec<Duration>);
 
 impl Times {
@@ -169,7 +173,7 @@ impl Times {
         self.0.iter().max().copied().unwrap_or_default()
     }
 
-    /// Fails if one is longer than promised.
+    /// Fails if a time exceeds [`PROMISED`].
     fn check(self, what: &str) -> Result<String, Failure> {
         let text = format!("{what} {self}");
         match self.slowest() <= PROMISED {
@@ -202,9 +206,9 @@ fn word(answer: crate::Reply) -> Result<String, Failure> {
     Ok(answer?.remove(0))
 }
 
-/// An importer is killed that holds what its exporter has freed.
+/// Kills importers that still have memory open that its exporter has freed.
 fn large_importers(harness: &Harness, options: &Options) -> Result<String, Failure> {
-    // Without a pool, which would keep some of what comes back.
+    // No pool, because a pool would keep some of the released memory.
     let plain = harness.options().pooling(false);
     let context = Context::with_options(harness.device(), plain)?;
     let transfer = Transfer::new(&context)?;
@@ -226,7 +230,7 @@ fn large_importers(harness: &Harness, options: &Options) -> Result<String, Failu
     Times(times).check(&format!("{} GiB back after", options.large >> 30))
 }
 
-/// An exporter is killed, and then its importer closes what it had open.
+/// Kills exporters, and then lets the importer close its memory.
 fn large_exporters(harness: &Harness, options: &Options) -> Result<String, Failure> {
     let context = harness.context()?;
     let (mut since_close, mut since_death) = (Vec::new(), Vec::new());
@@ -263,22 +267,22 @@ fn large_exporters(harness: &Harness, options: &Options) -> Result<String, Failu
     Ok(format!("{close}; after the kill {death}"))
 }
 
-/// The way of a victim.
+/// The situation in which a victim is killed.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     /// An importer that does nothing.
     Idle,
-    /// An importer whose signal this process's stream waits for.
+    /// An importer whose signal a stream of this process waits for.
     Awaited,
-    /// An importer whose kernels write to our memory.
+    /// An importer whose kernels write to this process's memory.
     Writing,
-    /// An exporter whose signal this process's stream waits for.
+    /// An exporter whose signal a stream of this process waits for.
     Exporter,
 }
 
 const WAYS: [Way; 4] = [Way::Idle, Way::Awaited, Way::Writing, Way::Exporter];
 
-/// What the survivor has for all of its victims.
+/// Objects that the surviving process uses with all victims.
 struct Survivor<'a> {
     harness: &'a Harness,
     context: Context,
@@ -286,7 +290,7 @@ struct Survivor<'a> {
     small: usize,
 }
 
-/// Bytes of a resource that may grow.
+/// Resources of this process and the device that may grow.
 struct Held {
     usage: Usage,
     threads: usize,
@@ -317,7 +321,7 @@ impl fmt::Display for Held {
     }
 }
 
-/// Kills many processes, and checks that nothing grows.
+/// Kills many processes, and checks that no resource grows.
 fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
     let context = harness.context()?;
     let kernels = match Kernels::run_on(harness.device()) && Kernels::run_on(harness.peer_device())
@@ -386,7 +390,7 @@ fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
 }
 
 impl Survivor<'_> {
-    /// Kills one victim, and returns after what time this process's waiter knew.
+    /// Kills one victim, and returns the time until this process's waiter was notified.
     fn kill_one(&self, way: Way) -> Result<Option<Duration>, Failure> {
         let queue = self.context.create_queue()?;
         let after = self.context.create_event()?;
@@ -442,10 +446,10 @@ impl Survivor<'_> {
         ))
     }
 
-    /// Checks that the stream goes on, and that what it writes stays: no kernel of the dead writes
-    /// any more.
+    /// Checks that the stream resumes, and that its writes are preserved. No kernel of the dead
+    /// process may still write.
     fn go_on(&self, queue: &Queue, after: &Event, memory: &Memory) -> Result<(), Failure> {
-        // What waited for the victim's signal may have failed; it must have ended.
+        // Commands that waited for the victim's signal may have failed, but they must have ended.
         match queue.finish_timeout(deadline()) {
             Err(error) if !error.is_peer_dead() => return Err(error.into()),
             _ => {}
@@ -467,8 +471,8 @@ impl Survivor<'_> {
     }
 }
 
-/// Kills a process while a thread waits for its signal, and returns after what time the thread knows.
-/// `may_finish`: the signal may be given before the kill.
+/// Kills a process while a thread waits for its signal, and returns the time until the thread was
+/// notified. If `may_finish` is `true`, the signal may complete before the kill.
 fn wait_beyond(victim: &Peer, event: &Event, may_finish: bool) -> Result<Duration, Failure> {
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {

@@ -1,18 +1,20 @@
-//! Faults at every step: processes of a workload are killed, stopped, or made to fail a system call, at
-//! each of their steps.
+//! Fault injection at every step. Processes of a workload are killed, stopped, or made to fail a
+//! system call, at each of their steps.
 //!
-//! A *step* is a system call (`calls` lists them) or a store to shared memory (a library built with
-//! `--cfg fault_steps` announces each). The workers install a seccomp filter (`filter`) that hands each step
-//! to the supervisor (`stage`), which grants one at a time: it holds the *baton*. So a workload
-//! (`workload`) runs in the order that a seed chooses, and a case (`step::CaseId`) is played again by
-//! its name. `play` judges what the survivors do; `sweep` lists and plays all cases.
+//! A *step* is a system call (listed in `calls`) or a store to shared memory, which a library built
+//! with `--cfg fault_steps` announces. Each worker installs a seccomp filter (`filter`) that
+//! reports its steps to the supervisor (`stage`). The supervisor grants one step at a time. The
+//! thread whose step was granted holds the *baton*. So a workload (`workload`) runs in an order
+//! that a seed determines, and a case (`step::CaseId`) can be repeated by its name. `play` judges
+//! the behavior of the survivors. `sweep` lists and plays all cases.
 //!
-//! # What replays
-//! The case names its step by the line of the workload, the process, the thread's role, the call, and
-//! its place among the same calls of that line. A play that does not reach the step is a
-//! *divergence*: it is tried again, and counted if it never gets there. Private locks and the
-//! allocator's own calls are no steps, for they depend on the moment; timers still fire in real
-//! time, so that a case may be reached in another order of the *other* threads.
+//! # What a repetition reproduces
+//! A case identifies its step by the line of the workload, the process, the thread's role, the
+//! call, and the number of the call among the same calls of that line. If a play does not reach the
+//! step, that is a *divergence*. The play is then repeated, and the divergence is counted if no
+//! repetition reaches the step. Private locks and the allocator's own calls are not steps, because
+//! they depend on timing. Timers still expire in real time, so *other* threads may run in a
+//! different order.
 
 mod bystanders;
 mod calls;

@@ -1,4 +1,5 @@
-//! The soak: faults at random moments and attackers for a long time, while nothing may grow.
+//! The soak test: faults at random moments, together with attackers, for a long time. No resource
+//! may grow.
 
 use super::bystanders::{Bystanders, ask};
 use super::play::{Scene, play};
@@ -17,20 +18,20 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Latest moment of a fault after its workers have started.
+/// Maximum time between the start of the workers and a fault.
 const LATEST_FAULT: Duration = Duration::from_millis(100);
 /// Time between two measurements.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(2);
-/// How long an attacker attacks before the next one does.
+/// Time that each attacker runs before the next one starts.
 const ATTACK: Duration = Duration::from_secs(10);
-/// Time between two looks at an attacker.
+/// Interval at which the test checks whether an attacker has ended.
 const ATTACK_LOOK: Duration = Duration::from_millis(20);
-/// Growth between the second and the last third of a soak that is no leak: KiB of resident memory,
-/// and counts of everything else.
+/// Permitted growth of resident memory between the second and the last third of a soak, in KiB.
+/// `ALLOWED_COUNT` is the permitted growth of all other counts.
 const ALLOWED_KIB: usize = 1024;
 const ALLOWED_COUNT: usize = 6;
 
-/// Runs a soak, prints its figures, and returns whether nothing was broken and nothing grew.
+/// Runs a soak and prints its results. Returns whether there was no violation and no growth.
 pub(super) fn run(
     scene: &Scene,
     seed: u64,
@@ -113,7 +114,7 @@ pub(super) fn run(
     Ok(violations.is_empty() && growth.is_empty())
 }
 
-/// Makes objects of the exposed process, and returns their handles.
+/// Creates objects in the exposed process, and returns their handles.
 fn exposed_handles(exposed: &mut Worker) -> Result<Vec<String>, Failure> {
     let mut number = 0;
     let mut asked = |command: &str| {
@@ -125,7 +126,7 @@ fn exposed_handles(exposed: &mut Worker) -> Result<Vec<String>, Failure> {
     Ok(vec![asked("memory-handle m")?, asked("event-handle e")?])
 }
 
-/// Runs an attacker in a process of its own until the time is over.
+/// Runs an attacker in its own process until `until`.
 fn attack(scene: &Scene, name: &str, handles: &[String], until: Instant) -> Result<(), Failure> {
     let mut child = Command::new(std::env::current_exe()?)
         .args(["attack", name])
@@ -154,7 +155,7 @@ fn attack(scene: &Scene, name: &str, handles: &[String], until: Instant) -> Resu
     }
 }
 
-/// Plays workloads with a fault at a random moment, until the time is over.
+/// Plays workloads with a fault at a random moment until `end`.
 fn play_freely(
     scene: &Scene,
     seed: u64,
@@ -190,7 +191,7 @@ fn play_freely(
     }
 }
 
-/// Measurements over time, by what was measured.
+/// Measurements over time, by name.
 #[derive(Default)]
 struct Series(BTreeMap<String, Vec<usize>>);
 
@@ -209,7 +210,7 @@ impl Series {
             self.note(format!("{name}: mappings"), usage.mappings);
             self.note(format!("{name}: threads"), threads);
         }
-        // The dead leave sockets until the next exporter removes them.
+        // Dead exporters leave sockets, which the next exporter removes.
         let sockets = fs::read_dir(&scene.directory)?.count();
         self.note("sockets in the directory".to_owned(), sockets);
         Ok(())
@@ -219,8 +220,8 @@ impl Series {
         self.0.entry(name).or_default().push(value);
     }
 
-    /// Returns the series whose least value in the last third is beyond that in the second third: what
-    /// an attacker takes for a while is no growth.
+    /// Returns the series whose minimum in the last third exceeds the minimum in the second third.
+    /// Minima are compared because an attacker may take resources temporarily.
     fn growth(&self) -> Vec<String> {
         let grown = self.0.iter().filter_map(|(name, values)| {
             let third = values.len() / 3;

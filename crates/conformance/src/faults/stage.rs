@@ -1,9 +1,9 @@
-//! The supervisor: it holds the baton, so that one thread of all workers runs between steps.
+//! The supervisor. Only the thread that holds the baton runs between two steps.
 //!
-//! A thread that is about to make a step waits for the supervisor. The supervisor grants one step,
-//! and the next one only when that thread has come to its next step or sleeps in the kernel. After a
-//! step that may have woken others it waits until every thread has come to a step or sleeps, and
-//! chooses among those that wait by the seed.
+//! A thread that is about to make a step waits for the supervisor. The supervisor grants one step
+//! at a time. It grants the next step only when that thread has reached its next step or sleeps in
+//! the kernel. After a step that may have woken other threads, the supervisor waits until every
+//! thread has reached a step or sleeps. It then uses the seed to choose among the waiting threads.
 
 use super::calls::{self, Call};
 use super::filter::{self, Notification};
@@ -16,16 +16,16 @@ use rustix::process::Signal;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at whether the thread with the baton sleeps.
+/// Interval at which the supervisor checks whether the thread with the baton sleeps.
 const LOOK: Duration = Duration::from_micros(40);
-/// Time between two looks when nothing is to be granted.
+/// The same interval when there is no step to grant.
 const IDLE_LOOK: Duration = Duration::from_millis(1);
-/// Longest time that one thread has the baton: some loops make no step.
+/// Maximum time that one thread has the baton, because some loops make no step.
 const LONGEST_RUN: Duration = Duration::from_millis(20);
-/// Longest wait until all threads have come to a step or sleep.
+/// Maximum time to wait until all threads have reached a step or sleep.
 const LONGEST_SETTLING: Duration = Duration::from_millis(50);
 
-/// A step that a thread waits to make.
+/// A step that a thread is waiting to make.
 struct Waiting {
     worker: usize,
     thread: i32,
@@ -40,12 +40,12 @@ struct Holder {
     since: Instant,
 }
 
-/// When the fault is to happen.
+/// The moment at which the fault happens.
 #[derive(Clone)]
 pub(super) enum Plan {
-    /// Before a step, which the supervisor grants.
+    /// Before the supervisor grants a step.
     AtStep { step: Step, fault: Fault },
-    /// At a moment, while all workers run freely.
+    /// At a given time, while all workers run freely.
     AtTime {
         victim: usize,
         fault: Fault,
@@ -61,25 +61,25 @@ impl Plan {
     }
 }
 
-/// The workers of a workload, and who may run.
+/// The workers of a workload, and the thread that may run.
 pub(super) struct Stage {
     pub(super) workers: Vec<Worker>,
     waiting: Vec<Waiting>,
     holder: Option<Holder>,
     is_unsettled: bool,
     random: Random,
-    /// Line of the workload that runs.
+    /// Number of the workload's current line.
     pub(super) line: usize,
     counts: BTreeMap<(char, String, &'static str), u32>,
-    /// Steps so far, in order.
+    /// Steps that were granted so far, in order.
     pub(super) trace: Vec<Step>,
     plan: Option<Plan>,
     began: Instant,
-    /// Whether a fault that has not happened by now shall not happen.
+    /// Whether the fault is cancelled if it has not happened yet.
     pub(super) is_called_off: bool,
-    /// When the fault happened.
+    /// Time at which the fault happened.
     pub(super) injected: Option<Instant>,
-    /// Workers that the plan has killed or stopped.
+    /// Index of the worker that the plan has killed or stopped.
     pub(super) victim: Option<usize>,
 }
 
@@ -102,13 +102,14 @@ impl Stage {
         }
     }
 
-    /// Begins a line of the workload: steps are counted anew.
+    /// Begins a line of the workload, and resets the counts of steps.
     pub(super) fn begin_line(&mut self, line: usize) {
         self.line = line;
         self.counts.clear();
     }
 
-    /// Lets the workers run until something holds; returns whether it does before the limit.
+    /// Lets the workers run until `holds` returns `true`. Returns whether this happened within the
+    /// limit.
     pub(super) fn run_until(
         &mut self,
         limit: Duration,
@@ -126,7 +127,7 @@ impl Stage {
         }
     }
 
-    /// Lets the workers run until all sleep, at most for the limit.
+    /// Lets the workers run until all threads sleep, but not longer than the limit.
     pub(super) fn run_until_quiet(&mut self, limit: Duration) -> Result<bool, Failure> {
         if self.is_free() {
             return Ok(true);
@@ -135,7 +136,7 @@ impl Stage {
         let mut was_quiet = false;
         loop {
             let is_quiet = self.waiting.is_empty() && self.holder.is_none() && self.is_settled();
-            // A thread that waits for the supervisor sleeps, too: it shows at a second look.
+            // A thread that waits for the supervisor also sleeps, so a second check is needed.
             if std::mem::replace(&mut was_quiet, is_quiet) && is_quiet {
                 return Ok(true);
             }
@@ -149,7 +150,7 @@ impl Stage {
         }
     }
 
-    /// Returns whether the workers run without a baton.
+    /// Returns whether the workers run freely, without a baton.
     fn is_free(&self) -> bool {
         matches!(self.plan, Some(Plan::AtTime { .. }))
     }
@@ -169,7 +170,7 @@ impl Stage {
                 return Ok(());
             }
             self.holder = None;
-            // Its step may have come while this looked.
+            // The thread's step may have arrived during the check.
             self.look(Duration::ZERO)?;
         }
         if self.waiting.is_empty() {
@@ -191,7 +192,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Returns whether every thread that the supervisor doesn't hold back sleeps.
+    /// Returns whether every thread that the supervisor does not hold back sleeps.
     fn is_settled(&self) -> bool {
         let mut workers = self.workers.iter();
         workers.all(|worker| {
@@ -205,7 +206,7 @@ impl Stage {
         })
     }
 
-    /// Takes what the workers have sent, or waits until they send something.
+    /// Receives the notifications and output of the workers, or waits until some arrive.
     fn look(&mut self, limit: Duration) -> Result<(), Failure> {
         let mut sources = Vec::new();
         let mut fds = Vec::new();
@@ -263,7 +264,7 @@ impl Stage {
             }
             return;
         };
-        // A step that a signal has interrupted comes again.
+        // A step that a signal has interrupted is reported again.
         self.waiting.retain(|waiting| waiting.thread != *thread);
         self.waiting.push(Waiting {
             worker,
@@ -310,7 +311,7 @@ impl Stage {
                 }
                 Fault::Stop => {
                     self.injected = Some(Instant::now());
-                    // The step comes again, and is counted, when the worker goes on.
+                    // The step is reported again, and counted then, when the worker continues.
                     self.stop(index);
                     return;
                 }
@@ -321,7 +322,8 @@ impl Stage {
             return;
         };
         if !filter::respond(listener, id, error) {
-            // Gone, or interrupted: the step comes again.
+            // The thread has ended or was interrupted. If it was interrupted, the step is reported
+            // again.
             return;
         }
         if error.is_some() {
@@ -340,7 +342,7 @@ impl Stage {
         });
     }
 
-    /// Makes the fault happen whose moment has come.
+    /// Injects the fault if its time has come.
     fn strike(&mut self) {
         let Some(Plan::AtTime {
             victim,
@@ -397,7 +399,7 @@ impl Stage {
         self.forget(index);
     }
 
-    /// Lets a stopped worker go on.
+    /// Continues a stopped worker.
     pub(super) fn go_on(&mut self, index: usize) {
         let worker = &mut self.workers[index];
         if worker.is_stopped {

@@ -4,15 +4,17 @@ use super::calls;
 use std::fmt;
 use std::str::FromStr;
 
-/// A step of a worker, named so that it is found again when other threads run a little differently:
-/// by the line of the workload that runs, the thread's role, and the call's place among its like.
+/// A step of a worker. Its name stays the same if other threads run in a slightly different order.
+/// The name consists of the line of the workload, the thread's role, the call, and the number of
+/// the call among the same calls.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) struct Step {
     pub(super) line: usize,
     pub(super) worker: char,
     pub(super) role: String,
     pub(super) call: &'static str,
-    /// Counts the calls of this name, by threads of this role, during this line; from 1.
+    /// Number of the call among the calls of this name, by threads of this role, during this line.
+    /// Counts from 1.
     pub(super) occurrence: u32,
 }
 
@@ -48,19 +50,19 @@ impl FromStr for Step {
     }
 }
 
-/// What happens to a worker at a step.
+/// A fault that happens to a worker at a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Fault {
     /// SIGKILL before the step.
     Kill,
     /// SIGSTOP before the step, and SIGCONT later.
     Stop,
-    /// The system call is not made, and fails with this error.
+    /// The system call is not executed, and fails with this error.
     Error(&'static str, i32),
 }
 
 impl Fault {
-    /// Returns the kind's word.
+    /// Returns the word for the kind of fault.
     pub(super) fn kind(self) -> &'static str {
         match self {
             Self::Kill => "kill",
@@ -105,7 +107,7 @@ impl FromStr for Fault {
     }
 }
 
-/// A case: a workload in an order chosen by a seed, and one fault at one step.
+/// A case: a workload in an order that a seed determines, and one fault at one step.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct CaseId {
     pub(super) workload: String,

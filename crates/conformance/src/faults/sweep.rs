@@ -13,22 +13,22 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Times that a case is played again if it fails or does not reach its step.
+/// Number of times that a case is repeated if it fails or does not reach its step.
 const REPETITIONS: u32 = 2;
 
-/// A workload in the order of a seed, as it runs without a fault.
+/// The recording of a workload that ran without a fault, in the order of a seed.
 pub(super) struct Recording {
     pub(super) script: Workload,
     pub(super) seed: u64,
-    /// Steps that two runs have in common.
+    /// Steps that occurred in both runs.
     pub(super) steps: Vec<Step>,
-    /// Steps of the first run that the second one did not have.
+    /// Number of steps of the first run that did not occur in the second one.
     pub(super) unsteady: usize,
     pub(super) holdings: BTreeMap<char, Holdings>,
 }
 
 impl Recording {
-    /// Plays a workload twice without a fault.
+    /// Plays a workload twice without a fault, and records its steps.
     pub(super) fn make(scene: &Scene, script: &Workload, seed: u64) -> Result<Self, Failure> {
         let mut plays = Vec::new();
         for _ in 0..2 {
@@ -67,8 +67,9 @@ impl Recording {
         })
     }
 
-    /// Returns every case: each fault that can happen at each step. A driver's loader remembers for
-    /// good that it could not open something, so its calls only see kills and stops.
+    /// Returns every case, which is each possible fault at each step. Calls of a driver's loader
+    /// only get kills and stops, because the loader permanently remembers that it could not open a
+    /// file.
     pub(super) fn cases(&self, is_host: bool) -> Vec<CaseId> {
         let loads = |step: &Step| {
             let mut lines = self.script.lines.iter();
@@ -93,7 +94,7 @@ impl Recording {
     }
 }
 
-/// Plays workloads without a fault, several at a time.
+/// Plays workloads without a fault, several at a time, and returns their recordings.
 pub(super) fn record(
     scenes: &[Scene],
     scripts: &[Workload],
@@ -131,9 +132,9 @@ pub(super) struct Tried {
 
 pub(super) enum CaseVerdict {
     Passed,
-    /// The step was not reached, however often it was tried.
+    /// No repetition reached the step.
     Diverged,
-    /// A promise was broken: what, in how many of how many plays, and what happened.
+    /// A promise was broken. Contains the violations, and how many of the plays failed.
     Failed {
         violations: Vec<String>,
         failures: u32,
@@ -142,7 +143,7 @@ pub(super) enum CaseVerdict {
     },
 }
 
-/// Plays a case, again if that is needed to be sure.
+/// Plays a case, and repeats it if the first result is not certain.
 pub(super) fn try_case(
     scene: &Scene,
     recording: &Recording,
@@ -198,7 +199,8 @@ pub(super) fn try_case(
     })
 }
 
-/// Leaves out lines of a failing case's workload as long as it fails, and returns what is left.
+/// Removes lines from a failing case's workload as long as it still fails, and returns the
+/// shortened workload.
 pub(super) fn shrink(
     scene: &Scene,
     recording: &Recording,
@@ -213,7 +215,7 @@ pub(super) fn shrink(
             continue;
         }
         let shorter = script.without(index);
-        // Other lines may need this one: then it does not even run without a fault.
+        // If other lines need this line, the shorter workload fails even without a fault.
         let Ok(recording) = Recording::make(scene, &shorter, recording.seed) else {
             continue;
         };
@@ -225,15 +227,15 @@ pub(super) fn shrink(
     Ok(script)
 }
 
-/// Whether more cases are wanted.
+/// Whether to play more cases.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Next {
     Continue,
     Stop,
 }
 
-/// Returns `count` cases chosen by a seed, evenly from all of them. A case that comes or goes changes the
-/// choice of one case, and not of all.
+/// Chooses `count` cases by a seed, evenly among all cases. If a case is added or removed, only one
+/// chosen case changes.
 pub(super) fn sample(mut cases: Vec<CaseId>, count: usize, seed: u64) -> Vec<CaseId> {
     cases.sort_by_cached_key(|case| {
         let mut hasher = DefaultHasher::new();
@@ -244,8 +246,8 @@ pub(super) fn sample(mut cases: Vec<CaseId>, count: usize, seed: u64) -> Vec<Cas
     cases
 }
 
-/// Plays cases on several threads, and calls `report` with each result. Returns what the bystanders
-/// hold too much in the end.
+/// Plays cases on several threads, and calls `report` with each result. Returns the resources that
+/// the bystanders have too many of at the end.
 pub(super) fn try_all(
     scenes: &[Scene],
     recordings: &[Recording],

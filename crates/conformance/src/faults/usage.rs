@@ -1,9 +1,10 @@
-//! What a worker holds of the system, by kind, so that what it should have given back shows.
+//! System resources of a worker, counted by kind, which show resources that the worker has not
+//! released.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-/// Threads that end by themselves when they have been idle for a while.
+/// Threads that end by themselves after some idle time.
 const IDLE_THREADS: &str = "thread xh-background";
 
 /// Counts of descriptors, named mappings and threads.
@@ -11,7 +12,7 @@ const IDLE_THREADS: &str = "thread xh-background";
 pub(super) struct Holdings(BTreeMap<String, usize>);
 
 impl Holdings {
-    /// Returns what a process holds; nothing if it is gone.
+    /// Counts the resources of a process. The counts are empty if the process has ended.
     pub(super) fn of(pid: i32) -> Self {
         let mut counts = BTreeMap::new();
         let mut count = |name: String| *counts.entry(name).or_default() += 1;
@@ -38,7 +39,7 @@ impl Holdings {
         Self(counts)
     }
 
-    /// Returns what this has more of than `reference`.
+    /// Lists the resources of which this process has more than `reference`.
     pub(super) fn beyond(&self, reference: &Self) -> Vec<String> {
         let more = self.0.iter().filter_map(|(name, count)| {
             let before = reference.0.get(name).copied().unwrap_or(0);
@@ -56,7 +57,7 @@ fn list(directory: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns a name without the numbers that differ from process to process.
+/// Removes the digits from a name, because they differ between processes.
 fn kind(name: &str) -> String {
     name.chars().filter(|c| !c.is_ascii_digit()).collect()
 }

@@ -1,4 +1,4 @@
-//! Workers: the processes of a workload, whose steps the supervisor grants one by one.
+//! Workers: the processes of a workload. The supervisor grants their steps one by one.
 
 use super::filter;
 use crate::failure::Failure;
@@ -18,12 +18,12 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// Bytes of a thread's `stat` that hold its state: behind its number and its name.
+/// Bytes to read of a thread's `stat` file. The state follows the thread's number and name.
 const STAT_START: usize = 64;
-/// Bytes for the entries of a directory of threads.
+/// Size in bytes of the buffer for directory entries of threads.
 const ENTRIES: usize = 4096;
 
-/// The answer to a request: its words, or an error's kind and text.
+/// The answer to a request: its words, or the kind and text of an error.
 pub(super) type Answer = Result<Vec<String>, (String, String)>;
 
 /// A process of a workload. Killed on drop.
@@ -37,11 +37,11 @@ pub(super) struct Worker {
     input: Vec<u8>,
     complaints: Vec<u8>,
     answers: HashMap<u64, (Answer, Instant)>,
-    /// Threads that execute requests, by the request's number.
+    /// Threads that execute requests, by the number of the request.
     begun: HashMap<u64, i32>,
-    /// Names of its threads.
+    /// Names of the worker's threads.
     roles: HashMap<i32, String>,
-    /// The directory of its threads, and their states: looked at before each step.
+    /// Directory of the worker's threads. It and their states are read before each step.
     tasks: OwnedFd,
     states: RefCell<HashMap<i32, OwnedFd>>,
     program: String,
@@ -50,7 +50,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker. [`Worker::meet`] has to come next.
+    /// Starts a worker. The caller must call [`Worker::meet`] next.
     pub(super) fn start(
         name: char,
         program: &Path,
@@ -77,7 +77,7 @@ impl Worker {
         rustix::io::ioctl_fionbio(&errors, true)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let tasks = open(format!("/proc/{pid}/task"), flags, Mode::empty())?;
-        // As the kernel cuts it.
+        // The kernel truncates the name to this length.
         let program = program.file_name().unwrap_or_default().to_string_lossy();
         let program = program.chars().take(15).collect();
         Ok(Self {
@@ -100,7 +100,7 @@ impl Worker {
         })
     }
 
-    /// Waits for the listener of a worker whose steps are counted.
+    /// Receives the filter's listener from a worker whose steps are counted.
     pub(super) fn meet(&mut self, is_filtered: bool) -> Result<(), Failure> {
         if is_filtered {
             let listener = listener(&self.socket)?;
@@ -118,7 +118,7 @@ impl Worker {
         self.socket.as_fd()
     }
 
-    /// Sends a request. If the worker has ended, its answer never comes.
+    /// Sends a request. If the worker has ended, no answer arrives.
     pub(super) fn send(&mut self, number: u64, is_threaded: bool, command: &str) {
         let mark = if is_threaded { "&" } else { "" };
         let _ = self
@@ -126,7 +126,7 @@ impl Worker {
             .write_all(format!("{mark}{number} {command}\n").as_bytes());
     }
 
-    /// Reads what the worker has said so far.
+    /// Reads the worker's output so far.
     pub(super) fn read(&mut self) {
         let mut bytes = [0; 4096];
         loop {
@@ -179,7 +179,7 @@ impl Worker {
         self.answers.contains_key(&number)
     }
 
-    /// Returns whether the answer to a request has come and is no error.
+    /// Returns whether a request has been answered without an error.
     pub(super) fn has_succeeded(&self, number: u64) -> bool {
         matches!(self.answers.get(&number), Some((Ok(_), _)))
     }
@@ -193,7 +193,7 @@ impl Worker {
         self.begun.get(&number).copied()
     }
 
-    /// Returns what the worker has written to standard error.
+    /// Returns the worker's output to standard error.
     pub(super) fn complaints(&mut self) -> String {
         let mut bytes = [0; 4096];
         while let Ok(count @ 1..) = self.errors.read(&mut bytes) {
@@ -202,14 +202,14 @@ impl Worker {
         String::from_utf8_lossy(&self.complaints).trim().to_owned()
     }
 
-    /// Returns the part that a thread plays: its name, without the number that tells it from others.
+    /// Returns the role of a thread. The role is the thread's name without its number.
     pub(super) fn role(&mut self, thread: i32) -> String {
         if let Some(role) = self.roles.get(&thread) {
             return role.clone();
         }
         let comm = fs::read_to_string(format!("/proc/{}/task/{thread}/comm", self.pid));
         let comm = comm.unwrap_or_default().trim_end().to_owned();
-        // A new thread has its starter's name until it gives itself one.
+        // A new thread has the name of its starter until it sets its own name.
         if comm.is_empty() || comm == self.program {
             return "new".to_owned();
         }
@@ -221,7 +221,7 @@ impl Worker {
         self.roles.remove(&thread);
     }
 
-    /// Returns the state letter of a thread; `None` if it is gone.
+    /// Returns the state letter of a thread, or `None` if the thread has ended.
     pub(super) fn state(&self, thread: i32) -> Option<u8> {
         let mut states = self.states.borrow_mut();
         let file = match states.entry(thread) {
@@ -266,7 +266,7 @@ impl Worker {
         }
     }
 
-    /// Kills the worker and waits until it is gone.
+    /// Kills the worker and waits until it has ended.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -275,7 +275,7 @@ impl Worker {
         self.listener = None;
     }
 
-    /// Ends the worker's input, so that it ends by itself.
+    /// Closes the worker's input, so that the worker ends by itself.
     pub(super) fn hang_up(&self) {
         let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
@@ -291,7 +291,7 @@ impl Drop for Worker {
     }
 }
 
-/// Receives a worker's listener.
+/// Receives the listener of a worker's filter.
 pub(super) fn listener(socket: &UnixStream) -> Result<OwnedFd, Failure> {
     let mut bytes = [0; 9];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

@@ -1,16 +1,17 @@
-//! The workloads: what the processes do, line by line.
+//! The workloads: lists of commands that the worker processes run.
 //!
-//! A line is `WORKER COMMAND…`, a command of `crosshandle-peer`. `WORKER name := COMMAND…` keeps the
-//! answer's first word, which later lines use as `$name`. `WORKER &label COMMAND…` runs the command on a
-//! thread of its own, and `join label` waits for its answer. `=> Kind` at the end says which error
-//! the command gives. `check NAME OFFSET ? LEN` compares with what was written last.
+//! A line has the form `WORKER COMMAND…`, with a command of `crosshandle-peer`.
+//! `WORKER name := COMMAND…` stores the first word of the answer, which later lines use as `$name`.
+//! `WORKER &label COMMAND…` runs the command on its own thread, and `join label` waits for its
+//! answer. `=> Kind` at the end of a line names the error that the command must give.
+//! `check NAME OFFSET ? LEN` compares memory with the bytes that were written last.
 
 use std::collections::BTreeSet;
 
 /// A line of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// The place in the workload, which names the line also in a shorter one.
+    /// Position of the line in the workload. The number stays the same in a shortened workload.
     pub(super) number: usize,
     pub(super) text: String,
     pub(super) action: Action,
@@ -22,31 +23,31 @@ pub(super) enum Action {
     Run {
         worker: char,
         command: String,
-        /// The variable that keeps the answer.
+        /// The variable that stores the answer.
         variable: Option<String>,
-        /// The error that it gives when nothing else has failed.
+        /// The error that the command must give if nothing else has failed.
         error: Option<String>,
     },
-    /// Runs a command on a thread of its own.
+    /// Runs a command on its own thread.
     Begin {
         worker: char,
         label: String,
         command: String,
     },
-    /// Waits for a command's answer.
+    /// Waits for the answer of a command that was begun.
     Join { label: String },
 }
 
-/// An object: the worker that made it, and its name there.
+/// Identifies an object by the worker that made it and the object's name there.
 pub(super) type Origin = (char, String);
 
-/// Returns the object's name in a word of a command, such as `e` in `e:1` and in `signal=e`.
+/// Returns the name of the object in a word of a command, such as `e` in `e:1` and in `signal=e`.
 fn name_in(word: &str) -> &str {
     let word = word.split_once('=').map_or(word, |(_, value)| value);
     word.split_once(':').map_or(word, |(name, _)| name)
 }
 
-/// What several processes do.
+/// A list of commands for several processes.
 #[derive(Clone, Debug)]
 pub(super) struct Workload {
     pub(super) name: &'static str,
@@ -67,19 +68,19 @@ impl Workload {
         }
     }
 
-    /// Returns the workload without the line at an index.
+    /// Returns a copy of the workload without the line at `index`.
     pub(super) fn without(&self, index: usize) -> Self {
         let mut shorter = self.clone();
         shorter.lines.remove(index);
         shorter
     }
 
-    /// Returns the greatest number of a line.
+    /// Returns the highest number of a line.
     pub(super) fn last_line(&self) -> usize {
         self.lines.last().map_or(0, |line| line.number)
     }
 
-    /// Returns whether a worker makes an event of this name.
+    /// Returns whether a worker creates an event with this name.
     pub(super) fn made_by(&self, name: char, event: &str) -> bool {
         self.lines.iter().any(|line| match &line.action {
             Action::Run {
@@ -92,7 +93,7 @@ impl Workload {
         })
     }
 
-    /// Returns the object that a worker calls by a name: the worker that made it, and its name there.
+    /// Returns the object that a worker knows by a name.
     pub(super) fn origin(&self, worker: char, name: &str) -> Origin {
         let handle = self.runs().find_map(|(by, words, _)| match words[..] {
             [open, opened, handle, ..] if open.starts_with("open-") => {
@@ -120,7 +121,7 @@ impl Workload {
         })
     }
 
-    /// Returns the workers that have an object at some time.
+    /// Returns the workers that have an object at any time.
     fn users(&self, origin: &Origin) -> BTreeSet<char> {
         let opens = self.runs().filter_map(|(by, words, _)| match words[..] {
             [open, name, ..] if open.starts_with("open-") => {
@@ -131,7 +132,8 @@ impl Workload {
         opens.chain([origin.0]).collect()
     }
 
-    /// Returns the objects that a command names, and those that queues bring together with them.
+    /// Returns the objects that a command names, and the objects that are connected with them
+    /// through queues.
     pub(super) fn objects(&self, worker: char, command: &str) -> BTreeSet<Origin> {
         let named = |worker: char, words: &[&str]| -> BTreeSet<Origin> {
             let names = words.iter().skip(1).map(|word| name_in(word));
@@ -157,7 +159,7 @@ impl Workload {
         }
     }
 
-    /// Returns the workers that have an object which has to do with a command.
+    /// Returns the workers that have any of the objects involved in a command.
     pub(super) fn involved(&self, worker: char, command: &str) -> BTreeSet<char> {
         let objects = self.objects(worker, command);
         objects
@@ -189,7 +191,7 @@ impl Workload {
         })
     }
 
-    /// Returns the commands that lines run: their workers, words and variables.
+    /// Returns the commands of the lines, with their workers, words and variables.
     fn runs(&self) -> impl Iterator<Item = (char, Vec<&str>, Option<&str>)> {
         self.lines.iter().filter_map(|line| match &line.action {
             Action::Run {
@@ -202,7 +204,7 @@ impl Workload {
         })
     }
 
-    /// Returns the workers' names.
+    /// Returns the names of the workers.
     pub(super) fn workers(&self) -> BTreeSet<char> {
         let lines = self.lines.iter();
         lines.filter_map(|line| line.action.worker()).collect()
@@ -257,8 +259,8 @@ pub(super) fn all() -> Vec<Workload> {
         .collect()
 }
 
-/// Workers: X, Y export; A, B, C import. Every wait that a worker begins has a limit far beyond what
-/// any case takes.
+/// The texts of the workloads. The workers X and Y export, and A, B and C import. Every wait that a
+/// worker begins has a timeout that is far longer than any case.
 const TEXTS: &[(&str, &str)] = &[
     (
         "event",
@@ -416,7 +418,8 @@ const TEXTS: &[(&str, &str)] = &[
          B close p done e
          X close r m e",
     ),
-    // One importer waits for another one's signal alone: only who fails the signal wakes it.
+    // One importer waits for a signal of another importer. Only the process that fails the signal
+    // wakes it.
     (
         "orphan",
         "X context default timeout=1000
@@ -477,7 +480,7 @@ const TEXTS: &[(&str, &str)] = &[
          X wait-value e 3 1000
          X close e m",
     ),
-    // Futures, functions and notifiers, which one thread of their process tells.
+    // Futures, callbacks and notifiers, which one thread of their process serves.
     (
         "awaited",
         "X context default timeout=1000

@@ -99,7 +99,7 @@ fn killing_the_first_process_ends_the_second() {
 
 #[test]
 fn a_process_that_stands_still_is_not_waited_for_for_ever() {
-    // Long enough for the steps before the point, even on a busy machine.
+    // The timeout is long enough for the steps before the process stops, even on a busy machine.
     let arguments = ["demo", "--size", "64KiB", "--timeout", "1s"];
     for point in POINTS {
         let sandbox = Sandbox::new();

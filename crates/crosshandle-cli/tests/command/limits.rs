@@ -228,7 +228,7 @@ fn a_process_without_proc_is_on_the_same_host() {
         command.env("CROSSHANDLE_SOCKET_DIR", sandbox.sockets());
         Running::start(command)
     };
-    // Each side may lack the host's identity.
+    // Here the exporter cannot read the identity of the host.
     let mut holder = start(&["event", "new"]);
     let event = holder.stdout.line();
     sandbox.run(["event", "signal", &event]).expect(0);

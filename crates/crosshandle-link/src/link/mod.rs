@@ -132,7 +132,8 @@ impl Link {
         &self.inner
     }
 
-    /// Returns the peer's address, as it was dialled or as the peer connected.
+    /// Returns the peer's address: the address that was dialled, or the source address of an
+    /// accepted connection.
     pub fn peer(&self) -> &str {
         &self.session().peer
     }

@@ -15,8 +15,8 @@ pub(super) struct Past {
 }
 
 impl Past {
-    /// Examines the finished signals from `from` to `completed`. It stops earlier if more rows of
-    /// them have failed than one message can report.
+    /// Examines the finished signals from `from` to `completed`. It stops earlier if the failures
+    /// form more contiguous ranges than one message can report.
     pub(super) fn of(event: &Event, from: u64, completed: u64) -> Self {
         let abandoned_from = abandoned_from(event, from, completed);
         let last = abandoned_from.map_or(completed, |first| first - 1);

@@ -318,7 +318,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert_eq!(event.submitted(), all);
     assert!(link.ended().is_none(), "{:?}", link.ended());
 
-    // An attempt that arrives after later ones does nothing, and the current connection stays.
+    // A stale connection attempt is ignored, and the current connection stays.
     assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
     assert!(owner.greet(session, 0, 1, &[]).is_err());
     let request = 2 + all;

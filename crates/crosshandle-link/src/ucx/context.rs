@@ -13,8 +13,8 @@ pub(super) fn transports() -> Result<Vec<String>> {
     let ucx = library::get()?;
     let context = new_context(ucx, &Settings::default())?;
     let (mut text, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the file writes to places of the right types, which outlive it. The text belongs to
-    // the C library and is freed once. The context is destroyed once.
+    // SAFETY: the C stream writes to variables of the right types, which outlive it. The C library
+    // allocates the text, which is freed once. The context is destroyed once.
     let printed = unsafe {
         let file = libc::open_memstream(&mut text, &mut len);
         if !file.is_null() {

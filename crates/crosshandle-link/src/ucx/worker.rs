@@ -35,8 +35,8 @@ pub struct Worker {
     ignores_failures: bool,
 }
 
-// SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker` is
-// not `Sync`, so only one thread at a time can use it.
+// SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker`
+// is not `Sync`, so only one thread at a time can use it.
 unsafe impl Send for Worker {}
 
 /// Memory that the peer can reach.
@@ -309,8 +309,8 @@ impl Worker {
         };
         let call = &self.ucx.call;
         let mut memory = ptr::null_mut();
-        // SAFETY: the caller promises that the memory is valid. Results are written to places of
-        // their types.
+        // SAFETY: the caller guarantees that the memory is valid. The result pointers point to
+        // variables of the types that UCX writes.
         let status = unsafe { (call.ucp_mem_map)(self.context, &params, &mut memory) };
         self.ucx.check("ucp_mem_map", status)?;
         let (mut key, mut size) = (ptr::null_mut(), 0);

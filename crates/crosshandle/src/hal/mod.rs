@@ -1,7 +1,7 @@
 //! The contract between the objects of this crate and a driver.
 //!
-//! A *backend* is one implementation of these traits: `host`, `cuda`, `level_zero`. Each object that
-//! a program uses has one object of a backend behind it:
+//! A *backend* is one implementation of these traits: `host`, `cuda`, `level_zero`. Each object
+//! that a program uses has one object of a backend behind it:
 //!
 //! | object of the program | object of the backend |
 //! |---|---|

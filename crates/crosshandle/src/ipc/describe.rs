@@ -90,7 +90,7 @@ pub(super) struct ImporterView {
     pub(super) owner: u16,
     pub(super) ledger: Arc<Ledger>,
     pub(super) uid: u32,
-    /// Time at which it attached, in nanoseconds since 1970.
+    /// Time at which the importer attached, in nanoseconds since 1970.
     pub(super) attached: u64,
 }
 
@@ -168,7 +168,7 @@ struct Description<'a> {
     looks: usize,
     /// Number of objects that each importer has open, and their bytes.
     opened: Vec<(u64, u64)>,
-    /// The allocations that were already counted.
+    /// The allocations that the totals already include.
     allocations: HashSet<(usize, bool)>,
     signals: u64,
     /// Events with waiters.

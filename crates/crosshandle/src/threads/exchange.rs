@@ -296,7 +296,7 @@ fn interest(source: &dyn Source, messages: bool) -> EventFlags {
     }
 }
 
-/// The rests and the deadlines of sources.
+/// The sources that rest, and the deadlines of sources.
 #[derive(Default)]
 struct Timers {
     /// Resting sources with the end of their rest, in ascending order of time.
@@ -322,7 +322,7 @@ impl Timers {
         Some(self.deadlines.swap_remove(place).0)
     }
 
-    /// Ends the rests that are over, and returns the time until the next end of a rest or deadline.
+    /// Resumes the sources whose rest is over. Returns the time until the next rest or deadline ends.
     fn next(&mut self, now: Instant) -> Option<Timespec> {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();

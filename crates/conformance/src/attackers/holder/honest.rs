@@ -1,5 +1,5 @@
-//! Honest programs of a holder, in processes of their own: a maker and a reader, which measure how long
-//! their calls take.
+//! Honest programs of a holder: an exporter and a reader in their own processes, which measure the
+//! time of their calls.
 
 use super::KEPT;
 use crate::failure::Failure;
@@ -14,31 +14,31 @@ use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// The word that makes a process an honest one.
+/// The command-line word that starts an honest program.
 pub(crate) const ROLE: &str = "honest";
-/// Longest time of one honest call.
+/// Maximum time of one honest call.
 pub(super) const LIMIT: Duration = Duration::from_secs(5);
-/// Longest time until readers have brought all names back.
+/// Maximum time until readers have restored all names.
 pub(super) const RECOVERY: Duration = Duration::from_secs(10);
-/// Time between two calls.
+/// Pause between two calls.
 const PAUSE: Duration = Duration::from_millis(1);
-/// Bytes of a name's memory.
+/// Size of the memory of one name, in bytes.
 const LEN: usize = 64 << 10;
-/// Names of its own that the maker has at a time.
+/// Maximum number of its own names that the exporter has at a time.
 const OWN_NAMES: usize = 4;
 
 fn limit() -> Duration {
     LIMIT * crate::slowdown()
 }
 
-/// What an honest process has.
+/// The state of an honest program.
 struct Program {
     directory: PathBuf,
     holder: Holder,
     backups: Vec<Backup>,
-    /// What the maker's own names are made in.
+    /// The context in which the exporter creates its own names.
     context: Context,
-    /// The maker's own names, the oldest first.
+    /// The exporter's own names, starting with the oldest.
     names: VecDeque<String>,
     next: u64,
 }
@@ -59,7 +59,7 @@ impl Program {
         Ok(memory)
     }
 
-    /// Opens a name in a new context and checks its bytes. Returns how long the opening took.
+    /// Opens a name in a new context and checks its bytes. Returns the duration of the open.
     fn open(&self, number: u64) -> Result<(HeldName, Duration), Failure> {
         let context = context(&self.directory)?;
         let began = Instant::now();
@@ -76,7 +76,7 @@ impl Program {
         }
     }
 
-    /// Hands memory over under a new name. Returns how long that took.
+    /// Hands memory over to the holder under a new name. Returns the duration of the call.
     fn hand_over(&mut self) -> Result<Duration, Failure> {
         self.next += 1;
         let name = format!("honest-{}-{}", std::process::id(), self.next);
@@ -96,7 +96,7 @@ impl Program {
         Ok(took)
     }
 
-    /// Does what a line says, and returns the answer.
+    /// Executes a command line, and returns the answer.
     fn answer(&mut self, line: &str) -> Result<String, Failure> {
         let mut words = line.split(' ');
         let what = words.next().unwrap_or_default();
@@ -151,7 +151,7 @@ impl Program {
     }
 }
 
-/// Makes one call after the other until the time is over, and returns how long each took.
+/// Repeats a call until `end`, and returns the durations.
 fn measure(
     end: Instant,
     mut call: impl FnMut() -> Result<Duration, Failure>,
@@ -165,7 +165,8 @@ fn measure(
     Ok(took.collect::<Vec<_>>().join(" "))
 }
 
-/// Runs an honest program until its standard input is closed: it does what each line says.
+/// Runs an honest program, which executes each line of its standard input, until the input is
+/// closed.
 pub(crate) fn serve(directory: PathBuf) -> ExitCode {
     let context = match context(&directory) {
         Ok(context) => context,
@@ -198,7 +199,7 @@ pub(crate) fn serve(directory: PathBuf) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// An honest process, as the siege sees it. Ended on drop.
+/// An honest program, as seen by the siege. Ended on drop.
 pub(super) struct Honest {
     child: Child,
     input: ChildStdin,
@@ -244,15 +245,15 @@ impl Honest {
         })
     }
 
-    /// Says a line, which [`Self::hear`] answers.
+    /// Sends a command line. [`Self::hear`] returns the answer.
     pub(super) fn say(&mut self, line: &str) -> Result<(), Failure> {
         writeln!(self.input, "{line}")?;
         Ok(())
     }
 
-    /// Returns the answer to a line that takes so long if nothing holds it up.
+    /// Returns the answer to a command that takes `length` if nothing delays it.
     pub(super) fn hear(&mut self, length: Duration) -> Result<String, Failure> {
-        // A call that is late ends within its own limit and says so.
+        // A late call ends within its own limit and reports that it is late.
         let limit = length + RECOVERY * crate::slowdown() + 4 * limit();
         let answer = self.answers.recv_timeout(limit)?;
         match answer.split_once(' ') {

@@ -1,5 +1,5 @@
-//! Processes that hand memory over, or claim to: silent ones, ones with very many contexts, and ones that
-//! answer for an exporter that others answer for too.
+//! Hostile processes that hand memory over, or claim to do so. Some never reply, some have very
+//! many contexts, and some act as an exporter that other processes claim to be too.
 
 use super::{HOSTILE, ask, context, holder};
 use crate::attackers::{Attacker, Report, Stop, Victim, socket};
@@ -15,20 +15,21 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Hand-overs that one process has under way at a time.
+/// Maximum number of unfinished hand-overs of one process.
 const HAND_OVERS: usize = 100;
-/// Contexts that one process makes.
+/// Number of contexts that one process creates.
 const CONTEXTS: usize = 100;
-/// The exporter that all squatters claim to be.
+/// Number of the exporter that all squatters claim to be.
 const SQUATTED: u64 = 0xBAD5_0CE7;
-/// Records that squatters claim; few, so that they contradict each other.
+/// Number of records that squatters claim. It is small, so that the squatters contradict each
+/// other.
 const RECORDS: usize = 8;
-/// Bytes of an attacker's memory.
+/// Size of an attacker's memory, in bytes.
 const LEN: u64 = 64 << 10;
-/// Time between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// A genuine pair of handles of this process, to forge others from.
+/// A genuine pair of handles of this process, from which others are forged.
 struct Pattern {
     writes: [u8; HANDLE_SIZE],
     reads: [u8; HANDLE_SIZE],
@@ -43,8 +44,8 @@ impl Pattern {
         })
     }
 
-    /// Returns the question that hands memory over which this exporter is said to have, under these
-    /// records and with keys at random.
+    /// Returns the request that hands over memory in the name of `exporter`, with the given records
+    /// and random keys.
     fn hold(
         &self,
         name: &str,
@@ -77,19 +78,20 @@ impl Pattern {
     }
 }
 
-/// Makes a socket at which holders look for an exporter, in the place of any other one.
+/// Creates the socket at which holders look for an exporter, and replaces an existing one.
 fn answer_for(victim: &Victim, exporter: u64) -> Result<Socket, Failure> {
     let path = victim.directory.join(format!("{exporter:016x}.sock"));
     let other = path.with_extension(format!("{}", std::process::id()));
     let _ = fs::remove_file(&other);
     let socket = Socket::listen(&other)?;
-    // No mark of a lock, which would be missed.
+    // The file's mode does not have the mark of a locked socket, because this process holds no such
+    // lock.
     fs::set_permissions(&other, fs::Permissions::from_mode(0o666))?;
     fs::rename(&other, &path)?;
     Ok(socket)
 }
 
-/// Removes a file when it is dropped.
+/// A file that is removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {
@@ -98,8 +100,8 @@ impl Drop for Removed {
     }
 }
 
-/// Hands memory over that never comes: the maker accepts no connection, answers no request, or answers
-/// the first one alone.
+/// Hands memory over that never arrives. The exporter accepts no connection, answers no request, or
+/// answers only the first one.
 pub(super) struct SilentMakers;
 
 impl Attacker for SilentMakers {
@@ -122,7 +124,7 @@ impl Attacker for SilentMakers {
                 number += 1;
                 report.attempts += 1;
                 let name = format!("{HOSTILE}silent-{}-{number}", std::process::id());
-                // A context for each, so that no attachment is shared.
+                // A separate context for each hand-over, so that no attachment is shared.
                 let hold = pattern.hold(&name, exporter, number, [1, 2], &mut random)?;
                 match ask(victim, &hold) {
                     Ok(connection) => asked.push(connection),
@@ -131,7 +133,8 @@ impl Attacker for SilentMakers {
             }
             report.landed = report.landed.max(asked.len() as u64);
             stop.begun();
-            // A third of the connections is accepted, and a third of these gets the first answer.
+            // Accepts a third of the connections, and answers the first request of a third of
+            // these.
             if random.below(3) == 0
                 && let Ok(Some(connection)) = socket.accept_within(PAUSE)
             {
@@ -148,7 +151,7 @@ impl Attacker for SilentMakers {
     }
 }
 
-/// Answers so many requests of a holder as the maker of what it asks for.
+/// Answers `requests` requests of a holder, in the role of the memory's exporter.
 fn answer(connection: &Socket, segment: u32, requests: usize) -> rustix::io::Result<()> {
     for _ in 0..requests {
         if !connection.is_ready(10 * PAUSE)? {
@@ -178,7 +181,7 @@ fn answer(connection: &Socket, segment: u32, requests: usize) -> rustix::io::Res
     Ok(())
 }
 
-/// Hands over one name after the other, each of a context of its own, until the holder refuses.
+/// Hands over names, each from its own context, until the holder refuses.
 pub(super) struct ContextHoarder;
 
 impl Attacker for ContextHoarder {
@@ -210,8 +213,8 @@ impl Attacker for ContextHoarder {
     }
 }
 
-/// Answers for an exporter whose records several processes claim, in turns that chance decides: each
-/// takes the name of the exporter's socket from the others, and hands records over under it.
+/// Acts as an exporter that several squatters claim to be, in random turns. Each squatter takes the
+/// exporter's socket path from the others, and then hands records over in the exporter's name.
 pub(super) struct RecordSquatter;
 
 impl Attacker for RecordSquatter {
@@ -237,7 +240,7 @@ impl Attacker for RecordSquatter {
                 asked.extend(ask(victim, &hold));
             }
             stop.begun();
-            // Another squatter may have the next connections.
+            // The next connections may reach another squatter.
             for _ in 0..1 + random.below(6) {
                 if let Ok(Some(connection)) = socket.accept_within(PAUSE)
                     && answer(&connection, pattern.segment(), 2).is_ok()

@@ -1,8 +1,9 @@
-//! Attackers of a holder, and the siege in which they attack a real pair of holder processes beside
-//! honest programs.
+//! Attackers of a holder, and the siege. In the siege, the attackers attack a real pair of holder
+//! processes that honest programs use at the same time.
 //!
-//! All that these attackers hand over has a name that begins with [`HOSTILE`], so the siege can remove it
-//! afterwards. They replace and remove no honest name, which processes of the same user may do.
+//! The names of all memory that these attackers hand over begin with [`HOSTILE`], so that the siege
+//! can remove them afterwards. The attackers do not replace or remove honest names, although
+//! processes of the same user may do so.
 
 mod honest;
 mod makers;
@@ -21,14 +22,15 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
-/// How the names of what attackers hand over begin.
+/// Prefix of the names that attackers use.
 const HOSTILE: &str = "hostile-";
-/// How the names begin that honest readers keep.
+/// Prefix of the names that honest readers keep.
 const KEPT: &str = "kept-";
-/// Longest time that an attacker's own call to the holder takes.
+/// Maximum time of an attacker's own call to the holder.
 const CALL: Duration = Duration::from_millis(300);
 
-/// Returns the attackers of a holder, those of every exporter that attack a holder too included.
+/// Returns the attackers of a holder, including attackers of any exporter that also attack a
+/// holder.
 pub(super) fn attackers() -> &'static [&'static dyn Attacker] {
     &[
         &programs::QuestionFlood,
@@ -46,7 +48,8 @@ pub(super) fn attackers() -> &'static [&'static dyn Attacker] {
     ]
 }
 
-/// Returns the holder as an attacker asks it, also if it runs as another user.
+/// Returns the client with which an attacker reaches the holder, even if the holder runs as another
+/// user.
 fn holder(directory: &Path) -> Holder {
     Holder::new()
         .socket_dir(directory)
@@ -54,7 +57,7 @@ fn holder(directory: &Path) -> Holder {
         .timeout(CALL)
 }
 
-/// Makes a context whose memory can be handed over.
+/// Creates a context whose memory can be handed over.
 fn context(directory: &Path) -> Result<Context, Failure> {
     let options = ContextOptions::new()
         .socket_dir(directory)
@@ -63,12 +66,12 @@ fn context(directory: &Path) -> Result<Context, Failure> {
     Ok(Context::with_options(&Device::find("host")?, options)?)
 }
 
-/// Returns a question as programs of this release ask it.
+/// Returns the bytes of a request in the current protocol version.
 fn question(question: &str) -> Vec<u8> {
     format!(r#"{{"protocol":2,"question":{question}}}"#).into_bytes()
 }
 
-/// Asks the holder, and keeps the connection. Does not wait for the answer.
+/// Sends a request to the holder, and returns the connection. Does not wait for the reply.
 fn ask(victim: &Victim, question: &[u8]) -> rustix::io::Result<OwnedFd> {
     let connection = socket::connect_to(&victim.directory.join("holder.sock"))?;
     socket::send(&connection, question, &[])?;

@@ -1,4 +1,5 @@
-//! A holder and its successor under siege: real processes of the command, and what they may take.
+//! A holder and its successor in a siege. Both are real processes of the command. This file also
+//! sets the limits of their resources.
 
 use crate::failure::Failure;
 use crate::procfs::{Usage, threads};
@@ -13,25 +14,27 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Descriptors that each process of the pair may have.
+/// Maximum number of descriptors of each process of the pair.
 const DESCRIPTORS: u64 = 8192;
-/// Longest time until a pair is complete, or has let go of what ended programs had.
+/// Maximum time until a pair is complete, or has released the resources of ended programs.
 const SETTLED: Duration = Duration::from_secs(20);
-/// Time between two looks.
+/// Interval at which the pair is checked.
 const LOOK: Duration = Duration::from_millis(5);
-/// Lines of the pair's own that a failure shows.
+/// Number of lines of the pair's output that a failure shows.
 const LAST_WORDS: usize = 6;
-/// Threads of one process of the pair: as many as it may have jobs, and its own.
+/// Maximum number of threads of one process of the pair. This is the sum of its maximum number of
+/// jobs and its own threads.
 const MAX_THREADS: usize = 24 + 16;
-/// KiB of resident memory that a process of the pair may take beyond what it had: a quarter of the quota
-/// of all programs together.
+/// Maximum growth of the resident memory of one process of the pair, in KiB. This is a quarter of
+/// the quota of all programs together.
 const MAX_GROWTH: usize = 128 << 10;
-/// KiB of resident memory that may remain after an attack: what the allocator keeps for later.
+/// Resident memory that may remain after an attack, in KiB, because the allocator keeps it.
 const MAX_REMAINDER: usize = 24 << 10;
-/// Descriptors and threads that may remain: a background thread that waits for another job, and what it has.
+/// Number of descriptors and threads that may remain, because an idle background thread and its
+/// descriptors stay for a while.
 const MAX_REMAINING: usize = 2;
 
-/// What a process of the pair has.
+/// The resources of one process of the pair.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Taken {
     pub(super) descriptors: usize,
@@ -66,7 +69,7 @@ pub(super) struct Pair {
     admitted: Vec<u32>,
     child: Option<Child>,
     holder: Holder,
-    /// The state after the pair was last complete.
+    /// The status when the pair was last complete.
     pub(super) status: Status,
 }
 
@@ -91,8 +94,8 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 impl Pair {
-    /// Starts a pair in a new directory. `user`: as whom it runs, if not as this process's user.
-    /// `admitted`: the other users who may use it.
+    /// Starts a pair in a new directory. It runs as `user`, or as this process's user if `user` is
+    /// `None`. `admitted` lists the other users who may use the pair.
     pub(super) fn start(
         command: &Path,
         directory: PathBuf,
@@ -147,7 +150,7 @@ impl Pair {
         self.await_safe()
     }
 
-    /// Opens the file that has what the pair says of itself, for people who read of a failure.
+    /// Opens the log file of the pair's output, which helps to explain a failure.
     fn log(&self) -> std::io::Result<File> {
         let path = self.directory.with_extension("log");
         File::options().create(true).append(true).open(path)
@@ -165,7 +168,7 @@ impl Pair {
         all.into_iter().flatten().filter(|pid| *pid != 0).collect()
     }
 
-    /// Waits until a successor has everything.
+    /// Waits until a successor has all of the holder's descriptors.
     pub(super) fn await_safe(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
         loop {
@@ -185,13 +188,14 @@ impl Pair {
         }
     }
 
-    /// Returns what both processes have: the holder first.
+    /// Returns the resources of both processes, the holder first.
     pub(super) fn taken(&self) -> Result<[Taken; 2], Failure> {
         let successor = self.status.successor.unwrap_or_default();
         Ok([Taken::of(self.status.pid)?, Taken::of(successor)?])
     }
 
-    /// Checks that both processes are those that they were, and have no more than they may.
+    /// Checks that no process of the pair was replaced, and that neither has more resources than
+    /// its limit.
     pub(super) fn check(&self, before: &[Taken; 2]) -> Result<[Taken; 2], Failure> {
         let now = self.taken().map_err(|failure| {
             Failure::new(format!("a process of the pair has ended: {failure}"))
@@ -209,7 +213,7 @@ impl Pair {
         Ok(now)
     }
 
-    /// Checks that no process was replaced: by what the holder says of itself.
+    /// Checks that no process was replaced, by the status that the holder reports.
     pub(super) fn check_same(&self) -> Result<(), Failure> {
         let now = self.holder.status()?;
         let is_same = now.pid == self.status.pid
@@ -224,8 +228,9 @@ impl Pair {
         }
     }
 
-    /// Removes the names that begin so, and waits until the pair has no more than before. `with_threads`: also
-    /// until its idle background threads have ended.
+    /// Removes the names that start with `hostile`, and waits until the pair has no more resources
+    /// than before. If `with_threads` is `true`, also waits until its idle background threads have
+    /// ended.
     pub(super) fn settle(
         &mut self,
         hostile: &str,
@@ -234,7 +239,7 @@ impl Pair {
     ) -> Result<(), Failure> {
         let began = Instant::now();
         loop {
-            // A hand-over that was under way when its program ended may still come.
+            // An unfinished hand-over may still complete after its program has ended.
             for name in self.holder.list()? {
                 if name.name.starts_with(hostile) {
                     match self.holder.remove(&name.name) {
@@ -266,7 +271,7 @@ impl Pair {
         }
     }
 
-    /// Kills the holder. Its successor goes on.
+    /// Kills the holder, and waits until its successor has taken over.
     pub(super) fn kill_holder(&mut self) -> Result<(), Failure> {
         signal(self.status.pid, Signal::KILL);
         self.reap();
@@ -278,10 +283,10 @@ impl Pair {
         }
     }
 
-    /// Kills both processes at once, and starts a new pair in the same directory.
+    /// Kills both processes at the same time, and starts a new pair in the same directory.
     pub(super) fn kill_both(&mut self) -> Result<(), Failure> {
         let pids = self.pids();
-        // Neither acts on the other one's death.
+        // Stops both first, so that neither reacts to the other's death.
         for pid in &pids {
             signal(*pid, Signal::STOP);
         }
@@ -306,7 +311,8 @@ impl Pair {
     }
 }
 
-/// Returns whether a process has not ended. One that nobody has reaped has.
+/// Returns whether a process is running. A process that has ended but was not reaped is not
+/// running.
 fn is_alive(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(") ").map(|(_, rest)| rest.as_bytes()[0]);

@@ -1,4 +1,4 @@
-//! Programs that take a holder's time, its places and its answers.
+//! Programs that use up a holder's time, connections and replies.
 
 use super::{CALL, HOSTILE, KEPT, ask, context, holder, question};
 use crate::attackers::{Attacker, Report, Stop, Victim, socket};
@@ -14,24 +14,25 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Threads of one flooding process.
+/// Number of threads of one flooding process.
 const THREADS: usize = 3;
-/// Connections that one of them keeps at a time.
+/// Maximum number of connections that each of these threads keeps.
 const KEPT_CONNECTIONS: usize = 200;
-/// Connections that a process tries to have at a time.
+/// Number of connections that a process tries to have at the same time.
 const CONNECTIONS: usize = 256;
-/// Questions on one connection whose answers nobody reads, before the connection is looked at again.
+/// Number of requests with unread replies that are sent on one connection before the next one is
+/// used.
 const BURST: usize = 64;
-/// Requests for memory on one connection whose answers nobody reads.
+/// Number of memory requests with unread replies on one connection.
 const UNREAD: usize = 512;
-/// Names with the longest labels that one process has.
+/// Number of names with the longest labels that one process has.
 const LABELLED: usize = 200;
-/// Bytes of the longest label.
+/// Length of the longest label, in bytes.
 const LABEL: usize = 4096;
-/// Time between two rounds.
+/// Pause between two rounds.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Returns the questions of a flood: good ones, expensive ones, and some without sense.
+/// Returns the requests of a flood: valid, expensive, and meaningless ones.
 fn questions() -> Vec<Vec<u8>> {
     let name = format!("{KEPT}0");
     vec![
@@ -55,7 +56,7 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Asks everything without a pause, on many connections, and reads no answer.
+/// Sends all kinds of requests without a pause, on many connections, and reads no reply.
 pub(super) struct QuestionFlood;
 
 impl Attacker for QuestionFlood {
@@ -98,7 +99,7 @@ impl Attacker for QuestionFlood {
     }
 }
 
-/// Takes all connections and all waits that it gets.
+/// Takes as many connections and waits as the holder allows.
 pub(super) struct Waits;
 
 impl Attacker for Waits {
@@ -124,13 +125,14 @@ impl Attacker for Waits {
             if stop.pause(PAUSE) {
                 return Ok(report);
             }
-            // Those that were put off keep their connection for a while, and ask again.
+            // If a wait is put off, its connection stays open for a while, and the request is sent
+            // again.
             kept.retain(|connection| socket::send(connection, &wait, &[]).is_ok());
         }
     }
 }
 
-/// Asks for long lists, and never reads an answer.
+/// Requests long lists, and never reads a reply.
 pub(super) struct UnreadAnswers;
 
 impl Attacker for UnreadAnswers {
@@ -166,14 +168,14 @@ impl Attacker for UnreadAnswers {
     }
 }
 
-/// A handle that the holder answers for, and where.
+/// A handle that the holder answers for, and the path of the holder's socket for it.
 struct Held {
     handle: [u8; HANDLE_SIZE],
     socket: PathBuf,
 }
 
 impl Held {
-    /// Returns what an honest reader would open.
+    /// Returns the handle that an honest reader would open.
     fn of(victim: &Victim) -> Result<Self, Failure> {
         let held = holder(&victim.directory).open(&format!("{KEPT}0"))?;
         let part = held.parts.first().ok_or(Failure::new("no part"))?;
@@ -185,8 +187,8 @@ impl Held {
         })
     }
 
-    /// Attaches as an importer does, and asks for the memory so often without reading an answer. Returns
-    /// how many requests were sent.
+    /// Attaches as an importer does, and sends `times` memory requests without reading a reply.
+    /// Returns the number of requests that were sent.
     fn ask(&self, times: usize) -> rustix::io::Result<(OwnedFd, usize)> {
         let connection = socket::connect_to(&self.socket)?;
         socket::send(&connection, &Request::attach(&self.handle).bytes(), &[])?;
@@ -197,8 +199,8 @@ impl Held {
     }
 }
 
-/// Asks the holder for memory that it may open, on many connections, and never takes the descriptors. Half of
-/// the connections it half closes.
+/// Requests memory that it may open, on many connections, and never receives the descriptors. Shuts
+/// down the write side of every second connection.
 pub(super) struct UnreadMemory;
 
 impl Attacker for UnreadMemory {
@@ -218,7 +220,8 @@ impl Attacker for UnreadMemory {
                 };
                 report.landed += sent as u64;
                 if kept.len() % 2 == 0 {
-                    // The holder sees the end of the connection, and what it has sent stays here.
+                    // The holder sees the end of the connection, but its replies stay in this
+                    // process's queue.
                     let _ = shutdown(&connection, Shutdown::Write);
                 }
                 kept.push(connection);
@@ -237,7 +240,7 @@ impl Attacker for UnreadMemory {
     }
 }
 
-/// Opens names, waits, asks for lists and for memory, and stops in the middle of it for ever.
+/// Opens names, waits, requests lists and memory, and then stops itself permanently with SIGSTOP.
 pub(super) struct StoppedReader;
 
 impl Attacker for StoppedReader {
@@ -269,7 +272,7 @@ impl Attacker for StoppedReader {
             landed: kept.len() as u64,
         };
         stop.begun();
-        // Time for `begun` to be printed.
+        // Leaves time for `begun` to be printed.
         stop.pause(10 * PAUSE);
         kill_process(getpid(), Signal::STOP)?;
         while !stop.pause(PAUSE) {}
@@ -277,7 +280,7 @@ impl Attacker for StoppedReader {
     }
 }
 
-/// Keeps the same memory under many names with the longest labels, and changes them all the time.
+/// Keeps the same memory under many names with the longest labels, and changes them constantly.
 pub(super) struct LongLabels;
 
 impl Attacker for LongLabels {
@@ -310,7 +313,7 @@ impl Attacker for LongLabels {
                     fault: HolderFault::Busy,
                     ..
                 }) => {}
-                // The holder may be another one by now, or its quota is used up.
+                // Another process may be the holder by now, or this program's quota is used up.
                 Err(_) => drop(stop.pause(PAUSE)),
             }
         }

@@ -1,6 +1,6 @@
-//! The siege: attackers beside a holder, its successor, and honest programs, of one user and of two.
-//! Every honest call must succeed in time, no process of the pair may end or take more than its quota, and
-//! afterwards all that the attackers took is free again.
+//! The siege. Attackers attack a holder and its successor while honest programs use them, with one
+//! user and with two. Every honest call must succeed in time. No process of the pair may end or
+//! exceed its quota. Afterwards, all resources that the attackers took must be free again.
 
 use super::honest::Honest;
 use super::pair::{Pair, Taken};
@@ -16,43 +16,43 @@ use std::sync::mpsc::channel;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How long each attacker attacks in a whole siege.
+/// Duration of each attack in a full siege.
 const LENGTH: Duration = Duration::from_secs(5);
-/// Processes of one attacker at a time.
+/// Number of processes of one attacker.
 const PROCESSES: usize = 2;
-/// Names that readers keep.
+/// Number of names that readers keep.
 const KEPT_NAMES: u64 = 8;
-/// The honest user, and the attackers' user, where both differ.
+/// User id of the honest programs if the attackers run as another user, `HOSTILE_USER`.
 const HONEST_USER: u32 = 61_233;
 const HOSTILE_USER: u32 = 61_234;
-/// Longest time until an attacker has begun.
+/// Maximum time until an attacker has begun.
 const PREPARATION: Duration = Duration::from_secs(10);
-/// Time between two looks at the pair during an attack.
+/// Interval at which the pair is checked during an attack.
 const LOOK: Duration = Duration::from_millis(20);
-/// The attacker beside which processes of the pair are killed.
+/// The attacker that runs while processes of the pair are killed.
 const BESIDE_DEATHS: &str = "question-flood";
-/// What makes a process root of a user namespace that has many users.
+/// Command that runs a program as root of a user namespace with many users.
 const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--map-auto"];
 
-/// What is besieged, and for how long.
+/// The options of a siege.
 pub struct Siege {
     /// The `crosshandle` command.
     pub command: PathBuf,
-    /// How long each attacker attacks.
+    /// Duration of each attack.
     pub length: Duration,
-    /// Only attackers whose name contains this.
+    /// Only attackers whose name contains this text attack.
     pub attacker: String,
-    /// How each attacker attacks, one time after the other: with processor time that nobody else wants, or as
-    /// any program.
+    /// The scheduling of the attacks, in order. For `true`, attackers only get processor time that
+    /// is otherwise idle. For `false`, they are scheduled like any program.
     pub terms: &'static [bool],
-    /// Whether it is a short one.
+    /// Whether the siege is a short sample.
     pub is_sample: bool,
-    /// Whether only the attackers of another user attack.
+    /// Whether only the part with two users runs.
     pub only_two_users: bool,
 }
 
 impl Siege {
-    /// Returns a whole siege of holders of this command.
+    /// Returns the options of a full siege of holders that run this command.
     pub fn of(command: PathBuf) -> Self {
         Self {
             command,
@@ -65,7 +65,7 @@ impl Siege {
     }
 }
 
-/// How long calls took, sorted.
+/// Durations of calls, sorted.
 #[derive(Default)]
 struct Times(Vec<u64>);
 
@@ -82,12 +82,12 @@ impl Times {
     }
 }
 
-/// What honest programs did meanwhile.
+/// The measurements of honest programs during an attack.
 #[derive(Default)]
 struct Row {
     hand_overs: Times,
     opens: Times,
-    /// The most that each process of the pair had.
+    /// The highest resource use of each process of the pair.
     taken: [Taken; 2],
 }
 
@@ -128,11 +128,11 @@ impl Row {
     }
 }
 
-/// An attacker at work. Killed on drop.
+/// The processes of a running attacker. Killed on drop.
 struct Hostile(Vec<Child>);
 
 impl Hostile {
-    /// Sets the scheduling policy of all threads, as far as this user may.
+    /// Sets the scheduling policy of all threads, as far as this user is permitted to.
     fn set_policy(&self, policy: libc::c_int) {
         for child in &self.0 {
             let tasks = fs::read_dir(format!("/proc/{}/task", child.id()));
@@ -140,7 +140,7 @@ impl Hostile {
                 let Ok(thread) = task.file_name().to_string_lossy().parse() else {
                     continue;
                 };
-                // SAFETY: the structure is plain numbers.
+                // SAFETY: the structure contains only numbers.
                 let none: libc::sched_param = unsafe { std::mem::zeroed() };
                 // SAFETY: the kernel only reads the structure.
                 unsafe { libc::sched_setscheduler(thread, policy, &raw const none) };
@@ -151,7 +151,7 @@ impl Hostile {
 
 impl Drop for Hostile {
     fn drop(&mut self) {
-        // What is killed needs time to end.
+        // Killed processes need processor time to end.
         self.set_policy(libc::SCHED_OTHER);
         for child in &mut self.0 {
             let _ = child.kill();
@@ -165,7 +165,7 @@ impl Drop for Hostile {
 /// A pair with its honest programs.
 struct Scene<'a> {
     siege: &'a Siege,
-    /// This program, which all users may run.
+    /// Path of this program, which all users may run.
     program: PathBuf,
     hostile_user: Option<u32>,
     pair: Pair,
@@ -191,7 +191,7 @@ impl<'a> Scene<'a> {
             }
         }
         let honest = users.map(|(honest, _)| honest);
-        // This process asks the holder how it is.
+        // Admits this process too, because it asks the holder for its status.
         let admitted = users.map(|(_, hostile)| [hostile, rustix::process::geteuid().as_raw()]);
         let admitted = admitted.as_ref().map_or(&[][..], |users| &users[..]);
         let pair = Pair::start(&command, directory, honest, admitted)?;
@@ -209,7 +209,8 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// Starts an attacker. Returns when all its processes have begun, or why they cannot.
+    /// Starts an attacker. Returns when all its processes have begun, or the reason why they
+    /// cannot.
     fn attack(&self, name: &str, is_idle: bool) -> Result<Result<Hostile, String>, Failure> {
         let mut hostile = Hostile(Vec::new());
         let (tell, told) = channel();
@@ -244,13 +245,14 @@ impl<'a> Scene<'a> {
             }
         }
         if is_idle {
-            // Only now, since it may never begin on a machine that is busy with other programs.
+            // Set only now, because the attacker may never begin on a busy machine with this
+            // policy.
             hostile.set_policy(libc::SCHED_IDLE);
         }
         Ok(Ok(hostile))
     }
 
-    /// Has both honest programs work for so long, and looks at the pair meanwhile.
+    /// Lets both honest programs work for `length`, and checks the pair during that time.
     fn measure(&mut self, length: Duration, before: &[Taken; 2]) -> Result<Row, Failure> {
         let millis = length.as_millis();
         self.maker.say(&format!("hand-over {millis}"))?;
@@ -269,7 +271,7 @@ impl<'a> Scene<'a> {
             took.sort_unstable();
             Ok::<_, Failure>(Times(took))
         };
-        // Both, so that no answer is left for the next time.
+        // Reads both answers, so that no answer is left for the next measurement.
         let (hand_overs, opens) = (self.maker.hear(length), self.reader.hear(length));
         row.hand_overs =
             read(hand_overs.map_err(|failure| Failure::new(format!("a hand-over: {failure}")))?)?;
@@ -277,7 +279,8 @@ impl<'a> Scene<'a> {
         Ok(row)
     }
 
-    /// Attacks once. Returns what honest programs did meanwhile; `None` if the attack is not possible.
+    /// Runs one attack. Returns the measurements of honest programs, or `None` if the attack is not
+    /// possible.
     fn round(
         &mut self,
         name: &str,
@@ -300,8 +303,8 @@ impl<'a> Scene<'a> {
         Ok(Some(row))
     }
 
-    /// Kills the holder, and then both processes, beside an attacker. Returns after how many milliseconds
-    /// all names were back.
+    /// Kills the holder, and later both processes, during an attack. Returns the time in
+    /// milliseconds until all names were restored.
     fn deaths(&mut self, is_idle: bool) -> Result<(Row, String), Failure> {
         let hostile = self.attack(BESIDE_DEATHS, is_idle)?.map_err(Failure::new)?;
         self.pair.kill_holder()?;
@@ -316,7 +319,7 @@ impl<'a> Scene<'a> {
     }
 }
 
-/// Besieges a pair. Returns whether nothing was broken.
+/// Runs a siege. Returns whether no promise was broken.
 ///
 /// # Errors
 /// Fails if the siege cannot begin.
@@ -340,7 +343,8 @@ pub fn siege(siege: &Siege) -> Result<bool, Failure> {
     Ok(is_good)
 }
 
-/// Runs the part with two users as root of a user namespace; `None` if there can be none.
+/// Runs the part with two users as root of a user namespace. Returns `None` if the system does not
+/// permit one.
 fn in_namespace(siege: &Siege) -> Result<Option<bool>, Failure> {
     let [program, options @ ..] = UNSHARE;
     let unshare = |words: &mut dyn Iterator<Item = &str>| {
@@ -400,7 +404,7 @@ fn play(
         resident: 1 << 30,
         ..taken
     });
-    // What the first calls take stays.
+    // The resources of the first calls are kept, so these calls are not part of the measurement.
     scene.measure(siege.length, &nothing)?;
     let alone = scene.measure(4 * siege.length, &nothing)?;
     let before = scene.pair.taken()?;
@@ -433,7 +437,7 @@ fn play(
             }
         }
     }
-    // Idle background threads stay for seconds, for which a sample has no time.
+    // Idle background threads take seconds to end, which is too long for a sample.
     let with_threads = !siege.is_sample;
     scene.pair.settle(HOSTILE, &before, with_threads)?;
     let mut back = String::new();

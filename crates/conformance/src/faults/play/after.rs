@@ -1,4 +1,5 @@
-//! After the workload: whether the living go on, share new objects, and give everything back.
+//! Checks after the workload. The surviving workers must continue, share new objects, and release
+//! all resources.
 
 use super::judge::Asked;
 use super::{CLOSE_LINE, COMMAND_LIMIT, FRESH_LINE, PROMPT, Player, QUIET, first, shown};
@@ -9,7 +10,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 impl Player<'_> {
-    /// Lets a stopped worker go on, and waits for what it was doing.
+    /// Continues a stopped worker, and waits for the command that was interrupted.
     pub(super) fn go_on(&mut self) -> Result<(), Failure> {
         let Some(victim) = self.stage.victim else {
             return Ok(());
@@ -43,8 +44,8 @@ impl Player<'_> {
                 self.violation(format!("{name} {}: no answer after SIGCONT", begun.command));
             }
         }
-        // The line that does so may have been skipped. A driver's command that waits for what nobody signals
-        // stays for ever, and keeps what it uses.
+        // The line that signals the gate may have been skipped. A driver's command that waits for a
+        // signal that never comes keeps its resources forever.
         if self.script.made_by(name, "gate") {
             self.number(victim, "signal gate")?;
         }
@@ -52,7 +53,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Checks that the living can still share new objects with each other.
+    /// Checks that the surviving workers can still share new objects with each other.
     pub(super) fn fresh(&mut self) -> Result<(), Failure> {
         let living: Vec<_> = (0..self.stage.workers.len())
             .filter(|worker| !self.stage.workers[*worker].has_ended)
@@ -64,7 +65,7 @@ impl Player<'_> {
         let mut run = |player: &mut Self, worker: usize, command: &str| {
             line += 1;
             player.stage.begin_line(line);
-            // Nothing excuses an error here.
+            // Here, the fault does not excuse an error.
             let fault = player.fault.take();
             let words = player.run(worker, line as u64, command, None);
             player.fault = fault;
@@ -110,7 +111,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Closes everything, compares what is left, and waits for the workers to end by themselves.
+    /// Closes all objects, compares the remaining resources with `reference`, and waits until the
+    /// workers end by themselves.
     pub(super) fn close(
         &mut self,
         reference: Option<&BTreeMap<char, Holdings>>,
@@ -122,8 +124,8 @@ impl Player<'_> {
         let living: Vec<_> = (0..self.stage.workers.len())
             .filter(|worker| !self.stage.workers[*worker].has_ended)
             .collect();
-        // The exporter of the fresh objects last. What importers had open when its context ended is
-        // given back when the process allocates or frees again.
+        // The exporter of the fresh objects closes last. After its context has ended, importers
+        // release their resources when they next allocate or free memory.
         for &worker in living.iter().rev() {
             let line = CLOSE_LINE + 10 * worker;
             self.stage.begin_line(line);

@@ -1,16 +1,18 @@
-//! What a workload's commands answer, and what memory then holds.
+//! Judges the answers of a workload's commands, and the contents of memory afterwards.
 //!
-//! Errors are judged by what a fault explains, and by nothing else:
+//! An error is accepted only if the fault explains it:
 //!
-//! | fault | errors that may follow |
-//! |---|---|
-//! | kill | `ExporterGone` when something of the victim is opened; `PeerDied` and `CommandFailed` where the victim had one of the objects |
-//! | stop | `TimedOut` of an exchange with the victim, and of what the victim was doing |
-//! | error | what the [table](FOLLOWS) says, of the command that was under way |
-//! | any | a missing object that was never made; `Stale` when something is opened that its exporter has closed, and `ExporterGone` when it has closed the context; `TimedOut` of a wait for a signal whose line did not succeed |
+//! - After a kill, `ExporterGone` when an object of the victim is opened. Also `PeerDied` and
+//!   `CommandFailed` if the victim had one of the objects.
+//! - After a stop, `TimedOut` from an exchange with the victim, and from the victim's own command.
+//! - After an error, the errors in the [table](FOLLOWS), from the command that was running.
+//! - After any fault, an error about an object that was never made.
+//! - After any fault, `Stale` when an object is opened that its exporter has closed, and
+//!   `ExporterGone` when the exporter has closed the context.
+//! - After any fault, `TimedOut` from a wait for a signal whose line did not succeed.
 //!
-//! An error that must come and does not is a violation too: the error that a line gives without a
-//! fault, and `ExporterGone` when something of a dead process is opened.
+//! It is also a violation if one of two expected errors is missing: the error that a line gives
+//! without a fault, and `ExporterGone` when an object of a dead process is opened.
 
 use super::{Player, RELEASE_LINE};
 use crate::failure::Failure;
@@ -20,26 +22,26 @@ use crate::faults::workload::{Action, Origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Effects of the lines so far.
+/// Effects of the lines that have run so far.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// Objects by worker and name. The value is `true` if the worker has the object. Objects that are missing
-    /// here were never made.
+    /// Objects by worker and name. The value is `true` if the worker has the object. Objects
+    /// without an entry were never made.
     has: BTreeMap<(usize, String), bool>,
     /// Ranges into which a worker has mapped physical memory.
     mapped: BTreeSet<(usize, String)>,
-    /// Objects that the worker which made them has closed.
+    /// Objects that their exporter has closed.
     closed: BTreeSet<Origin>,
-    /// Numbers of lines that did not succeed.
+    /// Numbers of the lines that did not succeed.
     pub(super) failed: BTreeSet<usize>,
 }
 
-/// A command whose answer is judged.
+/// A command whose answer is to be judged.
 pub(super) struct Asked<'a> {
     pub(super) worker: usize,
     pub(super) command: &'a str,
     pub(super) began: Instant,
-    /// `true` if its worker was stopped meanwhile.
+    /// Whether the worker was stopped during the command.
     pub(super) was_stopped: bool,
 }
 
@@ -52,7 +54,7 @@ impl Player<'_> {
         }
     }
 
-    /// Notes what a worker has after a command that has succeeded.
+    /// Records the objects that a worker has after a successful command.
     pub(super) fn note_open(&mut self, worker: usize, command: &str) {
         let words: Vec<_> = command.split(' ').collect();
         if let ["allocate" | "open-memory", name, ..] = words[..] {
@@ -86,12 +88,12 @@ impl Player<'_> {
         }
     }
 
-    /// Notes that a command has failed or was not run.
+    /// Records that a command failed or was not run.
     pub(super) fn note_failed(&mut self, worker: usize, command: &str) {
         self.facts.failed.insert(self.stage.line);
         let words: Vec<_> = command.split(' ').collect();
         match words[..] {
-            // Those before the missing one are closed.
+            // Objects that the command names before the missing one are closed.
             ["close", ..] => {
                 for name in &words[1..] {
                     let key = (worker, (*name).to_owned());
@@ -107,10 +109,11 @@ impl Player<'_> {
         }
     }
 
-    /// Compares all memory that is still open with what was written to it.
+    /// Compares all open memory with the bytes that were written to it.
     pub(super) fn check_all(&mut self) -> Result<(), Failure> {
         for (worker, name) in self.open.clone() {
-            // What has the same name as other memory, and memory that was never written at its start.
+            // Skips memory that has the same name as other memory, and memory whose start was never
+            // written.
             if matches!(name.as_str(), "again" | "large") {
                 continue;
             }
@@ -128,7 +131,7 @@ impl Player<'_> {
         self.fault == Some(Fault::Kill) && self.stage.victim == Some(worker)
     }
 
-    /// Returns the error that a line gives without a fault.
+    /// Returns the error that a line is expected to give without a fault.
     pub(super) fn wanted(&self, line: usize) -> Option<String> {
         let line = self
             .script
@@ -141,7 +144,7 @@ impl Player<'_> {
         }
     }
 
-    /// Judges an answer. Returns the words of a good one.
+    /// Judges an answer. Returns its words if it is a success.
     pub(super) fn judge(
         &mut self,
         asked: &Asked<'_>,
@@ -166,13 +169,13 @@ impl Player<'_> {
         }
     }
 
-    /// Returns the error that a command must give, if it must give one. `wanted` is what it gives without
-    /// a fault.
+    /// Returns the error that a command must give, if any. `wanted` is the error that it gives
+    /// without a fault.
     fn due<'a>(&self, asked: &Asked<'_>, wanted: Option<&'a str>) -> Option<&'a str> {
         let name = self.stage.workers[asked.worker].name;
         let opened = self.opened(name, asked.command);
         match wanted {
-            // The memory may exist still if the line that closes it did not run.
+            // The memory may still exist if the line that closes it did not run.
             Some("Stale") => {
                 wanted.filter(|_| opened.is_some_and(|it| self.facts.closed.contains(&it)))
             }
@@ -190,8 +193,7 @@ impl Player<'_> {
         }
     }
 
-    /// Returns the errors with which an object opens after its exporter has closed it, or has closed its
-    /// context.
+    /// Returns the errors of an open after the exporter has closed the object or its context.
     fn ended(&self, origin: &Origin) -> Vec<&'static str> {
         let is_closed = |it: &Origin| self.facts.closed.contains(it);
         let is_context_closed = self
@@ -209,7 +211,7 @@ impl Player<'_> {
             .collect()
     }
 
-    /// Returns what a command opens that another worker exports.
+    /// Returns the object that a command opens, if another worker exports it.
     fn opened(&self, name: char, command: &str) -> Option<Origin> {
         match command.split(' ').collect::<Vec<_>>()[..] {
             [open, opened, ..] if open.starts_with("open-") => {
@@ -219,7 +221,7 @@ impl Player<'_> {
         }
     }
 
-    /// Returns whether the fault that happened explains a command's error.
+    /// Returns whether the injected fault explains a command's error.
     pub(super) fn explains(&self, asked: &Asked<'_>, kind: &str, text: &str) -> bool {
         let (Some(injected), Some(fault)) = (self.stage.injected, self.fault) else {
             return false;
@@ -263,7 +265,7 @@ impl Player<'_> {
         }
     }
 
-    /// Returns whether an error tells that something is missing which was never made.
+    /// Returns whether an error reports a missing object that was never made.
     fn lacks(&self, worker: usize, command: &str, kind: &str, text: &str) -> bool {
         let key = |name: &str| (worker, name.to_owned());
         if let Some(name) = text.strip_prefix("no such object: ") {
@@ -275,7 +277,7 @@ impl Player<'_> {
         kind == "InvalidArgument" && is_unmapped && !self.facts.mapped.contains(&key(range))
     }
 
-    /// Returns whether a line has not succeeded that gives a signal for which a command waits.
+    /// Returns whether the command waits for a signal whose line has not succeeded.
     fn lacks_signal(&self, name: char, command: &str) -> bool {
         let objects = self.script.objects(name, command);
         let mut lines = self.script.signals(&objects);
@@ -283,9 +285,9 @@ impl Player<'_> {
     }
 }
 
-/// The errors of the library that may follow an error of a system call: those of the process that made
-/// the call, and those of a process that opens something of it meanwhile. A correct program repeats
-/// interrupted calls.
+/// Errors of the library that may follow an error of a system call. The first list is for the
+/// process that made the call. The second list is for a process that opens an object of that
+/// process at the same time. A correct program repeats interrupted calls.
 const FOLLOWS: &[(&str, &[&str], &[&str])] = &[
     ("EINTR", &[], &[]),
     ("ECONNABORTED", &[], &[]),
@@ -303,7 +305,7 @@ const FOLLOWS: &[(&str, &[&str], &[&str])] = &[
     ("ENOLCK", &["Os"], &[]),
 ];
 
-/// Returns whether an error of a system call may become an error of the library.
+/// Returns whether an error of a system call may cause this error of the library.
 fn follows(error: &str, is_own: bool, kind: &str) -> bool {
     let found = FOLLOWS.iter().find(|(known, ..)| *known == error);
     found.is_some_and(|(_, own, others)| if is_own { own } else { others }.contains(&kind))

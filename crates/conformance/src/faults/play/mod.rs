@@ -1,4 +1,4 @@
-//! Plays a workload with one fault, and judges what its processes did.
+//! Plays a workload with one fault, and judges the behavior of its processes.
 
 mod after;
 mod judge;
@@ -17,29 +17,31 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Longest time of a command that waits for nothing. Exchanges in the workloads end after a second.
+/// Maximum time of a command that does not wait. In the workloads, a message exchange times out
+/// after one second.
 const COMMAND_LIMIT: Duration = Duration::from_secs(8);
-/// Longest time until a waiter knows what it waited for, or that it never comes. Shorter than the
-/// interval at which waiters look by themselves, so that a wake-up that nobody sends shows.
+/// Maximum time until a waiter is notified that its wait has ended. It is shorter than the interval
+/// at which waiters check by themselves, so a missing wake-up shows.
 const PROMPT: Duration = Duration::from_millis(1_500);
-/// Longest time until a waiter knows if the process that would have woken it was killed just then:
-/// waiters look by themselves every 3 s in builds with `--cfg fault_steps`.
+/// Maximum time until a waiter notices the end of its wait if the process that should have woken it
+/// was killed. In builds with `--cfg fault_steps`, waiters check by themselves every 3 s.
 const BY_ITSELF: Duration = Duration::from_millis(5_000);
-/// Longest time until all threads sleep after a command.
+/// Maximum time until all threads sleep after a command.
 const QUIET: Duration = Duration::from_millis(100);
-/// Commands of other workers while one is stopped.
+/// Number of commands that other workers run while one worker is stopped.
 const COMMANDS_WHILE_STOPPED: u32 = 6;
-/// Time after which a stopped worker continues, however few commands others have run: at most one of
-/// them has waited for it.
+/// Time after which a stopped worker continues, even if others have run fewer commands. At most one
+/// of these commands has waited for the stopped worker.
 const LONGEST_STOP: Duration = Duration::from_millis(400);
-/// How long a stopped worker may hold up others before it goes on.
+/// Time for which a stopped worker may delay others before it continues.
 const STOPPED_JOIN: Duration = Duration::from_millis(100);
-/// First numbers of the lines that are not the workload's.
+/// First line number of the checks after the workload. `RELEASE_LINE` and `CLOSE_LINE` are those of
+/// releases and of closing.
 const FRESH_LINE: usize = 1_000;
 const RELEASE_LINE: usize = 2_000;
 const CLOSE_LINE: usize = 3_000;
 
-/// Where workers run.
+/// The program, device and directory of the workers.
 #[derive(Clone)]
 pub(super) struct Scene {
     pub(super) program: PathBuf,
@@ -53,7 +55,7 @@ impl Scene {
         workers.pop().ok_or_else(|| Failure::new("no worker"))
     }
 
-    /// Starts workers, all at the same time.
+    /// Starts several workers at the same time.
     pub(super) fn workers(
         &self,
         names: BTreeSet<char>,
@@ -69,28 +71,29 @@ impl Scene {
     }
 }
 
-/// The end of a play.
+/// The result of a play.
 pub(super) struct Played {
     /// Steps in order.
     pub(super) trace: Vec<Step>,
-    /// Whether the fault happened. A step that is not reached is a divergence, no failure.
+    /// Whether the fault happened. If its step was not reached, the play is a divergence and not a
+    /// failure.
     pub(super) is_injected: bool,
-    /// What broke a promise.
+    /// Descriptions of broken promises.
     pub(super) violations: Vec<String>,
-    /// What the workers did.
+    /// Log of what the workers did.
     pub(super) log: Vec<String>,
-    /// What each worker held at its end.
+    /// Resources of each worker at the end.
     pub(super) holdings: BTreeMap<char, Holdings>,
-    /// Longest time from a kill to an answer of a waiter.
+    /// Longest time between a kill and a waiter's answer.
     pub(super) notice: Option<Duration>,
 }
 
-/// A command that runs on a thread of its own, or was under way when its worker stopped.
+/// A command that runs on its own thread, or that was running when its worker was stopped.
 struct Begun {
     worker: usize,
     number: u64,
     command: String,
-    /// Line of the workload that began it.
+    /// Number of the workload's line that began the command.
     line: usize,
     began: Instant,
 }
@@ -100,9 +103,9 @@ struct Player<'a> {
     fault: Option<Fault>,
     script: &'a Workload,
     variables: HashMap<String, String>,
-    /// Seeds of what memory holds; `None`: a write was cut short.
+    /// Seeds of the contents of memory. `None` if a write was interrupted.
     contents: HashMap<String, Option<u64>>,
-    /// Memory that workers have, by worker and name.
+    /// Open memory, by worker and name.
     open: BTreeSet<(usize, String)>,
     /// Effects of earlier lines, which explain the errors of later lines.
     facts: Facts,
@@ -115,8 +118,8 @@ struct Player<'a> {
     notice: Option<Duration>,
 }
 
-/// Plays a workload in the order of a seed, with a fault if there is a plan. `reference` has what the
-/// workers hold in the end without a fault.
+/// Plays a workload in the order of a seed, with a fault if `plan` contains one. `reference`
+/// contains the resources that the workers have at the end of a play without a fault.
 pub(super) fn play(
     scene: &Scene,
     script: &Workload,
@@ -256,8 +259,8 @@ impl Player<'_> {
         }
     }
 
-    /// Returns a command with its variables and seeds filled in; `None` if its worker is not there, or
-    /// if what it needs was never made.
+    /// Returns a command with its variables and seeds filled in. Returns `None` if the worker is
+    /// not running, or if an object that the command needs was never made.
     fn prepared(&mut self, worker: usize, command: &str) -> Option<String> {
         let state = &self.stage.workers[worker];
         if state.has_ended || state.is_stopped {
@@ -270,14 +273,15 @@ impl Player<'_> {
             }
         }
         if words[0].ends_with("check") && words.get(3).is_some_and(|seed| seed == "?") {
-            // Nothing is known of what a worker that ended was writing.
+            // If a worker ended during a write, the contents are unknown.
             let seed = (*self.contents.get(&words[1])?)?;
             words[3] = seed.to_string();
         }
         Some(words.join(" "))
     }
 
-    /// Runs a command to its end, and judges its answer. Returns the words of a good one.
+    /// Runs a command until it ends, and judges its answer. Returns the words of a successful
+    /// answer.
     fn run(
         &mut self,
         worker: usize,
@@ -351,7 +355,7 @@ impl Player<'_> {
         Ok(words)
     }
 
-    /// Notes what memory will hold: before a write that nobody knows, after it its seed.
+    /// Begins a command on its own thread, and waits until the worker has started it.
     fn begin(
         &mut self,
         worker: usize,
@@ -385,8 +389,8 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Waits until a command that was begun ends, and helps it on if the fault took away what it waits
-    /// for.
+    /// Waits until a command that was begun ends. If the fault prevented the signal that the
+    /// command waits for, releases the command.
     fn join(&mut self, label: &str) -> Result<(), Failure> {
         let Some(begun) = self.begun.remove(label) else {
             return Ok(());
@@ -414,7 +418,7 @@ impl Player<'_> {
         })
     }
 
-    /// Judges the end of a command that was begun.
+    /// Judges the result of a command that was begun.
     fn end(&mut self, label: &str, begun: &Begun, was_late: bool) -> Result<(), Failure> {
         let worker = &mut self.stage.workers[begun.worker];
         let name = worker.name;
@@ -444,7 +448,7 @@ impl Player<'_> {
                 began: begun.began,
                 was_stopped: false,
             };
-            // It waits longer than any case takes.
+            // The timeout of the wait is longer than any case.
             if kind == "TimedOut" || !self.explains(&asked, kind, text) {
                 self.violation(format!("{name} &{label} {}: {kind}: {text}", begun.command));
             }
@@ -453,7 +457,7 @@ impl Player<'_> {
         Ok(())
     }
 
-    /// Ends a wait for a signal that may never come, because its submitter's line did not run.
+    /// Ends a wait for a signal that may never come because the submitter's line did not run.
     fn release(&mut self, label: &str, begun: &Begun) -> Result<(), Failure> {
         let words: Vec<_> = begun.command.split(' ').collect();
         let events: Vec<(String, Option<u64>)> = match words[0] {
@@ -478,7 +482,7 @@ impl Player<'_> {
             let Some(submitted) = self.number(begun.worker, &format!("value {event}"))? else {
                 continue;
             };
-            // A wait without a number is for the first signal at least.
+            // A wait without a number waits at least for the first signal.
             let missing = number.unwrap_or(1).saturating_sub(submitted);
             let is_orphaned = self.is_exporter_dead(event);
             if missing == 0 || is_orphaned {
@@ -494,8 +498,8 @@ impl Player<'_> {
         if self.waited(begun, PROMPT)? {
             return self.end(label, begun, false);
         }
-        // The waiter should have known by now, unless the worker that would have woken it was killed
-        // between its signal and the wake-up: then the waiter looks by itself.
+        // The waiter should have been notified by now. If the worker that should have woken it was
+        // killed between its signal and the wake-up, the waiter checks by itself.
         let is_told = self.waited(begun, BY_ITSELF)?;
         if !is_told {
             self.violation(format!("{name} &{label} {}: never told", begun.command));
@@ -506,7 +510,8 @@ impl Player<'_> {
         self.end(label, begun, !may_be_late)
     }
 
-    /// Signals what commands of living workers wait for, in case that the line was skipped which does.
+    /// Signals the gates that commands of living workers wait for, because the line that signals
+    /// them may have been skipped.
     fn open_gates(&mut self) -> Result<(), Failure> {
         for worker in 0..self.stage.workers.len() {
             let name = self.stage.workers[worker].name;
@@ -525,7 +530,7 @@ impl Player<'_> {
         self.script.made_by(self.stage.workers[victim].name, event)
     }
 
-    /// Runs a command that answers a number, outside of the workload.
+    /// Runs a command that answers with a number. The command is not a line of the workload.
     fn number(&mut self, worker: usize, command: &str) -> Result<Option<u64>, Failure> {
         self.released += 1;
         let number = (RELEASE_LINE + self.released) as u64;

@@ -1,12 +1,12 @@
-//! Faults at every step of the command's own processes: a holder and its successor, programs that
+//! Faults at every step of the programs' own processes: a holder and its successor, programs that
 //! load, publish and fence, both ends of a link, and programs that update a model in place.
 //!
-//! One process of a *story* is the victim: it runs under the filter, and the supervisor counts its
-//! steps and those of its children. Before the chosen step it is killed or stopped, or the step
-//! fails. The other processes are ordinary. After each case the invariants are checked: no command
-//! takes longer than [`LIMIT`], what was promised is there and is whole, and the holders have as
-//! many descriptors as before. A victim that was only stopped, or whose call was only interrupted,
-//! must succeed.
+//! One process of a *story* is the victim. It runs under the filter, and the supervisor counts its
+//! steps and those of its children. Before the chosen step the victim is killed or stopped, or the
+//! step fails. The other processes run normally. After each case, the invariants are checked: no
+//! command takes longer than [`LIMIT`], promised models exist and are whole, and the holders have
+//! as many descriptors as before. A victim that was only stopped, or whose call was only
+//! interrupted, must succeed.
 
 mod models;
 mod updates;
@@ -32,29 +32,29 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-/// Exit code of a program that saw a promise broken.
+/// Exit code of a program that has seen a broken promise.
 const BROKEN_PROMISE: u8 = 3;
-/// The longest time of one command, whatever happens to the victim.
+/// Maximum time of one command, whatever happens to the victim.
 const LIMIT: Duration = Duration::from_secs(40);
-/// The time after which a stopped victim is continued: longer than all waits of a program that
-/// continues by itself, and shorter than those after which an unresponsive process is replaced.
+/// Time after which a stopped victim is continued. It is longer than all waits of a program that
+/// continues by itself, and shorter than the time after which an unresponsive process is replaced.
 const STOPPED: Duration = Duration::from_millis(400);
-/// The longest time until what was promised is there again.
+/// Maximum time until a promised model is available again.
 const RECOVERY: Duration = Duration::from_secs(10);
-/// The time between two looks at a process of the machine.
+/// Interval at which the state of a process is checked.
 const LOOK: Duration = Duration::from_millis(2);
-/// The time between two requests to a holder. Each costs a victim some steps.
+/// Time between two requests to a holder. Each request costs a victim some steps.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(20);
-/// The time after which a link ends from whose other side nothing is heard.
+/// Time after which a link closes if its other side is silent.
 const KEEP_ALIVE: &str = "2s";
-/// Timeout of a fence. It takes long while many processes start and end.
+/// Timeout of a fence, which takes long while many processes start and end.
 const FENCE_WAIT: &str = "30s";
-/// Cases of the fixed sample.
+/// Number of cases in the fixed sample.
 const SAMPLE: usize = 200;
-/// The longest time of the fixed sample, however many cases are left.
+/// Maximum time of the fixed sample, even if cases remain.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(40);
 
-/// What happens to the victim before a step.
+/// The fault that happens to the victim before a step.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
     Kill,
@@ -65,18 +65,18 @@ enum Fault {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Plan {
     call: &'static str,
-    /// Counts the calls of this name, from 1.
+    /// Number of the call among the calls of this name. Counts from 1.
     occurrence: usize,
     fault: Fault,
 }
 
-/// Returns whether a victim must succeed: nothing went wrong, or nothing that a correct program lets
-/// become an error.
+/// Returns whether the victim must succeed. This is so if there was no fault, or a fault that a
+/// correct program handles without an error.
 fn must_succeed(plan: Option<Plan>) -> bool {
     plan.is_none_or(|plan| matches!(plan.fault, Fault::Stop | Fault::Fail("EINTR", _)))
 }
 
-/// What one victim does.
+/// The task of the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Story {
     Load,
@@ -104,16 +104,16 @@ const STORIES: [(Story, &str); 10] = [
     (Story::Follow, "follow"),
 ];
 
-/// What the supervisor of a victim has seen.
+/// Steps that the supervisor of a victim has seen.
 #[derive(Default)]
 struct Seen {
     steps: Vec<&'static Call>,
-    /// Steps by the name of their call.
+    /// Number of steps by the name of their call.
     counts: BTreeMap<&'static str, usize>,
     has_hit: bool,
 }
 
-/// A process whose steps are counted, and its supervisor.
+/// A process whose steps are counted, and the thread of its supervisor.
 struct Victim {
     child: Child,
     supervisor: Option<thread::JoinHandle<Result<Seen, Failure>>>,
@@ -132,7 +132,7 @@ fn process_of(thread: i32) -> Option<Pid> {
     Pid::from_raw(line.trim().parse().ok()?)
 }
 
-/// Lets all steps go on, but for the planned one, until all processes of the filter have ended.
+/// Grants all steps except the planned one, until all processes under the filter have ended.
 fn supervise(listener: &OwnedFd, plan: Option<Plan>) -> Result<Seen, Failure> {
     let mut seen = Seen::default();
     let mut stopped: Option<(Pid, Instant)> = None;
@@ -177,14 +177,14 @@ fn supervise(listener: &OwnedFd, plan: Option<Plan>) -> Result<Seen, Failure> {
     }
 }
 
-/// The end of a command.
+/// The result of a command.
 struct Ended {
     is_ok: bool,
     output: String,
     complaints: String,
 }
 
-/// A holder with its successor, in a directory of its own.
+/// A holder and its successor, with their own directory.
 struct World<'a> {
     programs: &'a Programs,
     root: PathBuf,
@@ -194,7 +194,7 @@ struct World<'a> {
 impl Drop for World<'_> {
     fn drop(&mut self) {
         let first = self.pair.take();
-        // A failed story may have left a victim's successor.
+        // After a failed story, a victim's successor may still run.
         if first.is_some() || self.status().is_ok() {
             let _ = self.run(&["rm", "m"]);
             let _ = self.run(&["hold", "--stop"]);
@@ -207,7 +207,7 @@ impl Drop for World<'_> {
     }
 }
 
-/// The programs that play.
+/// Paths of the programs that the stories run.
 struct Programs {
     command: PathBuf,
     peer: PathBuf,
@@ -259,7 +259,7 @@ impl<'a> World<'a> {
         command
     }
 
-    /// Runs an ordinary command, which must end in time.
+    /// Runs a command that is not a victim, and must end in time.
     fn run(&self, words: &[&str]) -> Result<Ended, Failure> {
         self.run_prepared(self.command(words), words)
     }
@@ -270,7 +270,7 @@ impl<'a> World<'a> {
         ended.map_err(|why| Failure::new(format!("`{}` {why}", words.join(" "))))
     }
 
-    /// Starts the victim, which runs the command.
+    /// Starts the victim with the given command.
     fn victim(&self, words: &[&str], plan: Option<Plan>) -> Result<Victim, Failure> {
         let mut command = Command::new(&self.programs.peer);
         command.arg("exec").arg(&self.programs.command).args(words);
@@ -313,7 +313,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Returns the descriptors of the holder and its successor.
+    /// Returns the number of descriptors of the holder and its successor together.
     fn descriptors(&self) -> Result<usize, Failure> {
         let status = self.await_safe()?;
         let count = |pid: u32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
@@ -342,7 +342,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Checks that a model is whole, or, unless it was promised, absent.
+    /// Checks that a model is whole. If it was not promised, it may also be absent.
     fn check_model(&self, name: &str, is_promised: bool) -> Result<(), Failure> {
         let since = Instant::now();
         loop {
@@ -371,7 +371,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Waits for the end of a process, which is killed when it takes too long.
+/// Waits until a process has ended, and kills it if it takes too long.
 fn end(mut child: Child) -> Result<Ended, Failure> {
     let since = Instant::now();
     let status = loop {
@@ -406,8 +406,8 @@ impl Victim {
         loop {
             if let Some(status) = self.child.try_wait()? {
                 let is_done = status.success();
-                // A panic is never right.
-                // The dynamic loader, which is not ours, takes an interrupted call for an error.
+                // A panic is always wrong. The dynamic loader, which is not part of this project,
+                // treats an interrupted call as an error.
                 let is_begun = status.code() != Some(127);
                 let is_wrong = [Some(101), Some(BROKEN_PROMISE.into())].contains(&status.code())
                     || (!is_done && is_begun && must_succeed(plan));
@@ -446,8 +446,8 @@ impl Victim {
             .unwrap_or_else(|_| Err(Failure::new("the supervisor panicked")))
     }
 
-    /// Returns what the victim has written to standard error. Its successor may live, so this waits for
-    /// no end.
+    /// Returns what the victim has written to standard error so far. Does not wait for the end of
+    /// the output, because the victim's successor may still run.
     fn complaints(&mut self) -> String {
         let mut bytes = [0; 4096];
         let Some(source) = &mut self.child.stderr else {
@@ -462,18 +462,18 @@ impl Victim {
         String::from_utf8_lossy(&bytes[..count.unwrap_or(0)]).into_owned()
     }
 
-    /// Returns the first line that the victim prints; empty if it has ended.
+    /// Returns the first line that the victim prints. The line is empty if the victim has ended.
     fn line(&mut self) -> String {
         let mut line = String::new();
         if let Some(output) = self.child.stdout.take() {
-            // A victim that is stopped goes on, and one that hangs is found by the next command.
+            // A stopped victim is continued, and the next command detects a hanging victim.
             let _ = BufReader::new(output).read_line(&mut line);
         }
         line.trim().to_owned()
     }
 }
 
-/// The worlds in which cases of one job are played.
+/// The worlds in which one job plays its cases.
 struct Stage<'a> {
     programs: &'a Programs,
     user: World<'a>,
@@ -494,7 +494,8 @@ impl<'a> Stage<'a> {
             user,
             owner,
         };
-        // What the holders keep for the first reader of another process stays, and is no leak.
+        // The holders keep some resources after the first reader of another process. These are not
+        // a leak.
         stage.pull(None)?;
         Ok(stage)
     }
@@ -540,7 +541,7 @@ impl<'a> Stage<'a> {
         let mut victim = world.victim(&["fence", "r", "--wait", FENCE_WAIT], plan)?;
         victim.finish(plan)?;
         let seen = victim.seen()?;
-        // A writer that has died keeps nobody out.
+        // A dead writer must not block other writers.
         let next = world.run(&["fence", "r", "--wait", FENCE_WAIT])?;
         if !next.is_ok {
             return Err(Failure::new(format!(
@@ -553,13 +554,13 @@ impl<'a> Stage<'a> {
         Ok(seen)
     }
 
-    /// Fencing looks at every process of the machine, which is most of the holder's steps, so it is a
-    /// story of its own.
+    /// Plays the holder's own start and end. Fencing is a separate story, because it examines every
+    /// process of the machine and so takes most of the holder's steps.
     fn hold(&self, story: Story, plan: Option<Plan>) -> Result<Seen, Failure> {
         let world = World::new(self.programs, false)?;
         let mut victim = world.victim(&["hold"], plan)?;
         let since = Instant::now();
-        // It may end before it holds anything, but must not neither hold nor end.
+        // The victim may end before it holds anything, but it must either hold or end.
         while !world.status().is_ok_and(|status| status.is_safe) {
             if victim.child.try_wait()?.is_some() && world.status().is_err() {
                 victim.finish(plan)?;
@@ -591,7 +592,7 @@ impl<'a> Stage<'a> {
         }
         world.await_safe()?;
         world.check_model("m", is_promised)?;
-        // What is left: the successor may be the holder now.
+        // Stops the remaining holder, which may be the former successor.
         let stopped = world.run(&["hold", "--stop"])?;
         if !stopped.is_ok {
             return Err(Failure::new(format!(
@@ -651,7 +652,7 @@ impl<'a> Stage<'a> {
         pulled?.ok_or(Failure::new("nothing was seen"))
     }
 
-    /// Pulls a model, as a victim if there is a plan.
+    /// Pulls a model. The puller is the victim if there is a plan.
     fn pull_from(
         &self,
         address: &str,
@@ -693,14 +694,14 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A case: a story, and what happens at which step.
+/// A case: a story, and a fault at one step.
 struct Case {
     story: Story,
     name: String,
     plan: Plan,
 }
 
-/// Lists all cases of the stories whose names begin so.
+/// Lists all cases of the stories whose names start with `chosen`.
 fn cases(programs: &Programs, chosen: &str) -> Result<Vec<Case>, Failure> {
     let stage = Stage::new(programs)?;
     let mut cases = Vec::new();
@@ -733,25 +734,25 @@ fn cases(programs: &Programs, chosen: &str) -> Result<Vec<Case>, Failure> {
     Ok(cases)
 }
 
-/// What `conformance faults --programs` is asked for.
+/// The options of `conformance faults --programs`.
 pub(crate) struct Request<'a> {
     pub(crate) peer: &'a Path,
-    /// `None`: all.
+    /// Number of cases to play. `None` plays all.
     pub(crate) cases: Option<usize>,
     pub(crate) jobs: usize,
     pub(crate) story: &'a str,
     pub(crate) is_sample: bool,
     pub(crate) limit: Option<Duration>,
-    /// The name of one case.
+    /// The name of the only case to play.
     pub(crate) case: Option<&'a str>,
-    /// Prints the names of the cases instead of playing them.
+    /// Whether to print the names of the cases instead of playing them.
     pub(crate) list: bool,
-    /// Prints the time of each case.
+    /// Whether to print the time of each case.
     pub(crate) is_logged: bool,
 }
 
-/// Returns `count` cases: as many of each story, as far as it has so many, and evenly among the
-/// story's.
+/// Chooses `count` cases: if possible, the same number from each story, and evenly among the
+/// story's cases.
 fn choose(cases: &[Case], count: usize) -> Vec<&Case> {
     let mut stories: Vec<Vec<&Case>> = STORIES
         .iter()
@@ -768,7 +769,8 @@ fn choose(cases: &[Case], count: usize) -> Vec<&Case> {
             (0..share).map(move |place| all[place * all.len() / share])
         })
         .collect();
-    // The stories take turns, so that a run that ends early has played cases of each.
+    // Takes cases from the stories in rotation, so that a run that ends early has played cases of
+    // each.
     let mut chosen = Vec::new();
     while chosen.len() < count {
         let before = chosen.len();
@@ -780,7 +782,7 @@ fn choose(cases: &[Case], count: usize) -> Vec<&Case> {
     chosen
 }
 
-/// Plays cases, and prints those that fail. Returns whether none has.
+/// Plays cases, and prints the failed ones. Returns whether all passed.
 pub(crate) fn run(request: &Request<'_>) -> Result<bool, Failure> {
     let programs = Programs {
         command: request.peer.with_file_name("crosshandle"),
@@ -840,7 +842,7 @@ pub(crate) fn run(request: &Request<'_>) -> Result<bool, Failure> {
                             println!("FAILED {}: {error}", case.name);
                             let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
                             failed.push(case.name.clone());
-                            // Its worlds are in no known state.
+                            // The state of this job's worlds is unknown after a failure.
                             stage = None;
                         }
                     }

@@ -88,7 +88,7 @@ pub(super) fn signal_and_wait(context: &Context) -> Result<(f64, f64)> {
     Ok((signal, wait))
 }
 
-/// Measures passes that read all of the memory into a buffer that fits into a cache.
+/// Measures how fast all of the memory can be read into a buffer that fits into a cache.
 pub(super) fn read_bandwidth(memory: &Transfer<'_>) -> Result<Bandwidth> {
     let (min_passes, max_passes) = DEMO_READ_PASSES.into_inner();
     let mut buffer = vec![0; COPY_CHUNK_BYTES];

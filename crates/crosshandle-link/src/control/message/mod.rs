@@ -187,9 +187,9 @@ pub enum Message<'a> {
         id: u32,
         /// `true` copies into the memory, `false` out of it.
         into_memory: bool,
-        /// The first byte of the memory.
+        /// Offset of the first byte in the memory.
         offset: u64,
-        /// First byte in the staging buffer.
+        /// Offset of the first byte in the staging buffer.
         at: u32,
         /// The number of bytes.
         len: u32,

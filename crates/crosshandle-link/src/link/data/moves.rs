@@ -55,7 +55,7 @@ struct Attempt {
 /// How often and for how long a move has been failing.
 #[derive(Default)]
 struct Failing {
-    /// The first failure since an endpoint last made much progress.
+    /// Time of the first failure after the latest one that was followed by enough progress.
     since: Option<Instant>,
     /// Number of endpoints that reached the peer but moved nothing.
     proven: u32,
@@ -119,7 +119,8 @@ impl DataPath {
             self.begin_to_look(&mut shared);
             let mut under_way = UnderWay::default();
             let worker = &mut shared.worker;
-            // SAFETY: the caller's promise. `finish` returns only when no request is in flight.
+            // SAFETY: the caller guarantees that the memory is valid until this function returns.
+            // `finish` returns only when no request is in flight.
             unsafe {
                 match &left {
                     None => {

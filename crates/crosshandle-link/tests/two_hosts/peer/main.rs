@@ -311,7 +311,8 @@ impl Peer {
                     .submit(remote.copy_from(from.all())?.after_value(&start, 1))?;
                 self.queue.submit(event.signal_command())?;
                 self.queue.submit(remote.copy_to(to.all())?.signal(&done))?;
-                // The command waits, so it copies the bytes that are written now.
+                // The submitted copy has not started, so it will copy the bytes that are written
+                // here.
                 self.set(&from, &bytes)?;
                 if done.try_wait()? {
                     return Err("it did not wait".into());

@@ -102,8 +102,8 @@ impl Attachment {
     /// consists of pieces, `take` receives all of them in order, some at a time, and the result is
     /// `None`.
     ///
-    /// `meanwhile` does work that is possible before the exporter has replied, such as mapping
-    /// memory by its [`driver_handle`](Self::driver_handle). It may not be called.
+    /// While the exporter prepares its reply, the function may call `meanwhile`. It does work that
+    /// is already possible, such as mapping memory by its [`driver_handle`](Self::driver_handle).
     pub(crate) fn fetch_segment(
         &self,
         fields: &Fields,

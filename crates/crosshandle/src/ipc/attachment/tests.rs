@@ -94,7 +94,7 @@ fn without_its_key_a_drivers_handle_is_neither_read_nor_given() {
     assert_eq!(ahead, []);
     other.key = Key::from_bytes([9; 16]);
     assert_eq!(fetch(&attachment, &other, Access::ReadWrite).0, []);
-    // The handle is not stored unencrypted either.
+    // The catalog does not contain the handle in unencrypted form.
     let sealed = attachment.catalog.sealed_handle(other.record).unwrap();
     assert!(!sealed.windows(4).any(|bytes| bytes == [2; 4]));
 }

@@ -63,7 +63,7 @@ struct Unattached<C> {
 /// A connection that is attached to a context.
 struct Attached {
     uid: u32,
-    /// Number of descriptors that the process keeps for it.
+    /// Number of descriptors that the process keeps for the connection.
     descriptors: usize,
 }
 
@@ -139,8 +139,8 @@ impl<C> Admission<C> {
         verdict
     }
 
-    /// Records a message of a connection, which gets more time. Returns whether it may have a
-    /// reply. If not, the caller must hang it up.
+    /// Records a message of a connection, and extends the connection's deadline. Returns whether
+    /// the message may get a reply. If not, the caller must hang up.
     pub(super) fn spoke(&mut self, number: Number, now: Instant) -> bool {
         let Some(connection) = self.unattached.get_mut(&number) else {
             return true;
@@ -162,7 +162,7 @@ impl<C> Admission<C> {
         })
     }
 
-    /// Counts a connection and its descriptors as attached from now on.
+    /// Moves a connection from the unattached to the attached ones, and counts its descriptors.
     pub(super) fn attach(&mut self, number: Number, descriptors: usize) {
         if let Some(Unattached { uid, .. }) = self.unattached.remove(&number) {
             self.attached.insert(number, Attached { uid, descriptors });

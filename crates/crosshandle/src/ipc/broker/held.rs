@@ -116,7 +116,8 @@ impl HolderDirectory {
         Ok(listener)
     }
 
-    /// Serves an exporter's importers from now on, under a name for the exporter.
+    /// Starts to serve an exporter's importers, by giving the holder's socket a second name for the
+    /// exporter.
     pub(crate) fn answer_for(&self, exporter: u64) -> Result<()> {
         let name = held_name(exporter);
         let failed = Error::os("naming the holder's socket for an exporter");

@@ -103,8 +103,8 @@ pub(crate) enum Request {
 pub(crate) struct PieceSpan {
     /// Number of the first requested piece.
     pub(crate) first: u32,
-    /// Maximum number of pieces, for which the importer has free descriptors. 0 stands for as many
-    /// as a reply holds.
+    /// Maximum number of pieces in the reply, which the importer's free descriptors limit. 0 stands
+    /// for as many pieces as a reply can carry.
     pub(crate) most: u8,
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn publish(context: u32, policy: PeerPolicy, exports: Weak<dyn Export
     all.insert(context, Published { policy, exports });
 }
 
-/// Records that this process replies to importers from now on, although it exports nothing yet.
+/// Records that this process now replies to importers, although it exports nothing yet.
 pub(super) fn note_start() {
     STARTED.get_or_init(process::time);
 }

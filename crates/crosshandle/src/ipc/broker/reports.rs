@@ -47,7 +47,7 @@ pub(super) fn make_for(describe: fn() -> ProcessReport, asker: impl FnOnce(Made)
 }
 
 fn make_all(describe: fn() -> ProcessReport) {
-    /// Lets other threads make reports when dropped, even after a panic.
+    /// Dropping this lets other threads make reports, even after a panic.
     struct Busy;
     impl Drop for Busy {
         fn drop(&mut self) {

@@ -273,8 +273,8 @@ impl Catalog {
         }
     }
 
-    /// Clears a sealed handle. An importer that has not read it yet asks the exporter, which
-    /// refuses. Only for the exporter.
+    /// Clears a sealed handle. An importer that has not read the handle yet then asks the exporter,
+    /// which refuses the request. Only the exporter may call this.
     pub(crate) fn clear_sealed_handle(&self, record: u32) {
         self.set_sealed_handle(record, &[0; SEALED_BYTES]);
     }

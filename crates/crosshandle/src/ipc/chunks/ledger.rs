@@ -161,9 +161,10 @@ pub(crate) struct Ledger {
     given: Mutex<BTreeSet<u32>>,
     /// In the exporter, the event arenas that the importer was given.
     given_arenas: Mutex<BTreeSet<ArenaKey>>,
-    /// The file of the first chunk, in which the importer shows by a lock that it is alive.
+    /// In the exporter, the file of the first chunk. The importer's lock on this file shows that
+    /// the importer is alive.
     file: Option<OwnedFd>,
-    /// The importer's lock in that file.
+    /// In the importer, its lock on the file of the first chunk.
     liveness: OnceLock<LivenessLock>,
 }
 

@@ -135,7 +135,8 @@ mod tests {
         let (key, other) = (Key::from_bytes([1; 16]), Key::from_bytes([2; 16]));
         assert_eq!(open(&key, [0; SEALED_BYTES]), None);
         let (old, new) = (seal(&other, &found(&[1; 80])), seal(&key, &found(&[2; 80])));
-        // Words are overwritten one by one, and may be read in between.
+        // The exporter overwrites the words one by one, so an importer may read a mixture of old
+        // and new words.
         for end in (8..SEALED_BYTES).step_by(8) {
             for rest in [[0; SEALED_BYTES], old] {
                 let mut torn = new;

@@ -59,8 +59,8 @@ struct LateEvent {
     words: [BTreeMap<u64, Late>; RING as usize],
     /// Number of signals in `words`.
     unfinished: usize,
-    /// How often the record must be given back after the last signal, once for each open that ended
-    /// meanwhile.
+    /// Number of opens of the event that ended before its last signal. After that signal, the job
+    /// gives the record back once for each.
     given_back_later: u32,
     /// Whether a handle of the event was ever made.
     exported: bool,
@@ -342,7 +342,7 @@ struct Wanted {
     kept: Arc<KeptSlot>,
     /// The number of the word's first late signal.
     first: u64,
-    /// The number that must finish before it.
+    /// The earlier signal on this word, which must finish before `first`.
     number: u64,
 }
 
@@ -368,7 +368,7 @@ impl Job {
         drop(targets);
         if let Some((_, Err(WaitError::TimedOut))) = waited {
             for wanted in &wanted {
-                // The earlier signal may be that of a dead process.
+                // A dead process may have submitted the earlier signal.
                 let slot = wanted.kept.slot.get();
                 slot.fail_orphans(&wanted.kept.role);
             }

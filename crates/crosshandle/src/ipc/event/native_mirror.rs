@@ -82,8 +82,8 @@ impl EventCore {
         }
     }
 
-    /// Makes queues also signal the native event from now on, if it exists here, because a queue
-    /// could have waited for it. Events that were never shared do not use it.
+    /// Makes queues also signal the native event in future, if it exists in this process, because a
+    /// queue could have waited for it. Events that were never shared do not use it.
     pub(crate) fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;
@@ -137,8 +137,8 @@ impl EventCore {
         slot.begin_mirror_signal().then_some(found)
     }
 
-    /// Records that the queue has signalled the native event for this number, or for 0 if that
-    /// failed.
+    /// Records that the queue has signalled the native event for the signal `number`. A `number` of
+    /// 0 records that the queue failed to do so.
     pub(crate) fn end_mirror_signal(&self, number: u64) {
         self.slot().end_mirror_signal(number);
     }
@@ -149,14 +149,14 @@ impl EventCore {
         self.slot().revoke_mirror();
     }
 
-    /// Returns whether the latest signal of the native event belongs to this number.
+    /// Returns whether the latest signal of the native event stands for the signal `number`.
     pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
         self.mirror.is_some() && self.slot().has_mirror_signal(number)
     }
 
-    /// Prevents signals of the native event while a queue is told to wait for it in place of this
-    /// number, until the result is dropped. Returns `None` if its latest signal belongs to another
-    /// number.
+    /// Prevents further signals of the native event, so that a queue can wait for it instead of for
+    /// the signal `number`. The prevention ends when the result is dropped. Returns `None` if the
+    /// native event's latest signal stands for another signal.
     pub(crate) fn hold_mirror(&self, number: u64) -> Option<MirrorHold<'_>> {
         let promise = self.slot().begin_mirror_wait(number)?;
         Some(MirrorHold {
@@ -170,8 +170,8 @@ impl EventCore {
         self.slot().is_revoked(promise)
     }
 
-    /// Returns whether this process submitted this signal, and no process has submitted another
-    /// since.
+    /// Returns whether the latest signal of the event has this number and was submitted by this
+    /// process.
     pub(crate) fn is_ours(&self, number: u64) -> bool {
         self.slot().is_latest_of(number, self.owner())
     }

@@ -20,7 +20,7 @@ pub(crate) struct Profile {
 /// The times of a command that a device keeps.
 pub(crate) trait Timestamps: Send + Sync {
     /// Returns the times at which the command started and ended, in nanoseconds of the monotonic
-    /// clock. A time is 0 if it has not come.
+    /// clock. A time is 0 until the command has started or ended.
     fn read(&self) -> (u64, u64);
 }
 

@@ -245,7 +245,7 @@ pub(crate) struct EventArenas {
 }
 
 impl EventArenas {
-    /// Shows from now on that this process, the exporter, is alive.
+    /// Takes the liveness lock that shows that this process, the exporter, is alive.
     #[inline]
     pub(super) fn show_liveness(&self) -> Result<()> {
         match self.liveness.get() {
@@ -263,8 +263,8 @@ impl EventArenas {
         Ok(())
     }
 
-    /// Shows from now on, in a file that the exporter sent, that this process is alive as `owner`.
-    /// Only the first call has an effect.
+    /// Takes a liveness lock in a file that the exporter sent, which shows that this process is
+    /// alive as `owner`. Only the first call has an effect.
     pub(super) fn show_liveness_in(&self, file: OwnedFd, owner: Owner) -> Result<()> {
         let (_, is_sealed) =
             memfd::check(&file).map_err(Error::os("looking at a file of locks"))?;
@@ -323,7 +323,8 @@ impl EventArenas {
         }
     }
 
-    /// Returns the arena that an event has to itself, if this process has the arena.
+    /// Returns the arena of an event that shares its arena with no other event, if this process has
+    /// the arena.
     pub(super) fn isolated(&self, event: Record) -> Option<Arc<EventArena>> {
         self.isolated.lock().get(&event)?.upgrade()
     }

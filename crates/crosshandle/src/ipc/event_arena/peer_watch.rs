@@ -41,7 +41,7 @@ impl PeerWatch {
 }
 
 impl PeerWatches {
-    /// Watches the process with number `owner` from now on. Cheap if it is watched already.
+    /// Starts to watch the process with number `owner`. Cheap if the process is watched already.
     pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
         let pid = catalog.peer_pid(owner);
         let mut watches = self.0.lock();
@@ -109,7 +109,8 @@ impl Source for WatchedPeer {
         let Some(arenas) = self.arenas.upgrade() else {
             return Next::Forget;
         };
-        // The owner is alive if the exporter named the wrong process.
+        // The process that ended may not be the owner, if the exporter sent a wrong process id. So
+        // the owner's lock is checked too.
         if !arenas.is_alive(self.owner) {
             arenas.for_each(|arena| arena.fail_orphans(&Ended(self.owner)));
         }

@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 
 /// Handing memory over, on the side of the exporting context and on the side of the holder.
 impl Exporter {
-    /// Lets a holder serve a record's memory from now on. Returns the exporter's last reference to
+    /// Records that a holder now serves a record's memory. Returns the exporter's last reference to
     /// the memory, which the caller drops, or `None` if the object was freed.
     pub(crate) fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
         let mut records = self.records();
@@ -51,8 +51,8 @@ impl Exporter {
         Ok(exporter)
     }
 
-    /// Serves a record of another process's context from now on, under its own number, generation
-    /// and key.
+    /// Starts to serve a record of another process's context. The record keeps its number,
+    /// generation and key.
     pub(crate) fn hold(
         &self,
         credential: Credential,
@@ -90,7 +90,8 @@ impl Exporter {
         Ok(())
     }
 
-    /// Serves such a record only under another key from now on.
+    /// Replaces the key of a record that [`hold`](Self::hold) serves. The old key is no longer
+    /// accepted.
     pub(crate) fn rekey_held(&self, credential: Credential, key: Key) {
         broker::release_held(credential.key);
         if let Some(export) = self.records().export_mut(credential.record.index) {
@@ -100,7 +101,8 @@ impl Exporter {
         broker::hold(key, self.policy.clone(), this);
     }
 
-    /// Stops serving such a record. Processes that have the memory open keep it.
+    /// Stops serving a record that [`hold`](Self::hold) serves. Processes that have the memory open
+    /// keep it.
     pub(crate) fn release_held(&self, credential: Credential) {
         broker::release_held(credential.key);
         if let Some(generation) = self.catalog.generation(credential.record.index) {

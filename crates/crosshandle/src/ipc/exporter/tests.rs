@@ -146,7 +146,7 @@ const PIECE: u64 = 4096;
 /// A piece that pretends that a driver makes its descriptor each time.
 struct MadeEachTime {
     file: Arc<OwnedFd>,
-    /// How often the descriptor was made.
+    /// Number of times that the descriptor was created.
     made: Arc<AtomicUsize>,
 }
 

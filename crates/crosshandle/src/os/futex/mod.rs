@@ -91,8 +91,9 @@ pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     }
 }
 
-/// Sleeps on a word and on others, each with its expected upper half, like [`sleep`]. The others
-/// are given by address. If one of them is no longer mapped, the function returns after a while.
+/// Sleeps on several words, each with its expected upper half, like [`sleep`]. `others` contains
+/// the addresses of all words but the first. If one of these words is no longer mapped, the
+/// function returns after a while.
 fn sleep_at(first: (&AtomicU64, u32), others: &[(usize, u32)], limit: Duration) {
     if others.len() < WAITV_MAX {
         let first = (ptr::from_ref(first.0).addr(), first.1);

@@ -105,9 +105,9 @@ impl SleepSet {
         }
     }
 
-    /// Blocks until a sleep ends, or until the upper half of the thread's own word is not
-    /// `expected` and that word is woken, for at most `limit`. Appends the tokens of ended sleeps
-    /// to `woken`.
+    /// Blocks until a sleep ends, for at most `limit`. Also returns when the thread's own word is
+    /// woken and its upper half is no longer `expected`. Appends the tokens of ended sleeps to
+    /// `woken`.
     pub(crate) fn sleep(&mut self, expected: u32, limit: Duration, woken: &mut Vec<u64>) {
         // The logs show words that were woken since the last call.
         self.collect();
@@ -166,7 +166,8 @@ impl SleepSet {
 }
 
 impl Listened {
-    /// Returns the sleeps that have ended, and listens from now on.
+    /// Returns the sleeps that have ended, and starts to listen to the doorbell again if it has
+    /// rung.
     fn ended(&mut self, view: &View<'_>) -> Vec<u64> {
         if self.bell.is_none_or(|(_, rings)| view.is_rung(rings)) {
             // Listening comes first, as in `begin`.

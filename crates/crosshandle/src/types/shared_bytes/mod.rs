@@ -10,8 +10,6 @@
 //! instructions in `asm!` access the shared side of every copy. The compiler only knows that they
 //! change memory, as another process or a device may do at any time anyway. On architectures other
 //! than x86-64, relaxed atomic operations on whole aligned 64-bit words access the shared side.
-//! They all have the same size.
-//! aligned words of 64 bits, all of one size.
 
 mod file;
 pub(crate) mod shared_copy;

@@ -7,9 +7,9 @@ use x86_64 as machine;
 
 /// Copies shared bytes to private ones.
 ///
+/// # Safety
 /// `len` bytes must be mapped at `from`, in whole pages, and valid for writes at `to`. The two
 /// ranges must not overlap.
-/// overlap.
 #[inline]
 pub(crate) unsafe fn read(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: promised by the caller.

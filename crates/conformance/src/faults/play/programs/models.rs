@@ -1,7 +1,7 @@
-//! Programs that update a model in place, and that read it meanwhile.
+//! Programs that update a model in place, and a program that reads the model at the same time.
 //!
-//! The model has one tensor, `t`, of bytes. A writer fills it with one byte, so a reading with two different
-//! bytes is a mixture.
+//! The model has one tensor `t` of bytes. A writer fills the tensor with one byte value, so a
+//! reading with two different values is a mixture of two updates.
 
 use super::BROKEN_PROMISE;
 use crate::harness::slowdown;
@@ -10,21 +10,21 @@ use crosshandle_store::{Error, Model, OpenOptions, Result, Store};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Name of the tensor.
+/// The name of the tensor.
 const TENSOR: &str = "t";
 /// Timeout of each wait of a reader.
 const WAIT: Duration = Duration::from_millis(200);
-/// Time after its timeout within which a wait must return.
+/// Maximum time by which a wait may exceed its timeout.
 const LATENESS: Duration = Duration::from_secs(1);
-/// Timeout of a writer that waits for the writer before it. A claim takes long while many processes
+/// Timeout of a writer that waits for the previous writer. A claim takes long while many processes
 /// start and end.
 const WRITER_WAIT: Duration = Duration::from_secs(30);
-/// Time within which a reader must read what it waits for.
+/// Time within which a reader must read the byte that it waits for.
 const READER_LIMIT: Duration = Duration::from_secs(60);
-/// Pause of a reader after an error that may pass.
+/// Pause of a reader after a temporary error.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Runs `write MODEL BYTE [claim]` or `follow MODEL BYTE`. Returns `None` if the words are neither.
+/// Runs `write MODEL BYTE [claim]` or `follow MODEL BYTE`. Returns `None` for other words.
 pub fn run_model_program(words: &[&str]) -> Option<ExitCode> {
     let (result, what) = match *words {
         ["write", model, byte] => (write(model, byte.parse().ok()?, false), "write"),
@@ -48,7 +48,7 @@ pub fn run_model_program(words: &[&str]) -> Option<ExitCode> {
 /// A description of a broken promise, if one was broken.
 type Broken = Option<String>;
 
-/// Fills the model with a byte, in two writes.
+/// Fills the model with a byte value, in two writes.
 fn write(name: &str, byte: u8, claims: bool) -> Result<Broken> {
     let store = Store::new();
     let mut updater = match claims {
@@ -66,7 +66,8 @@ fn write(name: &str, byte: u8, claims: bool) -> Result<Broken> {
     Ok(None)
 }
 
-/// Reads the model between updates until a reading has this byte. Prints a line when the model is open.
+/// Reads the model between updates until all bytes have the value `wanted`. Prints a line when the
+/// model is open.
 fn follow(name: &str, wanted: u8) -> Result<Broken> {
     let store = Store::new();
     let until = Instant::now() + READER_LIMIT * slowdown();
@@ -115,7 +116,8 @@ fn follow(name: &str, wanted: u8) -> Result<Broken> {
     )))
 }
 
-/// Returns the byte that the model is filled with, or in what it is a mixture; `None` if an update came between.
+/// Returns the byte value that fills the model, or a description of a mixture. Returns `None` if an
+/// update happened during the reading.
 fn reading(
     model: &Model,
     number: u64,
@@ -137,7 +139,7 @@ fn may_pass(error: &Error) -> bool {
     error.is_timeout() || matches!(error, Error::Torn)
 }
 
-/// Calls a function with the timeout [`WAIT`], and tells if it took much longer.
+/// Calls a function with the timeout [`WAIT`], and reports if it took much longer.
 fn timed<T>(what: &str, call: impl FnOnce() -> T) -> (T, Broken) {
     let began = Instant::now();
     let result = call();

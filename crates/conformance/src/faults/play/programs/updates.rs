@@ -1,16 +1,16 @@
-//! Stories of a model that is updated in place while another process reads it.
+//! Stories of a model that is updated in place while another process reads the model.
 
 use super::{Plan, Seen, Stage, Story, World, end};
 use crate::failure::Failure;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
-/// The bytes that the first writer and the last one fill the model with.
+/// Byte with which the first writer fills the model. `LAST` is the byte of the last writer.
 const FIRST: &str = "2";
 const LAST: &str = "3";
 
 impl World<'_> {
-    /// Returns a program of the peer.
+    /// Returns a command that runs the peer program.
     fn peer(&self, words: &[&str]) -> Command {
         let mut command = Command::new(&self.programs.peer);
         command.args(words);
@@ -18,7 +18,7 @@ impl World<'_> {
         command
     }
 
-    /// Runs a writer that must succeed.
+    /// Runs a writer, which must succeed.
     fn write(&self, words: &[&str]) -> Result<(), Failure> {
         let ended = self.run_prepared(self.peer(words), words)?;
         match ended.is_ok {
@@ -29,8 +29,8 @@ impl World<'_> {
 }
 
 impl Stage<'_> {
-    /// Has two writers update a model while a reader reads it. The first writer or the reader is the
-    /// victim.
+    /// Lets two writers update a model while a reader reads it. The victim is the first writer or
+    /// the reader.
     pub(super) fn update(&self, story: Story, plan: Option<Plan>) -> Result<Seen, Failure> {
         let world = &self.user;
         let before = world.descriptors()?;
@@ -47,7 +47,7 @@ impl Stage<'_> {
         let seen = if story == Story::Follow {
             let mut reader = world.start_victim(world.peer(&follow), plan)?;
             reader.line();
-            // No fault in a reader may disturb a writer.
+            // A fault in a reader must not disturb a writer.
             world.write(&writer(FIRST))?;
             world.write(&writer(LAST))?;
             reader.finish(plan)?;

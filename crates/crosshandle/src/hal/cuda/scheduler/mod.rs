@@ -23,7 +23,7 @@
 //! - *Requested*: a background thread was requested.
 //! - *Running, quiet*: no stream waited when the call began, so no stream begins to wait until it
 //!   returns.
-//! - *Running, beside streams*: the call is urgent, and streams may begin to wait.
+//! - *Running, next to streams*: the call is urgent, and streams may begin to wait.
 //! - *Stuck*: the call takes longer than its size explains. Streams may begin to wait again,
 //!   because the call may wait for a stream of the program that waits for a stream of this library.
 //!

@@ -274,7 +274,7 @@ fn what_is_done_at_once_beside_streams_that_wait_keeps_no_others_from_it() {
     let [stream, other] = [(); 2].map(|()| KnownWaits::new(&scheduler));
     let gate = flag();
     assert!(stream.admit(wait_for(&gate)));
-    // The call may wait for the first stream, which may wait for the other one.
+    // The call may wait for the first stream, which may wait for the other stream.
     let (act, let_go, _) = held_up();
     scheduler.call(Urgency::AtOnce, 0, act);
     assert!(other.admit(wait_for(&gate)));

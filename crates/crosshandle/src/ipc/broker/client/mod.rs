@@ -364,7 +364,7 @@ impl Client {
         }
         let send = || socket::send(&self.stream, &bytes, &files);
         match send() {
-            // It is sent once more, because a hang-up would look like the death of this process.
+            // Retries once, because a hang-up would look like the death of this process.
             Err(Errno::NOMEM | Errno::NOBUFS | Errno::AGAIN) => send(),
             // The user has more descriptors in transit than one process may have.
             Err(Errno::TOOMANYREFS) => {
@@ -403,8 +403,8 @@ impl Client {
         under_way.add(&self.this, stranger, count, Self::has_unread)
     }
 
-    /// Returns whether to receive the next request now. Requests of another user wait while too many
-    /// descriptors are in transit to that user. A hang-up never waits.
+    /// Returns whether to receive the next request now. Requests of another user wait while too
+    /// many descriptors are in transit to that user. A hang-up never waits.
     fn may_be_answered(&self) -> bool {
         !self.is_stranger
             || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)

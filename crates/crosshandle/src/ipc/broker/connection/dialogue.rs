@@ -44,7 +44,8 @@ struct DescriptorShare {
 impl DescriptorShare {
     /// Takes the available descriptors, at most enough for one received reply and one reply in
     /// transit. Never waits, because an open can always continue with one piece at a time. The
-    /// earlier share is returned first, so an open gets more when concurrent opens are over.
+    /// earlier share is returned first, so an open can get a larger share after other opens have
+    /// ended.
     fn renew(&mut self) -> usize {
         TAKEN.fetch_sub(2 * std::mem::take(&mut self.most), Ordering::Relaxed);
         let limit = getrlimit(Resource::Nofile).current;
@@ -111,7 +112,8 @@ impl Connection {
                             Some(turn)
                         }
                     };
-                    // If this fails, the reply in transit is recognized by its number.
+                    // If this call fails, a later request recognizes the reply in transit by its
+                    // number, and skips it.
                     deadline.excluding(|| dialogue.take(answer))?;
                     if is_over {
                         return Ok(());

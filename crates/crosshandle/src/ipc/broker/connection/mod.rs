@@ -517,10 +517,10 @@ impl Connection {
             }
         }
         let (done, is_done) = sync_channel(1);
-        // It is queued behind the message's descriptors that were received.
+        // The disposer drops the descriptors that were already received before this value.
         dispose(Discard(self.stream(), done));
         if is_done.recv_timeout(DISCARD_WAIT).is_err() {
-            // The other thread now owns the socket's queue.
+            // The disposer thread now reads the socket's queue.
             self.hang_up();
             return Err(Error::TimedOut("closing what the exporter sent"));
         }

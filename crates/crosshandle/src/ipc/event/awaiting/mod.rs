@@ -24,8 +24,8 @@ pub(crate) trait Waiter: Send + Sync {
     fn tell(&self, result: Result<()>);
 }
 
-/// An awaited signal. Dropping this cancels it: a waiter that is not being notified yet is never
-/// notified.
+/// An awaited signal. Dropping this value cancels the wait. If the notification of the waiter has
+/// not begun by then, the waiter is never notified.
 #[derive(Debug)]
 pub(crate) struct Await {
     key: AwaitKey,
