@@ -76,7 +76,7 @@ pub(crate) trait Argument2 {
     /// The value that the body gets.
     type Value<'a>;
 
-    /// Checks and reads the argument.
+    /// Checks and reads the argument, which consists of both values.
     ///
     /// # Errors
     /// Returns the result for values that do not match, or for a missing one.
@@ -333,7 +333,7 @@ impl<T: 'static> Argument for In<T> {
 
     #[inline]
     unsafe fn read(c: *const T, _call: &Call) -> Result<&T> {
-        // SAFETY: null or valid during `'a`, by the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or valid during `'a`.
         unsafe { c.as_ref() }.ok_or(Failure::NULL_POINTER)
     }
 }
@@ -361,7 +361,7 @@ impl<T: 'static> Argument for MaybeIn<T> {
 
     #[inline]
     unsafe fn read(c: *const T, _call: &Call) -> Result<Option<&T>> {
-        // SAFETY: null or valid during `'a`, by the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or valid during `'a`.
         Ok(unsafe { c.as_ref() })
     }
 }
@@ -415,7 +415,8 @@ pub(crate) struct OutPointer<'a, T> {
 }
 
 impl<T> OutPointer<'_, T> {
-    /// Private, because the memory must be valid for writes.
+    /// Creates a pointer to memory for a result. It is private, because the memory must be valid
+    /// for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
             start,
@@ -426,7 +427,7 @@ impl<T> OutPointer<'_, T> {
     /// Writes a result. Always succeeds, and returns `Ok` so that it can end a body.
     #[inline]
     pub(crate) fn put(&self, value: T) -> Result<()> {
-        // SAFETY: the place was valid for writes when it was passed, and is during its lifetime.
+        // SAFETY: the memory is valid for writes during `'a`, as the caller of `read` ensured.
         unsafe { self.start.write(value) };
         Ok(())
     }
@@ -436,11 +437,11 @@ impl<T: Copy> OutPointer<'_, T> {
     /// Writes several adjacent results.
     ///
     /// # Safety
-    /// The caller must ensure that there is room for all of them.
+    /// The caller must ensure that the memory has room for all the results.
     pub(crate) unsafe fn put_all(&self, values: &[T]) {
         for (index, value) in values.iter().enumerate() {
-            // SAFETY: inside the room that the caller promises, which is valid for writes during
-            // the lifetime.
+            // SAFETY: the caller ensures that the memory has room for all values, and it is valid
+            // for writes during `'a`.
             unsafe { self.start.add(index).write(*value) };
         }
     }
@@ -514,18 +515,18 @@ pub(crate) struct Places<'a, T> {
 }
 
 impl<T> Places<'_, T> {
-    /// Returns whether the caller does not want the list.
+    /// Returns whether the caller passed no memory for the list.
     pub(crate) fn is_null(&self) -> bool {
         self.first.is_none()
     }
 
-    /// Writes as many values as fit.
+    /// Writes as many of the values as the memory has room for.
     pub(crate) fn put(&self, values: impl IntoIterator<Item = T>) {
         let Some(first) = self.first else {
             return;
         };
         for (index, value) in values.into_iter().take(self.count).enumerate() {
-            // SAFETY: there is room for `count` values by the promise made to `read`.
+            // SAFETY: the memory has room for `count` values, as the caller of `read` ensured.
             unsafe { first.add(index).write(value) };
         }
     }
@@ -555,7 +556,7 @@ pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T
         (_, 0) => Ok(&[]),
         (true, _) => Err(Failure::NULL_POINTER),
         (false, _) if count > isize::MAX as usize / size_of::<T>() => Err(Failure::SIZE),
-        // SAFETY: valid by the caller's promise, and no more than memory can hold.
+        // SAFETY: the caller ensures that the elements are valid, and they fit into memory.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(first, count) }),
     }
 }

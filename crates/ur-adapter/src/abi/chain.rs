@@ -22,7 +22,8 @@ pub(crate) unsafe fn each(
 ) -> impl Iterator<Item = (ur_structure_type_t, *const c_void)> {
     let mut next = first.cast::<Link>();
     std::iter::from_fn(move || {
-        // SAFETY: null or such a structure, valid for reads, by the caller's promise.
+        // SAFETY: the pointer is null or points to such a structure, which is valid for reads, by
+        // the caller's promise.
         let link = *unsafe { next.as_ref() }?;
         let this = next.cast();
         next = link.next.cast();

@@ -58,12 +58,12 @@ impl Failure {
         Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
     }
 
-    /// Returns the failure with another result.
+    /// Replaces the UR result of the failure.
     pub(crate) fn with_result(self, result: ur_result_t) -> Self {
         Self { result, ..self }
     }
 
-    /// Returns the failure for a panic of this adapter.
+    /// Returns the failure that reports a panic of this adapter.
     pub(crate) fn panicked(payload: &(dyn Any + Send)) -> Self {
         let text = payload
             .downcast_ref::<&str>()
@@ -76,7 +76,7 @@ impl Failure {
         )
     }
 
-    /// Returns the failure with a message, unless it already has one.
+    /// Adds a message to the failure, unless it already has one.
     pub(crate) fn with_text(mut self, text: &'static str) -> Self {
         if self.message.is_empty() {
             self.message = Cow::Borrowed(text);
@@ -167,7 +167,7 @@ fn result_of(error: &Error) -> ur_result_t {
     }
 }
 
-/// Level Zero's code for a lack of host memory. Other drivers do not have this code.
+/// Level Zero's code for exhausted host memory. Other drivers do not have this code.
 const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
 
 /// Converts a result of Level Zero (`ze_result_t`) to a UR result.
@@ -176,16 +176,17 @@ fn of_level_zero(code: i64) -> ur_result_t {
         0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
         OUT_OF_HOST_MEMORY => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,
         0x7000_0003 => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
-        // Insufficient permissions, not available, overlapping regions.
+        // The codes for insufficient permissions, an unavailable feature, and overlapping regions.
         0x7001_0000 | 0x7001_0001 | 0x7800_001a => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         0x7800_0001 => ur_result_t::UR_RESULT_ERROR_UNINITIALIZED,
         0x7800_0003 => ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_FEATURE,
         0x7800_0004 => ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT,
-        // A null pointer, or an invalid or unsupported size, alignment or enumerator.
+        // The codes for a null pointer, and for an invalid or unsupported size, alignment or
+        // enumerator.
         0x7800_0007..=0x7800_000a | 0x7800_000c..=0x7800_000e => {
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE
         }
-        // An invalid synchronization object.
+        // The code for an invalid synchronization object.
         0x7800_000b => ur_result_t::UR_RESULT_ERROR_INVALID_EVENT,
         _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
     }

@@ -45,7 +45,7 @@ pub(crate) fn failure(result: ur_result_t, message: &str) {
     say(ur_logger_level_t::UR_LOGGER_LEVEL_ERROR, message);
 }
 
-/// Passes a message to the callback, if its level is high enough.
+/// Passes a message to the callback, if the message's level is high enough.
 pub(crate) fn say(level: ur_logger_level_t, message: &str) {
     let sink = SINK.lock();
     // `QUIET` is the greatest level.

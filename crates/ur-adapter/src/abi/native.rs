@@ -17,7 +17,7 @@ pub(crate) fn of_driver(value: ur_native_handle_t) -> NativeObject {
     NativeObject::new(description::get().backend, value)
 }
 
-/// Converts UR's ownership flag of a driver's object.
+/// Converts UR's flag that says whether the adapter owns a driver's object.
 pub(crate) fn ownership(is_owned: bool) -> Ownership {
     if is_owned {
         Ownership::Owned

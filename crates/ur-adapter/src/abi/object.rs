@@ -93,7 +93,7 @@ impl<T: Object> Shared<T> {
     /// The handle must be null or refer to an object of this type that stays alive during `'a`.
     #[inline]
     pub(crate) unsafe fn from_handle<'a>(handle: *mut T::Opaque) -> Result<&'a Self> {
-        // SAFETY: by the caller's promise it is null or the address of such an object.
+        // SAFETY: the caller ensures that the handle is null or the address of such an object.
         unsafe { handle.cast::<Self>().as_ref() }.ok_or(Failure::NULL_HANDLE)
     }
 
@@ -122,9 +122,9 @@ impl<T> Deref for Shared<T> {
 
 /// The target of a handle argument: an object, or a particular kind of an object.
 pub(crate) trait Referent {
-    /// UR's type for what is behind the handle.
+    /// UR's type for the object behind the handle.
     type Handle;
-    /// The reference that bodies get.
+    /// The reference that the body of an entry point gets.
     type Reference<'a>;
 
     /// Returns the target of a handle.
@@ -298,7 +298,7 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::thread;
 
-    /// Counts its drops.
+    /// An object that counts how often it is dropped.
     struct Counted(Arc<AtomicUsize>);
 
     impl Drop for Counted {
@@ -383,7 +383,7 @@ mod tests {
     #[test]
     fn null_is_no_handle() {
         let null = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
-        // SAFETY: null is allowed.
+        // SAFETY: both functions accept null.
         unsafe {
             assert_eq!(retain::<Counted>(null_mut()), null);
             assert_eq!(release::<Counted>(null_mut()), null);
@@ -399,7 +399,7 @@ mod tests {
         let enter_with = |handles: &[*mut u8], count: u32| {
             let mut found = Ok(0);
             enter(|call| {
-                // SAFETY: there are as many handles, null or alive.
+                // SAFETY: the list has `count` handles. Each is null or belongs to a living object.
                 found = result(unsafe { Handles::read(count, handles.as_ptr(), call) });
                 Ok(())
             });

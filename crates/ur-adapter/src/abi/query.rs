@@ -78,10 +78,10 @@ impl Argument3 for LateAnswer {
 pub(crate) struct LateQuery<'a>(Query<'a>);
 
 impl<'a> LateQuery<'a> {
-    /// Returns the query.
+    /// Checks the query and returns it.
     ///
     /// # Errors
-    /// Returns the errors of [`Answer`], but `no_size` for a size of 0.
+    /// Returns the errors of [`Answer`], except that it returns `no_size` for a size of 0.
     pub(crate) fn query(self, no_size: Failure) -> Result<Query<'a>> {
         let Query {
             size,
@@ -106,6 +106,8 @@ pub(crate) struct Query<'a> {
 }
 
 impl Query<'_> {
+    /// Checks the caller's memory.
+    ///
     /// # Errors
     /// Returns `INVALID_NULL_POINTER` if no result could be written, or `INVALID_SIZE` for a size
     /// of 0.
@@ -123,17 +125,17 @@ impl Query<'_> {
         }
     }
 
-    /// Returns one value to the caller.
+    /// Writes one value to the caller's memory.
     pub(crate) fn value<T: Plain>(self, value: T) -> Result<()> {
         self.list(&[value])
     }
 
-    /// Returns a truth value to the caller, as one byte.
+    /// Writes a truth value to the caller's memory, as one byte.
     pub(crate) fn truth(self, value: bool) -> Result<()> {
         self.value(u8::from(value))
     }
 
-    /// Returns adjacent values to the caller. An empty list has size 0.
+    /// Writes adjacent values to the caller's memory. An empty list has size 0.
     pub(crate) fn list<T: Plain>(self, values: &[T]) -> Result<()> {
         let size = size_of_val(values);
         if !self.value.is_null() {
@@ -150,7 +152,7 @@ impl Query<'_> {
         self.size(size)
     }
 
-    /// Returns only the size to the caller. The value has been written already.
+    /// Reports the size of a result that has already been written.
     pub(crate) fn size(self, size: usize) -> Result<()> {
         if !self.size_ret.is_null() {
             // SAFETY: the pointer is valid for a write, which the caller of `Answer::read` ensured.
@@ -159,13 +161,13 @@ impl Query<'_> {
         Ok(())
     }
 
-    /// Returns the address and the number of bytes of the caller's memory, or `None` if the caller
-    /// only wants the size.
+    /// Returns the address and the length in bytes of the caller's memory, or `None` if the caller
+    /// only wants the size of the result.
     pub(crate) fn place(&self) -> Option<(*mut c_void, usize)> {
         (!self.value.is_null()).then_some((self.value, self.size))
     }
 
-    /// Returns text with a terminating null byte to the caller.
+    /// Writes text with a terminating null byte to the caller's memory.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let mut bytes: Vec<u8> = text.bytes().filter(|byte| *byte != 0).collect();
         bytes.push(0);
@@ -176,7 +178,7 @@ impl Query<'_> {
 /// Values that are copied byte by byte.
 ///
 /// # Safety
-/// The caller must ensure that the type has no padding.
+/// The type must have no padding.
 pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {

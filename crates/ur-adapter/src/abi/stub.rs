@@ -5,7 +5,7 @@ use super::boundary::enter;
 use super::failure::Failure;
 use unified_runtime_sys::ur_result_t;
 
-/// A reason for a missing implementation.
+/// The reason why an entry point is not implemented.
 pub(crate) trait Reason: 'static {
     /// The message for callers.
     const TEXT: &str;
@@ -14,7 +14,7 @@ pub(crate) trait Reason: 'static {
 /// A type of table entry that can be filled with a function that returns `UNSUPPORTED_FEATURE` and
 /// a message.
 pub(crate) trait Stub<R> {
-    /// The entry with that function.
+    /// The table entry that contains the function.
     const STUB: Self;
 }
 

@@ -3,7 +3,7 @@
 use super::stub::{Reason, Stub};
 use unified_runtime_sys::ur_memory_export_exp_dditable_t;
 
-/// The reason why memory is not exported as file descriptors.
+/// The reason why memory cannot be exported as a file descriptor.
 struct Exports;
 
 impl Reason for Exports {

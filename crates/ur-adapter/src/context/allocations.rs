@@ -80,7 +80,7 @@ unsafe impl Send for DeviceAddress {}
 unsafe impl Sync for DeviceAddress {}
 
 impl Allocation {
-    /// Creates the entry of memory that belongs to the user.
+    /// Creates an entry for memory that belongs to the user.
     pub(crate) fn of_user(kind: Kind) -> Self {
         Self {
             kind,
@@ -91,7 +91,7 @@ impl Allocation {
         }
     }
 
-    /// Notes whether a command that uses the memory is recorded.
+    /// Marks the memory as adopted if a command that uses it is being recorded.
     fn note_recording(&self, is_recording: bool) {
         if is_recording {
             self.is_adopted.set(true);
@@ -137,7 +137,8 @@ impl Allocations {
         start.cast()
     }
 
-    /// Adds memory that belongs to the user. Returns `false` if some of it is known already.
+    /// Adds memory that belongs to the user. Returns `false` if part of the memory is already
+    /// known.
     pub(crate) fn add_of_user(&self, kind: Kind, start: *const c_void, len: usize) -> bool {
         let mut known = self.known.lock();
         let is_new = !known.overlaps(start.addr(), len);
@@ -147,10 +148,11 @@ impl Allocations {
         is_new
     }
 
-    /// Removes the allocation that starts at an address, and returns it for its drop.
+    /// Removes the allocation that starts at an address, and returns it so that the caller can drop
+    /// it.
     ///
     /// # Errors
-    /// Returns `INVALID_MEM_OBJECT`.
+    /// Returns `INVALID_MEM_OBJECT` if no allocation starts there.
     pub(crate) fn free(&self, start: *const c_void) -> Result<Allocation> {
         self.remove(start, Kind::is_allocated)
             .ok_or_else(not_allocated)
@@ -168,7 +170,7 @@ impl Allocations {
         }
     }
 
-    /// Removes the memory that starts at an address, if its kind is accepted.
+    /// Removes the memory that starts at an address, if the filter accepts its kind.
     #[inline]
     pub(crate) fn remove(
         &self,
@@ -180,8 +182,8 @@ impl Allocations {
             .remove(start.addr(), |found| is_right(found.kind))
     }
 
-    /// Calls `look` with the memory that contains an address, and the offset of the address. `look`
-    /// must not use these allocations.
+    /// Calls `look` with the memory that contains an address, and the offset of the address in it.
+    /// `look` must not use these allocations.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -193,11 +195,11 @@ impl Allocations {
         Some(look(pointer.addr() - found.start, found))
     }
 
-    /// Calls `give` with the bytes of a handle to device memory, which starts at the address.
-    /// `give` must not use these allocations.
+    /// Calls `give` with the handle of the device memory that starts at an address. `give` must not
+    /// use these allocations.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for other memory.
+    /// Returns `INVALID_ARGUMENT` if no device memory starts there.
     #[inline]
     pub(crate) fn with_handle<R>(
         &self,
@@ -230,7 +232,8 @@ impl Allocations {
         self.add(Kind::Opened, Some(device), None, memory)
     }
 
-    /// Removes the opened memory that starts at an address, and returns it for its drop.
+    /// Removes the opened memory that starts at an address, and returns it so that the caller can
+    /// drop it.
     #[inline]
     pub(crate) fn close(&self, start: *const c_void) -> Option<impl Sized + use<>> {
         self.remove(start, |kind| kind == Kind::Opened)
@@ -277,8 +280,8 @@ impl Allocations {
         match known {
             Some(Err(failure)) => Err(failure),
             Some(Ok(Some(range))) => Ok(range),
-            // SAFETY: this context neither allocated nor opened it, so the caller is responsible
-            // for it.
+            // SAFETY: this context neither allocated nor opened the memory, so the caller is
+            // responsible for it.
             Some(Ok(None)) | None => Ok(unsafe { MemoryRange::from_raw_parts(start, len, access) }),
         }
     }
@@ -286,7 +289,7 @@ impl Allocations {
     /// Checks that memory does not exceed an allocation, as [`range`](Self::range) does.
     ///
     /// # Errors
-    /// Returns `INVALID_SIZE`.
+    /// Returns `INVALID_SIZE` if the memory exceeds the allocation.
     pub(crate) fn check(&self, pointer: *const c_void, len: usize) -> Result<()> {
         let fits = self.with(pointer, |offset, found| len <= found.len - offset);
         fits.unwrap_or(true).then_some(()).ok_or(Failure::SIZE)
@@ -296,7 +299,7 @@ impl Allocations {
     /// last row.
     ///
     /// # Errors
-    /// Returns `INVALID_SIZE`.
+    /// Returns `INVALID_SIZE` if the rectangle exceeds the allocation.
     pub(crate) fn check_pitch(
         &self,
         pointer: *const c_void,
@@ -316,8 +319,8 @@ impl Allocations {
         }
     }
 
-    /// Returns memory of this context from an address up to the end of the allocation, or `None`
-    /// for other addresses.
+    /// Returns the memory from an address to the end of its allocation, or `None` if the address is
+    /// not in memory of this context.
     pub(crate) fn rest(&self, pointer: *const c_void, is_recording: bool) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.note_recording(is_recording);

@@ -6,14 +6,14 @@ use crosshandle::{Image, ImageView, LevelledImage, MemoryRange};
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// An image that a user has the number of.
+/// An image whose number a user has.
 #[derive(Clone)]
 pub(crate) enum Known {
-    /// An image of one level.
+    /// An image with one level.
     Image(Image),
-    /// An image of several levels.
+    /// An image with several levels.
     Levels(LevelledImage),
-    /// A level of an image, with the number of that image.
+    /// One level of an image, and the number of the whole image.
     Level(Image, usize),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum ViewKind {
 pub(crate) struct BindlessImages {
     images: Lock<HashMap<usize, Known>>,
     views: Lock<HashMap<(ViewKind, u64), Vec<ImageView>>>,
-    /// Mapped memory of other graphics interfaces, by address.
+    /// Mapped memory of other graphics interfaces, by its start address.
     mappings: Lock<HashMap<usize, MemoryRange>>,
 }
 
@@ -64,7 +64,7 @@ impl BindlessImages {
         let made = levels.level(level)?;
         let number = made.native().raw();
         let mut images = self.images.lock();
-        // Another thread may have freed the image meanwhile. Its number is not reused while
+        // Another thread may have freed the image in the meantime. Its number is not reused while
         // `levels` lives.
         if !images.contains_key(&whole) {
             drop(images);
@@ -72,7 +72,7 @@ impl BindlessImages {
         }
         let replaced = images.insert(number, Known::Level(made, whole));
         drop(images);
-        // Dropped without the lock, because this calls the driver.
+        // Dropped after the lock is released, because the drop calls the driver.
         drop(replaced);
         Ok(number)
     }
@@ -86,10 +86,10 @@ impl BindlessImages {
         found.ok_or_else(unknown_image)
     }
 
-    /// Returns an image of one level, or a level.
+    /// Returns an image with one level, or one level of an image.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for any other number.
+    /// Returns `INVALID_ARGUMENT` if the number does not belong to such an image.
     pub(crate) fn find_flat(&self, number: usize) -> Result<Image> {
         match self.find(number)? {
             Known::Image(image) | Known::Level(image, _) => Ok(image),
@@ -99,10 +99,10 @@ impl BindlessImages {
         }
     }
 
-    /// Removes an image with all its levels, and returns them for their drop.
+    /// Removes an image with all its levels, and returns them so that the caller can drop them.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` for a level, or if there is no image with this number.
+    /// Returns `INVALID_ARGUMENT` if the number belongs to a single level or to no image.
     pub(crate) fn remove(&self, number: usize) -> Result<impl Sized + use<>> {
         let mut images = self.images.lock();
         match images.get(&number) {
@@ -131,7 +131,7 @@ impl BindlessImages {
         number
     }
 
-    /// Removes a view, and returns it for its drop.
+    /// Removes a view, and returns it so that the caller can drop it.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` if there is no view of this kind with this number.
@@ -160,10 +160,10 @@ impl BindlessImages {
         self.mappings.lock().get(&start.addr()).cloned()
     }
 
-    /// Removes mapped memory, and returns it for its drop.
+    /// Removes mapped memory, and returns it so that the caller can drop it.
     ///
     /// # Errors
-    /// Returns `INVALID_ARGUMENT` if no mapped memory starts there.
+    /// Returns `INVALID_ARGUMENT` if no mapped memory starts at `start`.
     pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
         let found = self.mappings.lock().remove(&start.addr());
         found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))

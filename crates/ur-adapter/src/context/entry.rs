@@ -61,7 +61,7 @@ entry_points! {
     ) {
         let devices: Vec<_> = devices.iter().map(Shared::to_ref).collect();
         let context = if platform().devices().iter().any(|device| device.has_driver()) {
-            // SAFETY: the caller passes a context of the driver, and keeps it.
+            // SAFETY: the caller passes a context of the driver, and keeps it alive.
             unsafe { adopt(native, &devices) }?
         } else {
             let context = match Context::of_opencl(native, &devices)? {
@@ -85,8 +85,8 @@ entry_points! {
     }
 }
 
-/// An argument of an entry point: the devices of a native context. If their address is null, it is
-/// an empty list, whatever the count is.
+/// An argument of an entry point that names the devices of a native context. If the address is
+/// null, the list is empty and the count is ignored.
 struct NativeDevices;
 
 impl Argument2 for NativeDevices {
@@ -107,7 +107,7 @@ impl Argument2 for NativeDevices {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of a context to the caller's memory.
 fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_context_info_t::UR_CONTEXT_INFO_NUM_DEVICES => {
@@ -124,8 +124,9 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
     }
 }
 
-/// Creates a context over a native one. The native context always stays the program's, whatever the
-/// properties say. Other objects may use it, and it must outlive all submitted work.
+/// Creates a context over a native context of the driver. The native context stays the program's
+/// property, even if the call asks to transfer it. Other objects may use it, and it must outlive
+/// all submitted work.
 ///
 /// # Errors
 /// Returns `INVALID_DEVICE` for devices that the native context does not have.

@@ -1,5 +1,5 @@
-//! The bytes of handles that users have. The `Get` calls return them, and the `Put` calls return
-//! them to the adapter.
+//! Buffers for the handles that users have. The `Get` calls hand them out, and users give them back
+//! with the `Put` calls.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
@@ -10,8 +10,8 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::ur_result_t;
 
-/// Buffers for the handles of a context. A returned buffer is reused by the next `Get`, so `Get`
-/// and `Put` rarely allocate memory. All buffers are freed with the context.
+/// Buffers for the handles of a context. The next `Get` reuses a buffer that was given back, so
+/// `Get` and `Put` rarely allocate memory. All buffers are freed with the context.
 ///
 /// `Put` looks up its pointer and never dereferences it. If the pointer is not a buffer in use, the
 /// result is `INVALID_VALUE`. The three `Put` calls are the same function, which accepts handles of
@@ -23,10 +23,10 @@ pub(crate) struct HandleBuffers {
 
 #[derive(Default)]
 struct Buffers {
-    /// Buffers that users have, by address. Each may have an export that ends when the buffer is
-    /// returned.
+    /// Buffers that users have, by address. An export in an entry ends when its buffer is given
+    /// back.
     taken: HashMap<usize, (Buffer, Option<Box<PhysicalMemoryExport>>)>,
-    /// Buffers that were returned.
+    /// Buffers that users have given back.
     free: Vec<Buffer>,
 }
 

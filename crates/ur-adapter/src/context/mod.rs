@@ -68,7 +68,7 @@ unsafe impl Send for Deleter {}
 
 static NATIVE: NativeHandles<ContextState> = NativeHandles::new();
 
-/// The living states by number, for callers that have pointers but no context.
+/// The living context states by number, for calls with a pointer but without a context.
 static STATES: Lock<BTreeMap<u64, Weak<ContextState>>> = Lock::new(BTreeMap::new());
 
 impl ContextState {
@@ -87,7 +87,7 @@ impl ContextState {
         state
     }
 
-    /// Returns the living states, oldest first.
+    /// Returns the living context states, oldest first.
     pub(crate) fn all() -> Vec<Arc<Self>> {
         // The last `Arc` of a state must not end while the lock is held, because its drop takes the
         // lock.
@@ -141,8 +141,9 @@ impl Context {
         }
     }
 
-    /// Creates a context for a native handle of OpenCL's, if clients expect such handles. The new
-    /// context is on the named devices, or on all devices on which the OpenCL runtime runs kernels.
+    /// Creates a context for a native handle that OpenCL made, if clients expect such handles. The
+    /// new context is on the named devices, or on all devices on which the OpenCL runtime runs
+    /// kernels.
     fn of_opencl(native: ur_native_handle_t, named: &[Ref<Device>]) -> Result<Option<Self>> {
         let is_its = |device: &Ref<Device>| {
             let runtime = opencl_of(device.inner());
@@ -159,7 +160,7 @@ impl Context {
         Self::create(devices.into_iter()).map(Some)
     }
 
-    /// Creates another context with the state that a native handle stands for.
+    /// Creates another context over the state that a native handle stands for.
     ///
     /// # Errors
     /// Returns the errors of [`NativeHandles::find`].
@@ -167,7 +168,7 @@ impl Context {
         NATIVE.find(native).map(Self::with_state)
     }
 
-    /// Returns the native handle of the state. It is used if there is no driver.
+    /// Returns the native handle that stands for the state if there is no driver.
     fn native_of_state(&self) -> ur_native_handle_t {
         NATIVE.of(&self.state)
     }
@@ -176,7 +177,7 @@ impl Context {
         self.deleters.lock().push(deleter);
     }
 
-    /// Returns the devices and contents.
+    /// Returns the state, which has the devices and the contents.
     pub(crate) fn state(&self) -> &Arc<ContextState> {
         &self.state
     }

@@ -14,7 +14,7 @@ use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t
 pub(crate) struct Pool {
     state: Weak<ContextState>,
     context: Weak<Shared<Context>>,
-    /// Keeps the context. `None` if the context itself keeps the pool.
+    /// Keeps the context alive. It is `None` if the context itself keeps the pool.
     _keep: Option<Ref<Context>>,
     /// The library's pool on each device of this pool.
     members: Vec<(Ref<Device>, MemoryPool)>,
@@ -69,7 +69,7 @@ impl Pool {
         Self::create(context, devices, options, true)
     }
 
-    /// Returns the pool for memory of a device if the caller names none.
+    /// Returns the pool for a device's memory if the caller names no pool.
     pub(crate) fn current_of(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -114,7 +114,7 @@ impl Pool {
         context.map_or(ptr::null_mut(), |context| context.handle())
     }
 
-    /// Returns the sum of a number over all devices.
+    /// Returns the sum over all devices of the number that `of` returns.
     pub(crate) fn sum(&self, of: impl Fn(MemoryPoolUsage) -> usize) -> usize {
         self.members().map(|pool| of(pool.usage())).sum()
     }
@@ -144,7 +144,7 @@ struct DevicePool {
     set: Weak<Shared<Pool>>,
 }
 
-/// A pool that UR refers to as long as the context exists.
+/// A default pool. UR has a reference to it as long as the context exists.
 struct DefaultPool(Ref<Pool>);
 
 impl DefaultPool {
@@ -163,7 +163,7 @@ impl Drop for DefaultPool {
 }
 
 impl DevicePools {
-    /// Calls `f` with the pools of a device. Creates the default pool if necessary.
+    /// Calls `f` with the pools of a device. Creates the default pool first, if necessary.
     fn with<R>(
         &self,
         context: &Shared<Context>,
@@ -199,7 +199,7 @@ impl DevicePools {
         self.with(context, device, |pools| Ref::clone(&pools.default.0))
     }
 
-    /// Returns the current pool of a device, or the device's default one if none was set.
+    /// Returns the current pool of a device, or its default pool if no current pool was set.
     pub(crate) fn current_of(
         &self,
         context: &Shared<Context>,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-/// The address ranges that a context has reserved, by their start.
+/// The address ranges that a context has reserved, indexed by their start.
 #[derive(Default)]
 pub(crate) struct Ranges {
     reserved: Lock<BTreeMap<usize, Arc<VirtualRange>>>,
@@ -45,7 +45,8 @@ impl Ranges {
         self.reserved.lock().insert(start, Arc::new(range));
     }
 
-    /// Removes the range with exactly this start and size, and returns it for its drop.
+    /// Removes the range with exactly this start and size. Returns it, so that the caller can drop
+    /// it without the lock.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` if there is no such range.

@@ -69,7 +69,7 @@ impl<T> Default for Spans<T> {
 }
 
 impl<T> Spans<T> {
-    /// Adds an object.
+    /// Adds an object that occupies `len` bytes from `start` on.
     #[inline(always)] // A call would copy the thing on its way.
     pub(super) fn add(&mut self, start: usize, len: usize, thing: T) {
         let class = class_of(len);
@@ -140,7 +140,7 @@ fn bits(mut word: u64) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    /// A plain list with the same results.
+    /// A plain list that yields the same results as [`Spans`].
     #[derive(Default)]
     struct Model(Vec<(usize, usize, u32)>);
 
@@ -152,8 +152,8 @@ mod tests {
         }
     }
 
-    /// Uses few objects, so that each is often the only one of its class. All are in one group of
-    /// the table, in which equal hashes collide.
+    /// Uses so few objects that most are the only one of their class. All are in one group of the
+    /// hash table, where equal hashes collide.
     #[test]
     fn classes_are_counted_exactly() {
         for base in (1..5_000).map(|number| number << 21) {
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn they_find_what_a_plain_list_finds() {
-        // Blocks of 100 addresses. Each span ends at the end of its block.
+        // Blocks of 100 addresses each. Every span ends at the end of its block.
         let mut random = 1_u64;
         let mut next = |below: usize| {
             random = random

@@ -72,7 +72,7 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of the adapter to the caller's memory.
 fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_adapter_info_t::UR_ADAPTER_INFO_BACKEND => {

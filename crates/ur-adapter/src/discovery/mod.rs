@@ -34,7 +34,7 @@ impl Object for Platform {
     type Opaque = ur_platform_handle_t_;
 }
 
-/// A device, or a part of one.
+/// A device, or a part of a device.
 pub(crate) struct Device {
     inner: crosshandle::Device,
     /// The device that this one is a part of, if any.
@@ -54,7 +54,7 @@ pub(crate) trait Finish: Send + Sync {
     /// Waits until all submitted commands are done.
     ///
     /// # Errors
-    /// Returns the failure of one of the commands.
+    /// Returns the failure of a command, if any command has failed.
     fn finish(&self) -> crosshandle::Result<()>;
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn platform() -> &'static Ref<Platform> {
 }
 
 impl Platform {
-    /// Searches for the devices of the adapter's backend.
+    /// Finds the devices of the adapter's backend.
     fn discover() -> Self {
         let backend = description::get().backend;
         let devices = crosshandle::Device::all()

@@ -21,7 +21,7 @@ use unified_runtime_sys::{
 pub(super) struct Part {
     /// The device that was divided.
     pub(super) whole: Ref<Device>,
-    /// How the device was divided.
+    /// The way in which the device was divided.
     how: Partition,
 }
 
@@ -50,14 +50,15 @@ const DOMAINS: [(AffinityDomain, ur_device_affinity_domain_flags_t); 6] = [
     ),
 ];
 
-/// Returns UR's flag of a domain, or 0 if UR has none.
+/// Returns UR's flag for a domain, or 0 if UR has no such flag.
 pub(super) fn flag(domain: AffinityDomain) -> ur_device_affinity_domain_flags_t {
     let found = DOMAINS.iter().find(|(known, _)| *known == domain);
     found.map_or(0, |(_, flag)| *flag)
 }
 
 impl Part {
-    /// Returns how the device was divided, as pairs of UR's partition kind and a number.
+    /// Returns the way in which the device was divided, as pairs of UR's partition kind and a
+    /// number.
     pub(super) fn properties(&self) -> Vec<[u32; 2]> {
         use ur_device_partition_t as kinds;
         match &self.how {
@@ -124,8 +125,8 @@ impl Device {
 
 /// An argument of an entry point: a way to divide a device.
 ///
-/// Without properties it is `INVALID_NULL_POINTER`. Several ways or none are `INVALID_VALUE`, and
-/// an unknown way is `INVALID_ENUMERATION`.
+/// The call fails with `INVALID_NULL_POINTER` without properties, with `INVALID_VALUE` if they do
+/// not contain exactly one way, and with `INVALID_ENUMERATION` for an unknown way.
 pub(super) struct Way;
 
 impl Argument for Way {
@@ -134,7 +135,7 @@ impl Argument for Way {
 
     unsafe fn read(properties: Self::C, _call: &Call) -> Result<Partition> {
         not_null(properties)?;
-        // SAFETY: not null, so valid, by the caller's promise.
+        // SAFETY: the pointer is not null, so the caller ensures that it is valid.
         let properties = unsafe { &*properties };
         not_null(properties.pProperties)?;
         // SAFETY: the caller passes `PropCount` properties.
@@ -200,7 +201,7 @@ pub(super) unsafe extern "C" fn retain(handle: ur_device_handle_t) -> ur_result_
     // SAFETY: the caller passes null or a device.
     enter(
         |_| match unsafe { Shared::<Device>::from_handle(handle) }?.part {
-            // SAFETY: as above.
+            // SAFETY: the caller passes a device.
             Some(_) => unsafe { retain_once::<Device>(handle) },
             None => Ok(()),
         },
@@ -212,7 +213,7 @@ pub(super) unsafe extern "C" fn release(handle: ur_device_handle_t) -> ur_result
     // SAFETY: the caller passes null or a device.
     enter(
         |_| match unsafe { Shared::<Device>::from_handle(handle) }?.part {
-            // SAFETY: as above, and UR refers to it.
+            // SAFETY: the caller passes a device, and UR refers to it.
             Some(_) => unsafe { release_once::<Device>(handle) },
             None => Ok(()),
         },

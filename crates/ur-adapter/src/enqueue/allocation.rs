@@ -18,8 +18,8 @@ use unified_runtime_sys::{
     ur_exp_async_usm_alloc_properties_t, ur_usm_pool_handle_t,
 };
 
-/// Allocates memory, submits the command, and returns the address. Without a pool, memory comes
-/// from the current pool of the queue's device.
+/// Allocates memory, submits the command, and returns the address. If no pool is named, the memory
+/// comes from the current pool of the queue's device.
 fn enqueue(
     submission: Submission<'_>,
     command: ur_command_t,
@@ -90,7 +90,8 @@ entry_points! {
         memory.put(enqueue(submission, command, MemoryKind::Host, pool, size, properties)?)
     }
 
-    /// The pool is ignored, because the memory knows its own.
+    /// Frees memory when the command runs. The `pool` argument is ignored, because the memory has a
+    /// reference to its pool.
     pub(super) fn free(
         queue: Handle<Queue>,
         pool: ur_usm_pool_handle_t,

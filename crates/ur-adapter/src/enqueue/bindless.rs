@@ -28,7 +28,7 @@ fn wrong_size(message: &'static str) -> Failure {
     Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_SIZE, message)
 }
 
-/// Numbers of bytes, of rows, and of slices or layers.
+/// A position or a size in bytes, rows, and slices or layers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bytes([usize; 3]);
 
@@ -54,7 +54,8 @@ impl Bytes {
         Ok(Self([x, y.max(1), z.max(1)]))
     }
 
-    /// Converts to pixels of an image. Layers follow the dimensions of the image.
+    /// Converts the position or size to pixels of an image. Layers follow the dimensions of the
+    /// image.
     fn in_pixels(self, image: &ImageDescription) -> Result<[usize; 3]> {
         let Self([x, y, z]) = self;
         let pixel = image.format.pixel_bytes();
@@ -68,7 +69,7 @@ impl Bytes {
     }
 }
 
-/// Returns a part of an image.
+/// Returns the part of an image that is at `offset` and has the size `extent`.
 fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImagePart> {
     if image.kind == ImageKind::OneDArray && extent.0[1] > 1 {
         return Err(wrong_size("the layers of this image are single rows"));
@@ -134,8 +135,8 @@ impl Rows {
         })
     }
 
-    /// Returns the pitches for a copy from or to an image. In an array of rows, rows are one slice
-    /// pitch apart.
+    /// Returns the pitches for a copy between memory and an image. In an array of one-dimensional
+    /// images, the rows are one slice pitch apart.
     fn pitches_beside(&self, image: &ImageDescription) -> Pitches {
         match image.kind {
             ImageKind::OneDArray => Pitches {
@@ -146,13 +147,13 @@ impl Rows {
         }
     }
 
-    /// Returns the memory.
+    /// Returns the memory that the rows occupy.
     ///
     /// # Errors
     /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
     ///
     /// # Safety
-    /// The caller must ensure that memory that this context did not allocate stays valid until the
+    /// The caller must ensure that memory that this context did not allocate is valid until the
     /// command is done.
     unsafe fn memory(
         &self,
@@ -173,7 +174,7 @@ impl Rows {
     }
 }
 
-/// Returns the image with a number, for a command of a queue.
+/// Returns the image that has this number, for a command of a queue.
 fn image(submission: &Submission<'_>, number: *const c_void) -> Result<Image> {
     not_null(number)?;
     let bindless = &submission.context().state().bindless;
@@ -211,8 +212,8 @@ struct Side<'a> {
 /// Makes the command for a copy.
 ///
 /// # Safety
-/// The caller must ensure that memory that the context did not allocate stays valid until the
-/// command is done.
+/// The caller must ensure that memory that the context did not allocate is valid until the command
+/// is done.
 unsafe fn command(
     submission: &Submission<'_>,
     to: &Side<'_>,
@@ -286,7 +287,8 @@ entry_points! {
     ) {
         not_null(from)?;
         not_null(to)?;
-        // The driver knows where memory is, but the caller must name one direction.
+        // The driver knows where the memory is, but the specification requires exactly one
+        // direction.
         if !matches!(
             flags,
             UR_EXP_IMAGE_COPY_FLAG_HOST_TO_DEVICE
@@ -396,7 +398,7 @@ mod tests {
             rows(&flat(64), [8, 2, 0], [16, 3, 1]),
             Some([136, 144, 64, 384])
         );
-        // Larger than a row, and larger than the address space.
+        // A row pitch that exceeds a row, and one that exceeds the address space.
         assert_eq!(rows(&flat(64), [60, 0, 0], [8, 1, 1]), None);
         assert_eq!(rows(&flat(64), [0, usize::MAX, 0], [8, 2, 1]), None);
         assert_eq!(rows(&flat(8), [0; 3], [16, 2, 1]), None);

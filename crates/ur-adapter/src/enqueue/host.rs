@@ -59,7 +59,7 @@ entry_points! {
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
-            // The function may use the driver's queue directly, so that queue must contain the
+            // The function may submit directly to the driver's queue, so the queue must contain the
             // barriers.
             submission = submission.after_earlier();
         }

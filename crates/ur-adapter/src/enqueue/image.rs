@@ -17,13 +17,14 @@ use unified_runtime_sys::{
 pub(crate) struct PartLayout(Side);
 
 impl PartLayout {
-    /// Returns the location for the given row and slice pitches. 0 means that rows or slices are
-    /// adjacent. In an array of rows, the rows are a slice pitch apart.
+    /// Returns the location for the given row and slice pitches. A pitch of 0 means that rows or
+    /// slices are adjacent. In an array of one-dimensional images, the rows are one slice pitch
+    /// apart.
     ///
     /// # Errors
     /// Returns `INVALID_SIZE` for an empty part, and for pitches that are smaller than a row or
-    /// slice. Also for slice pitches that are not a multiple of the row pitch, which the library
-    /// does not support.
+    /// slice. Returns it also for slice pitches that are not a multiple of the row pitch, which the
+    /// library does not support.
     pub(crate) fn new(
         image: &Image,
         part: &ImagePart,
@@ -59,10 +60,10 @@ impl PartLayout {
         self.0.pitches()
     }
 
-    /// Returns the range of the memory.
+    /// Returns the user's memory that the part occupies.
     ///
     /// # Errors
-    /// Returns `INVALID_NULL_POINTER`.
+    /// Returns `INVALID_NULL_POINTER` if `pointer` is null.
     ///
     /// # Safety
     /// The caller must ensure that the rows and slices are valid until the command that uses the
@@ -109,8 +110,8 @@ fn check_copy(from: &Image, to: &Image, part: &ImagePart, place: [usize; 3]) -> 
     Ok(())
 }
 
-/// Returns the failure for a copy that the library refuses. Only the bounds of the part are still
-/// unchecked then.
+/// Returns the failure for a copy that the library refuses. Everything but the bounds of the part
+/// was checked before.
 fn refusal(error: Error) -> Failure {
     match error {
         Error::InvalidArgument(_) => {

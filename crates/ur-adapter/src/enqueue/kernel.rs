@@ -32,7 +32,7 @@ pub(crate) struct Properties {
 }
 
 impl Properties {
-    /// Reads a chain of properties.
+    /// Reads a chain of launch properties.
     ///
     /// # Errors
     /// Returns `INVALID_ENUMERATION` for an unknown property.
@@ -82,7 +82,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Reads the sizes. The offset and the local size may be null.
+    /// Reads the sizes of a launch. The offset and the local size may be null.
     ///
     /// # Errors
     /// Returns `INVALID_NULL_POINTER` or `INVALID_WORK_DIMENSION`.
@@ -154,10 +154,10 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
     Ok(narrow)
 }
 
-/// Returns the work-items from which the size of groups is chosen.
+/// Returns the numbers of work-items for which a group size is chosen.
 ///
-/// These are the items of one group per cluster, which results in whole clusters. If the launch
-/// cannot be divided into such clusters, these are all items.
+/// A group size that divides the work-items of one group per cluster results in whole clusters. If
+/// the launch cannot be divided into clusters of this size, returns all work-items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);
@@ -302,7 +302,7 @@ mod tests {
     fn chosen_groups_make_whole_clusters() {
         assert_eq!(items_of_one([32, 4, 1], None), [32, 4, 1]);
         assert_eq!(items_of_one([32, 4, 1], Some([16, 2, 1])), [2, 2, 1]);
-        // The driver reports the errors of these.
+        // The driver refuses these cluster sizes.
         for cluster in [[3, 1, 1], [0, 1, 1], [64, 1, 1]] {
             assert_eq!(items_of_one([32, 4, 1], Some(cluster)), [32, 4, 1]);
         }

@@ -1,4 +1,4 @@
-//! Commands that only wait, keep an order, and signal.
+//! Entry points for waits, barriers and signals, which submit commands without work.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, entry_points};

@@ -14,8 +14,8 @@ use crosshandle::{Command, EventOptions};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// An argument of an entry point: the events that a command waits for. If only one of the count and
-/// the address is zero, it is `INVALID_EVENT_WAIT_LIST`.
+/// An argument of an entry point: the events that a command waits for. The call fails with
+/// `INVALID_EVENT_WAIT_LIST` if only one of the count and the address is zero.
 pub(crate) struct WaitList;
 
 impl Argument2 for WaitList {
@@ -120,16 +120,16 @@ impl<'a> Submission<'a> {
         self
     }
 
-    /// Makes waiters of the event sleep at once if `wanted` is true. The queue's flags may require
-    /// it too.
+    /// Makes threads that wait for the event sleep at once instead of polling, if `wanted` is true.
+    /// The queue's flags can require this too.
     #[inline]
     pub(crate) fn low_power(mut self, wanted: bool) -> Self {
         self.is_low_power |= wanted;
         self
     }
 
-    /// Orders the command after all earlier submissions, and ignores its events. Later submissions
-    /// do not wait for it.
+    /// Orders the command after all earlier submissions, and ignores the events to wait for. Later
+    /// submissions do not wait for the command.
     pub(super) fn end_of_earlier(self) -> Self {
         let (waits, order) = (HandleList::empty(), Order::default());
         let this = Self {
@@ -150,7 +150,7 @@ impl<'a> Submission<'a> {
         self.event.is_some()
     }
 
-    /// Adds the order and the events to wait for to a command.
+    /// Adds the command's order and the events that it waits for.
     ///
     /// # Errors
     /// Returns `IN_EVENT_LIST_EXEC_STATUS` if one of the events has already failed.
@@ -163,7 +163,7 @@ impl<'a> Submission<'a> {
             command = command.before_later();
         }
         self.waits.iter().try_fold(command, |command, event| {
-            // A complete event needs no wait.
+            // The command does not need to wait for a complete event.
             let event = event.inner()?;
             let is_done = event.try_wait_submitted()?;
             Ok(if is_done {
@@ -174,8 +174,8 @@ impl<'a> Submission<'a> {
         })
     }
 
-    /// Records commands in the capture, in order. The first one follows the events to wait for. The
-    /// caller gets an event that stands for the last one's node.
+    /// Records commands in the capture, in order. The first command follows the events to wait for.
+    /// The caller gets an event that stands for the node of the last command.
     #[cold]
     fn record(
         &self,
@@ -204,7 +204,7 @@ impl<'a> Submission<'a> {
         let command = self.ordered(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
-        // Kept even if the caller gets no event, because the command runs.
+        // The event is kept even if the caller gets none, because the command runs.
         *kept = Some(event.clone());
         self.give(kind, event, None)
     }
@@ -260,7 +260,7 @@ impl<'a> Submission<'a> {
         self.give(kind, event, None)
     }
 
-    /// Submits commands as if they were one. They run in order, even in an out-of-order queue.
+    /// Submits several commands as one. They run in order, even in an out-of-order queue.
     pub(super) fn submit_all(self, kind: ur_command_t, mut commands: Vec<Command>) -> Result<()> {
         if let Some(capture) = &self.capture {
             return self.record(capture, kind, commands);
@@ -302,7 +302,7 @@ impl<'a> Submission<'a> {
             if index == 0 {
                 command = self.ordered(command)?;
             }
-            // A failure of the latest run does not prevent this one.
+            // If the latest run fails, this run must still start.
             if let Some(before) = latest.as_ref()
                 && (index > 0 || matches!(before.try_wait_submitted(), Ok(false)))
             {
@@ -332,7 +332,7 @@ impl<'a> Submission<'a> {
         Ok(context.create_event_with(options)?)
     }
 
-    /// Submits a barrier after the events to wait for. It signals an existing event of the caller.
+    /// Submits a barrier after the events to wait for. The barrier signals the caller's event.
     ///
     /// # Errors
     /// Returns errors of the queue, and `GRAPH_CAPTURE_UNSUPPORTED` in a capture.

@@ -10,7 +10,8 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns the bytes from the start of the first row to the end of the last one. `height` is
+/// Returns the number of bytes from the start of the first row to the end of the last row. `height`
+/// is positive.
 /// positive.
 ///
 /// # Errors
@@ -29,7 +30,8 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
 /// Returns the memory of the rows of a rectangle.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` if all rows with their pitch exceed the allocation, and the errors of
+/// Returns `INVALID_SIZE` if the rows including their pitch exceed the allocation, and the errors
+/// of [`span`].
 /// [`span`].
 ///
 /// # Safety
@@ -123,8 +125,8 @@ impl Rows {
         if self.pitch == self.width {
             return submission.submit(kind, Command::fill(self.to, pattern)?, false);
         }
-        // The pattern starts again after `kinds` rows, and the rows in between differ. One command
-        // fills all rows of the same kind with their part of the pattern.
+        // The pattern starts at the beginning of a row again after `kinds` rows. One command fills
+        // all rows that get the same part of the pattern.
         let kinds = repeating_rows(self.width, pattern.len()).min(self.height);
         let bytes: Vec<u8> = match kinds {
             1 => pattern.to_vec(),
@@ -219,7 +221,7 @@ mod tests {
         let ok = ur_result_t::UR_RESULT_SUCCESS;
         let size = ur_result_t::UR_RESULT_ERROR_INVALID_SIZE;
         assert_eq!((copy(100, 100, 4), fill(100, 4)), (ok, ok));
-        // The last row without its pitch would fit.
+        // The memory would suffice if the last row had no padding.
         assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
         assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
         assert_eq!((fill(101, 4), fill(401, 1)), (size, size));

@@ -11,7 +11,7 @@ use crosshandle::{Access, Command, MemoryRange};
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// Returns a part of a variable.
+/// Returns the memory of a part of a program's global variable.
 ///
 /// # Errors
 /// Returns `INVALID_VALUE` if the variable does not exist or is too small.

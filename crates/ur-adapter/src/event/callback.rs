@@ -21,7 +21,8 @@ use unified_runtime_sys::{
 
 /// A function to call when an event reaches a status.
 struct Callback {
-    /// Kept until the function has returned, even if the caller releases it.
+    /// The event, which is kept alive until the function has returned, even if the caller releases
+    /// it.
     event: Ref<Event>,
     /// The number of the latest signal when the callback was set.
     signal: u64,
@@ -63,11 +64,12 @@ entry_points! {
 }
 
 impl Callback {
-    /// Schedules the function for when the event has the status.
+    /// Arranges that the function is called when the event has the status.
     ///
     /// # Errors
     /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. The
-    /// function is not called then.
+    /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. In
+    /// this case the function is never called.
     fn set(self) -> Result<()> {
         let event = self.event.inner()?.clone();
         let inner = event.clone();
@@ -88,7 +90,7 @@ impl Callback {
         Ok(())
     }
 
-    /// Returns whether the event has the status before its signal completes.
+    /// Returns whether the event has the requested status before its signal completes.
     ///
     /// No thread is notified when a command starts. So a command that has not started yet reports
     /// the status when it is complete.
@@ -100,7 +102,7 @@ impl Callback {
         }
     }
 
-    /// Calls the function with the result of the signal, if there is one.
+    /// Calls the function with the result of the awaited signal.
     fn call(self, result: crosshandle::Result<()>) {
         let status = match result {
             Ok(()) => self.status,
@@ -133,7 +135,7 @@ mod tests {
 
     type Called = Sender<(ur_execution_info_t, Option<String>)>;
 
-    /// Reports the call.
+    /// Tells the test that the callback was called.
     unsafe extern "C" fn report(
         _event: ur_event_handle_t,
         status: ur_execution_info_t,
@@ -145,7 +147,7 @@ mod tests {
         called.send((status, name)).expect("the test listens");
     }
 
-    /// Reports the call after it has set another callback and released the event.
+    /// Sets another callback, releases the event, and tells the test that the callback was called.
     unsafe extern "C" fn again(
         event: ur_event_handle_t,
         status: ur_execution_info_t,
@@ -165,7 +167,8 @@ mod tests {
         let (called, calls) = channel();
         let called: Called = called;
         let data = from_ref(&called).cast_mut().cast();
-        // The background job that makes the calls may or may not end between the rounds.
+        // The background job that calls functions may end between two rounds, depending on the
+        // pause.
         for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
             let options = EventOptions::new().shareable(false);
             let context = scene.context();
@@ -213,7 +216,7 @@ mod tests {
         Sender<(usize, ur_event_handle_t, ur_execution_info_t)>,
     );
 
-    /// Reports the call with a number.
+    /// Tells the test which callback was called.
     unsafe extern "C" fn report_number(
         event: ur_event_handle_t,
         status: ur_execution_info_t,
@@ -228,7 +231,7 @@ mod tests {
 
     #[test]
     fn each_of_many_functions_is_called_once() {
-        // More events than one system call can wait for.
+        // The number of events is greater than the number that one system call can wait for.
         const EVENTS: usize = 300;
         let scene = Scene::new();
         let (called, calls) = channel();
@@ -305,7 +308,8 @@ mod tests {
             has_started.recv_timeout(SOON).unwrap();
             check(set(event, COMPLETE, Some(report), data));
             check(set(event, RUNNING, Some(report), data));
-            // The callback that was set while the command ran.
+            // This is the status that was passed to the callback that was set while the command
+            // ran.
             assert_eq!(status_of(&calls), RUNNING);
             assert!(calls.try_recv().is_err(), "the command has not ended");
             drop(end);

@@ -54,10 +54,11 @@ entry_points! {
     }
 }
 
-/// Returns the kind of event for the given flags.
+/// Returns the kind of event that has these flags.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`, and `INVALID_VALUE` for flags that exclude each other.
+/// Returns `INVALID_ENUMERATION` for unknown flags, and `INVALID_VALUE` for flags that exclude each
+/// other.
 fn kind_of(flags: ur_exp_event_flags_t) -> Result<Kind> {
     if flags & UR_EXP_EVENT_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);

@@ -34,7 +34,7 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of an event to the caller's memory.
 fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_event_info_t::UR_EVENT_INFO_COMMAND_QUEUE => query.value(event.queue()),
@@ -47,7 +47,7 @@ fn answer(event: &Shared<Event>, name: ur_event_info_t, query: Query<'_>) -> Res
 }
 
 impl Event {
-    /// Returns the queue of the event's command, or null if it has none.
+    /// Returns the queue of the command that signals the event, or null if there is none.
     fn queue(&self) -> ur_queue_handle_t {
         match self.origin() {
             Origin::Command { queue, .. } | Origin::Captured { queue, .. } => queue.handle(),
@@ -73,7 +73,7 @@ impl Event {
     /// started.
     fn status(&self) -> ur_event_status_t {
         let Ok(inner) = self.inner() else {
-            // A node is never submitted. Only runs of its graph are.
+            // Only runs of the graph are submitted. A node itself never is.
             return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
         };
         match inner.try_wait_submitted() {
@@ -106,7 +106,7 @@ impl Event {
     /// Returns the time at which the latest command reached a stage.
     ///
     /// # Errors
-    /// Returns `PROFILING_INFO_NOT_AVAILABLE`.
+    /// Returns `PROFILING_INFO_NOT_AVAILABLE` if the event has no such time.
     fn timestamp(&self, name: ur_profiling_info_t) -> Result<u64> {
         let none = |message: &'static str| {
             let result = ur_result_t::UR_RESULT_ERROR_PROFILING_INFO_NOT_AVAILABLE;
@@ -120,7 +120,7 @@ impl Event {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
             | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
-            // A timestamp has the same start and end.
+            // The start and the end of a timestamp command are the same.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
@@ -130,16 +130,16 @@ impl Event {
     }
 }
 
-/// Returns the time at which the latest command started, if it has. An event that is signalled
-/// again keeps the older times until there are newer ones.
+/// Returns the time at which the latest command started, or `None` if it has not started. A
+/// reusable event keeps the times of the previous command until it has newer ones.
 fn started(profile: &EventProfile) -> Option<u64> {
-    // Without a submission time, there are no older times.
+    // If the event has no submission time, it has no times of a previous command either.
     profile
         .started
         .filter(|started| Some(*started) >= profile.submitted)
 }
 
-/// Returns the time at which the latest command ended, if it has.
+/// Returns the time at which the latest command ended, or `None` if it has not ended.
 fn ended(profile: &EventProfile) -> Option<u64> {
     let started = started(profile)?;
     profile.ended.filter(|ended| *ended >= started)

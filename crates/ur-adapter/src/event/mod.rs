@@ -24,7 +24,7 @@ use unified_runtime_sys::{
 /// An event.
 pub(crate) struct Event {
     context: Ref<Context>,
-    /// The library's event. `None` for a node of a capture.
+    /// The library's event, or `None` if the event stands for a node of a capture.
     inner: Option<crosshandle::Event>,
     origin: Origin,
     registration: reusable::Registration,
@@ -38,7 +38,8 @@ pub(crate) enum Origin {
     Command {
         queue: Ref<Queue>,
         command: ur_command_t,
-        /// The event of the command's start, if the driver runs the command in several parts.
+        /// The event that is signalled when the command starts, if the driver runs the command in
+        /// several parts.
         began: Option<crosshandle::Event>,
     },
     /// A captured command. The event stands for its node and is never signalled.
@@ -49,9 +50,9 @@ pub(crate) enum Origin {
     },
     /// A command of a command buffer, which signals the event in each run.
     Recorded(ur_command_t),
-    /// `urEventCreateExp`. Commands signal the event repeatedly.
+    /// A call of `urEventCreateExp`. Commands signal the event repeatedly.
     Reusable(Kind),
-    /// A handle of an event of another process, or of this one.
+    /// A handle of an event that another process or this one shares.
     Opened,
     /// A native handle: an event of the driver, or 0 for a completed event.
     Native,
@@ -60,11 +61,12 @@ pub(crate) enum Origin {
 /// The purpose of a reusable event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// No particular purpose. The event records timestamps if a profiling queue signals it.
+    /// A kind without a particular purpose. The event records timestamps if a profiling queue
+    /// signals it.
     Plain,
-    /// Recording timestamps, whichever queue signals it.
+    /// A kind that records timestamps, whichever queue signals the event.
     Profiling,
-    /// Being shared with other processes.
+    /// A kind that can be shared with other processes.
     Shared,
 }
 
@@ -74,7 +76,7 @@ impl Object for Event {
 }
 
 impl Event {
-    /// Returns a handle to a new event.
+    /// Creates an event, and returns its handle.
     pub(crate) fn hand_out(
         context: Ref<Context>,
         inner: crosshandle::Event,
@@ -87,7 +89,7 @@ impl Event {
         Shared::hand_out(event)
     }
 
-    /// Returns a handle to an event that stands for a node of a capture.
+    /// Creates an event that stands for a node of a capture, and returns its handle.
     pub(crate) fn hand_out_captured(
         queue: Ref<Queue>,
         command: ur_command_t,
@@ -130,7 +132,7 @@ impl Event {
         self.inner.as_ref().ok_or_else(internal_event)
     }
 
-    /// Returns the node that a captured event stands for.
+    /// Returns the node that the event stands for, if it was captured.
     #[inline]
     pub(crate) fn node(&self) -> Option<&CapturedNode> {
         match &self.origin {
@@ -163,7 +165,7 @@ entry_points! {
     }
 }
 
-/// Waits for the current latest signals of all events, even if some fail.
+/// Waits for the latest signal of each event, even if some signals fail.
 fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<()> {
     let mut result = Ok(());
     let mut unfinished = Vec::new();

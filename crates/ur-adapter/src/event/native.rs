@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_event_handle_t, ur_event_native_properties_t, ur_native_handle_t};
 
-/// The events that native handles stand for if there is no driver.
+/// The events that native handles stand for. It is used if there is no driver.
 static NATIVE: NativeHandles<Shared<Event>> = NativeHandles::new();
 
-/// The events of commands, by the driver's events that stand for them.
+/// The events of commands, by the native handle of the driver's event that stands for each.
 static RECORDED: Lock<Option<HashMap<ur_native_handle_t, Weak<Shared<Event>>>>> = Lock::new(None);
 
 /// The driver's events that stand for an event's signals. They are destroyed with the event.
@@ -31,7 +31,8 @@ impl Drop for Natives {
         }
         let mut recorded = RECORDED.lock();
         for native in natives {
-            // Removed before the driver's event is destroyed, since its address may then be reused.
+            // Removed before the driver's event is destroyed, because a new event may then get the
+            // same address.
             let value = native.native().raw();
             recorded.as_mut().and_then(|known| known.remove(&value));
         }
@@ -61,7 +62,7 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
     Ok(value)
 }
 
-/// Returns the event of the command to which a native handle belongs.
+/// Returns the event of a command that a native handle stands for.
 fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
     let recorded = RECORDED.lock();
     recorded.as_ref()?.get(&native)?.upgrade()
@@ -70,8 +71,8 @@ fn find(native: ur_native_handle_t) -> Option<Arc<Shared<Event>>> {
 /// Creates an event of the library for a native handle.
 ///
 /// # Safety
-/// The caller must ensure that the native handle is 0, a handle that was given out here, or an
-/// event of the driver that stays alive as its owner promises.
+/// The caller must ensure that the native handle is 0, a handle that this adapter gave out, or an
+/// event of the driver. Its owner must keep the driver's event alive.
 unsafe fn adopt(
     context: &Context,
     native: ur_native_handle_t,
@@ -112,7 +113,7 @@ entry_points! {
         created: Out<ur_event_handle_t>,
     ) {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
-        // SAFETY: the caller passes a native handle.
+        // SAFETY: the caller passes a native handle, and keeps the driver's event alive.
         let (inner, origin) = unsafe { adopt(context, native, is_owned)? };
         created.put(Event::hand_out(context.to_ref(), inner, origin))
     }

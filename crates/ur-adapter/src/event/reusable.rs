@@ -25,23 +25,23 @@ static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 
 /// The addresses of living events whose slot was taken.
 static OTHERS: Lock<BTreeSet<usize>> = Lock::new(BTreeSet::new());
 
-/// Returns the slot of an address.
+/// Returns the slot that an address belongs to.
 #[inline]
 fn place_of(address: usize) -> &'static AtomicUsize {
-    // Fibonacci hashing. The upper bits depend on the whole address.
+    // Fibonacci hashing makes the upper bits depend on the whole address.
     let hash = (address as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     &PLACES[(hash >> (u64::BITS - PLACE_BITS)) as usize]
 }
 
-/// Replaces `old` by `new` in a slot, and returns whether `old` was there. The operation does not
-/// order accesses to the event. The caller must order its own uses of the event.
+/// Replaces `old` by `new` in a slot, and returns whether the slot contained `old`. The operation
+/// does not order accesses to the event, so the caller must order them.
 fn replace(place: &AtomicUsize, old: usize, new: usize) -> bool {
     place
         .compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed)
         .is_ok()
 }
 
-/// The registered address of an event. Its drop unregisters the address.
+/// The registration of an event's address, which ends on drop.
 #[derive(Default)]
 pub(super) struct Registration(AtomicUsize);
 
@@ -61,7 +61,7 @@ impl Drop for Registration {
 }
 
 impl Registration {
-    /// Registers an address.
+    /// Stores an address in its slot, or in `OTHERS` if the slot is taken.
     fn enter(&self, address: usize) {
         self.0.store(address, Ordering::Relaxed);
         if !replace(place_of(address), 0, address) {
@@ -88,11 +88,11 @@ impl Argument for SignalledAgain {
 
     #[inline]
     unsafe fn read<'a>(place: Self::C, call: &'a Call) -> Result<Self::Value<'a>> {
-        // SAFETY: null or valid for reads and writes, by the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or valid for reads and writes.
         let (handle, place) = unsafe { (place.as_ref().copied(), MaybeOut::read(place, call)?) };
         let handle = handle.filter(|handle| is_live(handle.addr()));
-        // SAFETY: it is the address of a living event, so the caller has its handle. The caller
-        // promises that the event stays alive during the call.
+        // SAFETY: the handle is the address of a living event. The caller ensures that the event
+        // stays alive during the call.
         let event = handle.map(|handle| unsafe { &*handle.cast::<Shared<Event>>() });
         Ok((place, event))
     }
@@ -109,11 +109,11 @@ fn is_live(address: usize) -> bool {
 fn is_other(address: usize) -> bool {
     let mut others = OTHERS.lock();
     let is_other = others.contains(&address);
-    // The slot may be free by now.
+    // The slot may have become free since the event was registered.
     if is_other && replace(place_of(address), 0, address) {
         others.remove(&address);
     }
-    // Another thread may have moved it to its slot before this thread got the lock.
+    // Another thread may have moved the event to its slot before this thread got the lock.
     is_other || place_of(address).load(Ordering::Relaxed) == address
 }
 
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn each_is_found_until_it_goes() {
-        // The addresses are never dereferenced. There are more of them than slots.
+        // The addresses are never dereferenced. There are more addresses than slots.
         let addresses = (1..3 << PLACE_BITS).map(|number| number * 64);
         let is_found = |address: &usize| {
             place_of(*address).load(Ordering::Relaxed) == *address || is_other(*address)

@@ -19,11 +19,12 @@ use unified_runtime_sys::ur_result_t;
 /// The version of [`UsmFunctions`] in this adapter.
 pub const USM_FUNCTIONS_VERSION: u32 = 1;
 
-/// Functions that share USM by pointers. Any thread may call them. They return Unified Runtime's
-/// results, 0 for success. `error` returns a message for each failure.
+/// Functions that share USM by pointers. Any thread may call them. They return a result of Unified
+/// Runtime, which is 0 for success. `error` returns the message of the latest failure.
 #[repr(C)]
 pub struct UsmFunctions {
-    /// [`USM_FUNCTIONS_VERSION`]. Other versions may have different functions after this field.
+    /// The value of [`USM_FUNCTIONS_VERSION`]. Other versions may have different functions after
+    /// this field.
     version: u32,
     /// Writes a handle of the device allocation that contains `pointer`, and the offset of the
     /// pointer in it. `size` is the size of the handle, 104 bytes.
@@ -58,8 +59,8 @@ pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     error,
 };
 
-/// Runs the body of a function as [`boundary::enter`] does. A failure without a message gets one,
-/// because `error` would otherwise return the previous message.
+/// Runs the body of a function as [`boundary::enter`] does. Adds a message to a failure that has
+/// none, because `error` would otherwise return the previous message.
 fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     boundary::enter(|call| {
         body(call).map_err(|failure| failure.with_text("a required pointer is null"))
@@ -99,8 +100,8 @@ entry_points! {
         let device = state.usm.with(beside, |_, found| found.thing.device());
         let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
         let opened = open_on(context, &handle).map_err(|error| match error {
-            // Distinguished from bad handles, which have the same result elsewhere. The caller may
-            // request another handle.
+            // This result differs from the one for bad handles, because here the caller may request
+            // another handle.
             Error::ExporterGone { .. } => Failure::from(error)
                 .with_result(ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS),
             error => error.into(),
@@ -126,8 +127,8 @@ unsafe extern "C" fn error() -> *const c_char {
     failure::with_last(|text, _| text.as_ptr())
 }
 
-/// Returns the contents of the context that knows an address, and the address's offset in its
-/// allocation.
+/// Returns the state of the context whose memory contains an address, and the offset of the address
+/// in its allocation.
 ///
 /// # Errors
 /// Returns `INVALID_MEM_OBJECT` if no context knows the address.
@@ -156,12 +157,12 @@ mod tests {
 
     const BYTES: usize = 4096;
 
-    /// Allocates on the scene's device.
+    /// Allocates memory on the scene's device.
     fn allocate(scene: &Scene) -> *mut c_void {
         let mut memory = null_mut();
         let device = scene.context().first().0.handle();
         let allocate = usm::TABLE.pfnDeviceAlloc.expect("filled");
-        // SAFETY: the handles are alive, the pointers valid.
+        // SAFETY: the handles are alive, and the pointers are valid.
         check(unsafe {
             allocate(
                 scene.context,
@@ -212,7 +213,7 @@ mod tests {
         assert_eq!(number, taker.context().state().number);
         // SAFETY: the memory is open.
         assert_eq!(unsafe { memory.cast::<u8>().add(BYTES - 1).read() }, 7);
-        // Opened memory is passed on with the handle that opened it.
+        // To share opened memory again, a process passes on the handle that it was opened with.
         let mut refused = [0; HANDLE_SIZE];
         // SAFETY: the pointers are valid.
         let result = unsafe { handle(memory, HANDLE_SIZE, &mut refused, &mut 0) };

@@ -1,4 +1,4 @@
-//! Sharing events.
+//! The entry points that share events between processes.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points};
@@ -59,7 +59,7 @@ fn check_shareable(event: &Event) -> Result<()> {
     ))
 }
 
-/// Opens an event on the device of the context on which it was created.
+/// Opens an event on the device on which it was created.
 fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event> {
     let (_, mut inner) = context.first();
     if context.devices().len() > 1 {
@@ -69,6 +69,6 @@ fn open_in(context: &Context, handle: &EventHandle) -> Result<crosshandle::Event
             inner = context.on(device)?;
         }
     }
-    // If no device matches, the error says so.
+    // If no device of the context matches, this call returns the error that says so.
     Ok(inner.open_event(handle)?)
 }

@@ -1,4 +1,4 @@
-//! Sharing USM.
+//! The entry points that share USM between processes.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points, not_null};
@@ -29,13 +29,14 @@ entry_points! {
         memory: Out<*mut c_void>,
     ) {
         let handle = MemoryHandle::from_bytes(bytes);
-        // By reference, because moving a handle takes time.
+        // The handle is passed by reference, because moving it takes time.
         let handle = handle.as_ref().map_err(|error| Error::from(error.clone()))?;
         let opened = open_on(context.on(device)?, handle)?;
         memory.put(context.state().usm.add_opened(device, opened))
     }
 
-    /// Ends one of the opens, if the same memory was opened several times at this address.
+    /// Closes opened memory. If the memory was opened several times at this address, the call
+    /// closes one of these openings.
     pub(super) fn close(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         let closed = context.state().usm.close(memory);

@@ -20,7 +20,8 @@ use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 /// An argument of an entry point: the unchecked bytes of a handle, with a `const` or mutable
 /// pointer `P`.
 ///
-/// At null it is `INVALID_NULL_POINTER`. For any other size than a handle's, it is `INVALID_VALUE`.
+/// The call fails with `INVALID_NULL_POINTER` at null, and with `INVALID_VALUE` for a size that is
+/// not the size of a handle.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
@@ -38,13 +39,13 @@ impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
                 format!("a handle has {HANDLE_SIZE} bytes, not {size}"),
             ));
         }
-        // SAFETY: not null, so it is valid for reads during `'a` by the caller's promise. Bytes
-        // need no alignment.
+        // SAFETY: the pointer is not null, so the caller ensures that it is valid for reads during
+        // `'a`. Bytes need no alignment.
         Ok(unsafe { &*data.cast() })
     }
 }
 
-/// A pointer for reading.
+/// A `const` pointer to the bytes of a handle.
 struct ConstPointer(*const c_void);
 
 impl From<*const c_void> for ConstPointer {
@@ -59,7 +60,7 @@ impl From<*mut c_void> for ConstPointer {
     }
 }
 
-/// Writes the address and the number of a handle's bytes.
+/// Writes the address and the number of a handle's bytes to the caller's memory.
 fn put_bytes(
     bytes: *mut c_void,
     data: &OutPointer<'_, *mut c_void>,
@@ -70,13 +71,13 @@ fn put_bytes(
 }
 
 entry_points! {
-    /// Accepts the returned bytes of a handle of any kind.
+    /// Accepts the bytes of any handle, which the user gives back.
     fn take_back(context: Handle<Context>, data: *mut c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
     }
 
-    /// Accepts returned bytes as [`take_back`] does, by a `const` pointer.
+    /// Accepts the bytes of any handle by a `const` pointer, as [`take_back`] does.
     fn take_back_const(context: Handle<Context>, data: *const c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)

@@ -1,7 +1,7 @@
-//! Sharing physical memory.
+//! The entry points that share physical memory between processes.
 //!
-//! Each `Get` makes a separate handle, which is valid until it is returned. A process that has
-//! opened it before then keeps the memory.
+//! Each `Get` call makes a separate handle, which is valid until the user gives it back. A process
+//! that opened the handle before keeps the memory.
 
 use super::{HandleBytes, put_bytes};
 use crate::abi::boundary::{Out, entry_points};
@@ -51,7 +51,7 @@ entry_points! {
         memory.put(PhysicalMemory::hand_out(context, device, opened?, Origin::Opened))
     }
 
-    /// Releases opened memory. It exists as long as it is retained or mapped.
+    /// Releases opened memory. The memory exists as long as it is retained or mapped.
     pub(super) fn close(context: Handle<Context>, memory: Handle<PhysicalMemory>) {
         memory.check_context(context)?;
         if !memory.is_opened() {

@@ -24,7 +24,7 @@ impl Object for MemoryObject {
 }
 
 impl MemoryObject {
-    /// Returns a handle to a new object.
+    /// Creates the object, and returns its handle.
     pub(super) fn hand_out(self) -> ur_mem_handle_t {
         Shared::hand_out(Shared::new(self))
     }
@@ -101,7 +101,7 @@ entry_points! {
     ) {
         match &**object {
             MemoryObject::Image(image) => image.answer(name, place.query(Failure::SIZE)?),
-            // There is no result whose size could be checked.
+            // The caller's memory for the result is not checked, because there is no result.
             MemoryObject::Buffer(_) => {
                 Err(wrong_kind("this memory object is a buffer, not an image"))
             }

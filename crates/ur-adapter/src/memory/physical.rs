@@ -26,9 +26,9 @@ pub(crate) struct PhysicalMemory {
 /// The origin of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
-    /// `urPhysicalMemCreate` with these flags.
+    /// A call of `urPhysicalMemCreate` with these flags.
     Created(ur_physical_mem_flags_t),
-    /// `urIPCOpenPhysMemHandleExp`.
+    /// A call of `urIPCOpenPhysMemHandleExp`.
     Opened,
 }
 
@@ -37,7 +37,7 @@ impl Object for PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// Returns a handle to new memory.
+    /// Creates a memory object, and returns its handle.
     pub(crate) fn hand_out(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -116,6 +116,8 @@ entry_points! {
     }
 }
 
+/// Checks that a device can allocate physical memory of this size.
+///
 /// # Errors
 /// Returns `INVALID_SIZE` for a size that the device does not support.
 fn check_size(device: &Device, size: usize) -> Result<()> {
@@ -152,7 +154,7 @@ const _: () = assert!(size_of::<Properties>() == size_of::<ur_physical_mem_prope
 
 plain!(Properties);
 
-/// Writes the result of a query.
+/// Writes a property of physical memory to the caller's memory.
 fn answer(
     memory: &Shared<PhysicalMemory>,
     name: ur_physical_mem_info_t,

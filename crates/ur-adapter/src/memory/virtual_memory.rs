@@ -16,7 +16,7 @@ use unified_runtime_sys::{
     ur_virtual_mem_info_t,
 };
 
-/// Converts UR's access flags. Returns `None` for no access.
+/// Converts UR's access flags. Returns `None` if they allow no access.
 fn access(flags: ur_virtual_mem_access_flags_t) -> Result<Option<Access>> {
     if flags & UR_VIRTUAL_MEM_ACCESS_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -105,7 +105,8 @@ entry_points! {
         Ok(range.set_access(place..place.saturating_add(size), access)?)
     }
 
-    /// Returns the properties of the first byte, if the mappings of the range differ.
+    /// Returns properties of a mapped range. If the mappings in the range differ, returns the
+    /// properties of its first byte.
     fn get_info(
         context: Handle<Context>,
         start: *const c_void,

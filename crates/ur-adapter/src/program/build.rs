@@ -61,7 +61,7 @@ impl Build {
         }
     }
 
-    /// Returns the state of a program that is still to be linked.
+    /// Returns the state of a program that must still be linked.
     pub(super) fn left_open(options: &str) -> Self {
         Self {
             options: options.to_owned(),
@@ -125,10 +125,10 @@ pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     ))
 }
 
-/// Returns bytes as an image, with values of specialization constants.
+/// Converts bytes to an image, with values of specialization constants.
 ///
 /// # Safety
-/// Bytes that are not text must be well-formed.
+/// The caller must ensure that bytes that are not text are a well-formed image.
 pub(super) unsafe fn image_of<'a>(
     bytes: &'a [u8],
     constants: &'a [(u32, Vec<u8>)],
@@ -137,7 +137,7 @@ pub(super) unsafe fn image_of<'a>(
     unsafe {
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
-            // Level Zero drivers compile no text. They report that it is not a valid binary.
+            // Level Zero drivers compile no text, and report that it is not a valid binary.
             Some(text) if description::get().backend != BackendKind::LevelZero => {
                 ProgramImage::text(text)
             }
@@ -154,7 +154,7 @@ pub(super) fn options_of(text: &str) -> ProgramOptions {
     }
 }
 
-/// Returns the limit of registers from the options of an assembler.
+/// Converts an assembler's option for the number of registers.
 fn registers_of(text: &str) -> ProgramOptions {
     let words = text.split_ascii_whitespace();
     let registers = words.rev().find_map(|word| {
@@ -197,7 +197,8 @@ impl DeviceImage {
         };
         let mut build = self.build();
         if build.is_loaded(options, &constants) {
-            // Another thread was faster, and its program may already have kernels.
+            // Another thread has loaded the program first, and that program may already have
+            // kernels.
             return Ok(());
         }
         match loaded {
@@ -223,7 +224,8 @@ impl DeviceImage {
         }
     }
 
-    /// Returns the same image that is loaded for another device whose programs also run here.
+    /// Returns the program if the same image is loaded for another device, and that program also
+    /// runs on this device.
     fn loaded_for_another(
         &self,
         program: &Program,
@@ -244,7 +246,7 @@ impl DeviceImage {
         })
     }
 
-    /// Marks the image for linking.
+    /// Marks the image as compiled, so that it can be linked.
     fn compile(&self, program: &Program, options: &str) -> Result<()> {
         let constants = program.constants.lock().clone();
         if self.build().is_loaded(options, &constants) {
@@ -277,7 +279,7 @@ pub(super) fn no_image() -> Failure {
     )
 }
 
-/// Returns the options of a compiler, or none for a null pointer.
+/// Returns the options of a compiler as text. A null pointer means no options.
 pub(super) fn options_text(text: Option<&CStr>) -> Cow<'_, str> {
     text.map_or_else(Cow::default, CStr::to_string_lossy)
 }

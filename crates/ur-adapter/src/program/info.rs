@@ -20,8 +20,8 @@ entry_points! {
         if name == ur_program_info_t::UR_PROGRAM_INFO_BINARIES
             && let Some((places, size)) = query.place()
         {
-            // SAFETY: the caller passes `size` bytes of a list of addresses. Each is null or valid
-            // for writes of as many bytes as its image has.
+            // SAFETY: the caller passes a list of addresses with `size` bytes in all. Each address
+            // is null, or valid for writes of as many bytes as its image has.
             unsafe { write_binaries(program, size, places.cast()) }?;
         }
         answer(program, name, query)
@@ -46,19 +46,19 @@ entry_points! {
     }
 }
 
-/// Writes each image to its address in the list, unless that is null.
+/// Writes each image to its address in the list, unless the address is null.
 ///
 /// # Safety
-/// The caller must ensure that `size` bytes at `places` are addresses. Each is null or valid for
-/// writes of as many bytes as its image has.
+/// The caller must ensure that `places` points to `size` bytes of addresses. Each address must be
+/// null, or valid for writes of as many bytes as its image has.
 unsafe fn write_binaries(program: &Program, size: usize, places: *mut *mut u8) -> Result<()> {
     if size < size_of::<*mut u8>() * program.images.len() {
         return Err(Failure::SIZE);
     }
     for (index, image) in program.images.iter().enumerate() {
         let binary = image.binary()?;
-        // SAFETY: inside the list, and valid as the caller promises. The image belongs to this
-        // adapter.
+        // SAFETY: the index is inside the list, and the caller ensures that the addresses are
+        // valid. The image belongs to this adapter.
         unsafe {
             let place = places.add(index).read();
             if !place.is_null() {
@@ -94,7 +94,7 @@ impl DeviceImage {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of a program to the caller's memory.
 fn answer(program: &Shared<Program>, name: ur_program_info_t, query: Query<'_>) -> Result<()> {
     let images = &program.images;
     match name {

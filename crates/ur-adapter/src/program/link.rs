@@ -31,7 +31,8 @@ impl DeviceImage {
     /// Returns the parts of the image for linking.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION` for a program that was already linked, or was loaded elsewhere.
+    /// Returns `INVALID_OPERATION` for a program that was already linked, or was loaded from a
+    /// native handle.
     fn parts(&self, program: &Program) -> Result<Vec<Part>> {
         if !self.bytes.is_empty() {
             return Ok(vec![Part {
@@ -46,7 +47,8 @@ impl DeviceImage {
         }
     }
 
-    /// Marks a linked image with unresolved symbols for further linking.
+    /// Creates the image of a program that was linked with unresolved symbols, so that it can be
+    /// linked again.
     fn left_open(device: &Shared<Device>, parts: Vec<Part>, options: &str) -> Self {
         Self {
             parts,
@@ -55,10 +57,10 @@ impl DeviceImage {
     }
 }
 
-/// Loads the program that consists of several parts.
+/// Links several parts into one loaded program.
 ///
 /// # Errors
-/// Returns `PROGRAM_LINK_FAILURE`.
+/// Returns `PROGRAM_LINK_FAILURE` if the driver cannot link the parts.
 fn link_parts(
     context: &Shared<Context>,
     device: &Shared<Device>,
@@ -109,8 +111,8 @@ impl<'a> Linked<'a> {
 /// Links programs into one, for the named devices or for all devices of the first program.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` for no programs, `INVALID_DEVICE` if a program has no image for a device,
-/// and `PROGRAM_LINK_FAILURE`.
+/// Returns `INVALID_SIZE` if there are no programs, `INVALID_DEVICE` if a program has no image for
+/// a device, and `PROGRAM_LINK_FAILURE`.
 fn link_all(
     context: &Shared<Context>,
     programs: &[&Shared<Program>],
@@ -139,7 +141,7 @@ fn link_all(
 /// Returns the devices of the first program.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE` for no programs.
+/// Returns `INVALID_SIZE` if there are no programs.
 fn devices_of<'a>(programs: &[&'a Shared<Program>]) -> Result<Vec<&'a Shared<Device>>> {
     let first = programs.first().ok_or(Failure::SIZE)?;
     let images = first.images.iter();
@@ -204,7 +206,7 @@ entry_points! {
         options: MaybeText,
         created: Out<ur_program_handle_t>,
     ) {
-        // If linking fails, there is no program whose log could be queried.
+        // If linking fails, the caller gets no program, and so cannot query a log.
         created.put(ptr::null_mut())?;
         let programs: Vec<_> = programs.iter().collect();
         let program = link_all(context, &programs, None, &options_text(options), false)?;

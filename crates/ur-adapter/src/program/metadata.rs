@@ -22,7 +22,7 @@ const LENGTH: usize = size_of::<u64>();
 #[derive(Default)]
 pub(crate) struct Metadata {
     kernels: HashMap<String, KernelMetadata>,
-    /// The names of variables in the image, by the names that callers use.
+    /// The names that variables have in the image, by the names that callers use.
     variables: HashMap<String, String>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Metadata {
 pub(crate) struct KernelMetadata {
     /// The only size of work-groups with which the kernel can be launched.
     pub(crate) required_size: Option<[usize; 3]>,
-    /// The maximum size in each dimension. `most_items` is the maximum number of items in a group.
+    /// The maximum size in each dimension.
     pub(crate) largest_size: Option<[usize; 3]>,
     pub(crate) most_items: Option<usize>,
     /// A size with as many items as the largest group. Its dimensions are not individual limits.
@@ -41,7 +41,7 @@ pub(crate) struct KernelMetadata {
 }
 
 impl KernelMetadata {
-    /// Adds the driver's properties where the compiler gave none.
+    /// Adds the driver's properties where the compiler's metadata has none.
     pub(crate) fn or_of(self, properties: &KernelProperties) -> Self {
         let required = properties.required_block;
         Self {
@@ -54,7 +54,7 @@ impl KernelMetadata {
     }
 }
 
-/// The value of an entry.
+/// The value of a metadata entry.
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -109,7 +109,7 @@ impl Metadata {
         for (name, size) in spirv::largest_sizes(module) {
             let kernel = self.kernels.entry(name).or_default();
             kernel.largest_size.get_or_insert(size);
-            // No group that can be launched has more items.
+            // No group that the device can launch has more work-items.
             kernel.most_items.get_or_insert(items_of(size));
         }
         self
@@ -127,7 +127,7 @@ impl Metadata {
         self
     }
 
-    /// Returns the metadata of a program that was linked from several.
+    /// Returns the metadata of a program that was linked from several programs.
     pub(super) fn merged<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
         let mut merged = Self::default();
         for one in all {
@@ -146,7 +146,7 @@ impl Metadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }
 
-    /// Returns the name of a variable in the image.
+    /// Returns the name that a variable has in the image.
     pub(super) fn variable<'a>(&'a self, name: &'a str) -> &'a str {
         self.variables.get(name).map_or(name, String::as_str)
     }
@@ -163,22 +163,22 @@ impl Argument for MetadataArgument {
     type Value<'a> = Metadata;
 
     unsafe fn read(properties: Self::C, _call: &Call) -> Result<Metadata> {
-        // SAFETY: null or valid, by the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or valid.
         let Some(properties) = (unsafe { properties.as_ref() }) else {
             return Ok(Metadata::default());
         };
         if properties.count == 0 && !properties.pMetadatas.is_null() {
             return Err(Failure::SIZE);
         }
-        // SAFETY: there are `count` entries, by the caller's promise.
+        // SAFETY: the caller ensures that there are `count` entries.
         let entries = unsafe { list(properties.pMetadatas, properties.count as usize) }?;
         let mut metadata = Metadata::default();
         for entry in entries {
             if entry.pName.is_null() {
                 return Err(Failure::NULL_POINTER);
             }
-            // SAFETY: the name ends with a zero byte, and the value has its type, by the caller's
-            // promise.
+            // SAFETY: the caller ensures that the name ends with a zero byte, and that the value
+            // has its type.
             let (name, value) = unsafe { (CStr::from_ptr(entry.pName), value_of(entry)?) };
             if let (Some((name, tag)), Some(value)) = (split(&name.to_string_lossy()), value) {
                 metadata.add(name, tag, &value)?;
@@ -203,7 +203,7 @@ unsafe fn value_of(entry: &ur_program_metadata_t) -> Result<Option<Value<'_>>> {
             value_type::UR_PROGRAM_METADATA_TYPE_BYTE_ARRAY => {
                 Some(Value::Bytes(list(entry.value.pData.cast(), entry.size)?))
             }
-            // No supported entry is text.
+            // No supported entry has a text as its value.
             _ => None,
         })
     }
@@ -219,7 +219,7 @@ fn split(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('@')
 }
 
-/// Returns the size of a work-group, from one to three 32-bit numbers. Missing dimensions are 1.
+/// Converts one to three 32-bit numbers to the size of a work-group. Missing dimensions are 1.
 fn size_of_group(bytes: &[u8]) -> Result<[usize; 3]> {
     let numbers = bytes.get(LENGTH..).unwrap_or_default();
     if numbers.is_empty() || !numbers.len().is_multiple_of(4) || numbers.len() > 12 {

@@ -35,7 +35,8 @@ use unified_runtime_sys::{
     ur_program_native_properties_t, ur_result_t, ur_specialization_constant_info_t,
 };
 
-/// Images for one or more devices, and the programs built from them.
+/// A program: images for one or more devices, and the programs of the library that were built from
+/// them.
 pub(crate) struct Program {
     context: Ref<Context>,
     images: Vec<DeviceImage>,
@@ -47,7 +48,8 @@ pub(crate) struct Program {
 /// The image for a device.
 struct DeviceImage {
     device: Ref<Device>,
-    /// The original bytes, or none for a program that was linked or loaded elsewhere.
+    /// The original bytes of the image. It is empty for a program that was linked or loaded
+    /// elsewhere.
     bytes: Arc<[u8]>,
     /// The parts for a later link, if the program was linked with unresolved symbols.
     parts: Vec<Part>,
@@ -74,7 +76,7 @@ impl DeviceImage {
         }
     }
 
-    /// Creates an image for a loaded program.
+    /// Creates the image of a program that is already loaded.
     fn of_loaded(device: &Ref<Device>, build: Build) -> Self {
         Self {
             build: Lock::new(build),
@@ -82,7 +84,7 @@ impl DeviceImage {
         }
     }
 
-    /// Locks the state of the image's build.
+    /// Locks the build state of the image.
     fn build(&self) -> MutexGuard<'_, Build> {
         self.build.lock()
     }
@@ -99,7 +101,7 @@ impl Program {
         self.metadata.kernel(kernel)
     }
 
-    /// Returns the loaded program for each device on which it is built.
+    /// Returns the loaded program for each device on which this program is built.
     pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;
@@ -117,7 +119,7 @@ impl Program {
         }
     }
 
-    /// Creates a program from one that is loaded on a device.
+    /// Creates a program from a program of the library that is loaded on a device.
     fn of_loaded(
         context: &Shared<Context>,
         device: &Ref<Device>,
@@ -136,7 +138,7 @@ impl Program {
     /// Returns the image for a device.
     ///
     /// # Errors
-    /// Returns `INVALID_DEVICE`.
+    /// Returns `INVALID_DEVICE` if the program has no image for the device.
     fn image(&self, device: &Shared<Device>) -> Result<&DeviceImage> {
         let mut images = self.images.iter();
         let image = images.find(|image| std::ptr::eq(&*image.device, device));
@@ -151,7 +153,8 @@ impl Program {
     /// Returns the loaded program on a device.
     ///
     /// # Errors
-    /// Returns `INVALID_DEVICE`, and `INVALID_PROGRAM_EXECUTABLE` if the program is not built.
+    /// Returns `INVALID_DEVICE` if the program has no image for the device, and
+    /// `INVALID_PROGRAM_EXECUTABLE` if it is not built there.
     fn on(&self, device: &Shared<Device>) -> Result<crosshandle::Program> {
         let image = self.image(device)?;
         let program = image.build().program().cloned();
@@ -294,8 +297,8 @@ entry_points! {
         native.put(program.native().raw())
     }
 
-    /// The program is on the context's first device, because the driver's handle does not specify a
-    /// device.
+    /// Creates a program from a native handle, on the context's first device. The driver's handle
+    /// does not specify a device.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -315,8 +318,9 @@ entry_points! {
     }
 }
 
-/// An argument of an entry point: a number of devices, lengths and binaries. A null list or binary
-/// is `INVALID_NULL_POINTER`. An empty list or binary is `INVALID_SIZE`.
+/// An argument of an entry point: a number of devices, with the lengths and addresses of their
+/// binaries. The call fails with `INVALID_NULL_POINTER` for a null list or binary, and with
+/// `INVALID_SIZE` for an empty list or binary.
 struct Binaries;
 
 impl Argument4 for Binaries {
@@ -356,8 +360,8 @@ impl Argument4 for Binaries {
     }
 }
 
-/// An argument of an entry point: the bytes of a module, and their number. At null, it is
-/// `INVALID_NULL_POINTER`. For no bytes, it is `INVALID_SIZE`.
+/// An argument of an entry point: the bytes of a module, and their number. The call fails with
+/// `INVALID_NULL_POINTER` at null, and with `INVALID_SIZE` if there are no bytes.
 struct Module;
 
 impl Argument2 for Module {

@@ -1,5 +1,5 @@
-//! Assembly for NVIDIA GPUs (PTX). This reads the block sizes for which kernels were compiled,
-//! because the driver does not report them.
+//! Assembly for NVIDIA GPUs (PTX). The adapter reads the block sizes for which kernels were
+//! compiled, because the driver does not report them.
 
 /// The block sizes in a kernel's directives, in threads.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -10,7 +10,7 @@ pub(super) struct Blocks {
     pub(super) extents: Option<[usize; 3]>,
 }
 
-/// Returns whether a text starts like assembly, with its version.
+/// Returns whether a text starts like PTX, with a version.
 pub(super) fn is_assembly(text: &str) -> bool {
     Tokens::new(text).next() == Some(".version")
 }
@@ -26,7 +26,8 @@ pub(super) fn blocks(text: &str) -> Vec<(&str, Blocks)> {
         }
         let Some(name) = tokens.next() else { break };
         let mut blocks = Blocks::default();
-        // Directives are between the parameters and the body, or the end of a declaration.
+        // Directives are between the parameters and the body, or between the parameters and the end
+        // of a declaration.
         let mut token = tokens.next();
         while let Some(directive) = token {
             token = match directive {
@@ -61,7 +62,8 @@ impl<'a> Tokens<'a> {
         Self { rest: text }
     }
 
-    /// Reads a size of one to three numbers, and the token after it. Missing dimensions are 1.
+    /// Reads a size of one to three numbers, and the token after the size. Missing dimensions are
+    /// 1.
     fn size(&mut self) -> (Option<[usize; 3]>, Option<&'a str>) {
         let mut size = [1; 3];
         let mut token = self.next();

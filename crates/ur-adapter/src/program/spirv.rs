@@ -1,4 +1,4 @@
-//! SPIR-V modules. This reads only what is needed to detect errors of callers: the header, and the
+//! SPIR-V modules. The adapter reads only the parts that show errors of callers: the header and the
 //! specialization constants.
 
 use crate::abi::failure::{Failure, Result};
@@ -16,7 +16,7 @@ pub(super) fn is_module(bytes: &[u8]) -> bool {
     bytes.first_chunk().map(|word| u32::from_le_bytes(*word)) == Some(MAGIC)
 }
 
-/// Fails for bytes that are not a module. The compiler decides whether the module is valid.
+/// Fails if the bytes do not start like a module. The compiler decides whether the module is valid.
 pub(super) fn check(bytes: &[u8]) -> Result<()> {
     if is_module(bytes) && bytes.len() >= 4 * HEADER && bytes.len().is_multiple_of(4) {
         return Ok(());
@@ -27,13 +27,13 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
     ))
 }
 
-/// The size in bytes of each specialization constant that is a number, by its id. `None` if the
-/// size is unknown.
+/// The size in bytes of each specialization constant that is a number, by the constant's id. The
+/// size is `None` if it is unknown.
 pub(super) type Constants = HashMap<u32, Option<usize>>;
 
 /// Returns the specialization constants of a module.
 pub(super) fn constants(module: &[u8]) -> Constants {
-    // SAFETY: the module is only read, not compiled.
+    // SAFETY: the module is read but not compiled.
     unsafe { ProgramImage::spirv(module) }.constant_sizes()
 }
 
@@ -49,21 +49,21 @@ const OP_FUNCTION: u32 = 54;
 /// The execution mode that specifies the maximum size of work-groups.
 const MODE_LARGEST_SIZE: u32 = 5893;
 
-/// Returns the words of a module. A damaged one may have extra bytes at its end, which are ignored.
+/// Returns the words of a module. Extra bytes at the end of a damaged module are ignored.
 fn words_of(module: &[u8]) -> Vec<u32> {
     let (words, _) = module.as_chunks::<4>();
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-/// Yields the instructions after a module's header, as operation and words. Stops where a module is
-/// damaged.
+/// Yields the instructions after a module's header, each as its operation and its words. Stops at
+/// the first damaged instruction.
 fn instructions(words: &[u32]) -> impl Iterator<Item = (u32, &[u32])> {
     let mut rest = words.get(HEADER..).unwrap_or_default();
     std::iter::from_fn(move || {
         let first = *rest.first()?;
         let (instruction, behind) = rest.split_at_checked((first >> 16) as usize)?;
         rest = behind;
-        // An instruction of no words would be read forever.
+        // An instruction without words would be read endlessly.
         (!instruction.is_empty()).then_some((first & 0xFFFF, instruction))
     })
 }
@@ -97,8 +97,8 @@ pub(super) fn largest_sizes(module: &[u8]) -> Vec<(String, [usize; 3])> {
         .collect()
 }
 
-/// Returns the size in bytes of each parameter of a kernel that is a single number, and `None` for
-/// other parameters. The result is empty if the module does not contain the kernel.
+/// Returns the size in bytes of each parameter of a kernel, or `None` for parameters that are not a
+/// single number. The result is empty if the module does not contain the kernel.
 pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
     let words = words_of(module);
     let (mut entry, mut sizes) = (None, HashMap::new());
@@ -125,7 +125,8 @@ pub(super) fn numbers(module: &[u8], kernel: &str) -> Vec<Option<usize>> {
 /// Fails for a value of a constant that does not exist or has another size.
 ///
 /// # Errors
-/// Returns `INVALID_SPEC_ID` or `INVALID_VALUE`.
+/// Returns `INVALID_SPEC_ID` if the constant does not exist, or `INVALID_VALUE` if the size is
+/// wrong.
 pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Result<()> {
     match known.get(&number) {
         None => Err(Failure::new(
@@ -172,7 +173,7 @@ mod tests {
         for end in (0..MODULE.len()).step_by(7) {
             numbers(&MODULE[..end], "fill");
         }
-        // Instructions with no words, and with more words than the module has.
+        // An instruction without words, and an instruction with more words than the module.
         for damaged in [0, 0xFFFF_0036] {
             let words = [MAGIC, 0, 0, 0, 0, damaged, 0].map(u32::to_le_bytes);
             assert!(numbers(&words.concat(), "fill").is_empty());

@@ -9,10 +9,10 @@ use crate::memory::buffer::BufferUse;
 
 /// The destination for which a command is made.
 pub(crate) trait Destination {
-    /// Returns the context.
+    /// Returns the context that the command is made in.
     fn context(&self) -> &Ref<Context>;
 
-    /// Returns the device.
+    /// Returns the device that the command is made for.
     fn device(&self) -> &Ref<Device>;
 
     /// Returns whether the command may run more than once. The command then keeps its memory alive

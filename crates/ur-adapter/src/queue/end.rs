@@ -51,14 +51,14 @@ fn new_event(context: &Context) -> crosshandle::Result<Event> {
 }
 
 impl Queue {
-    /// Submits the last command of a queue that is dropped while it is busy. Notifies the waiting
-    /// objects when the command is done.
+    /// Submits the last command of a queue that is dropped while it is busy. Objects that wait for
+    /// the queue are notified when the command is done.
     pub(super) fn submit_last(&self, last: Command) -> crosshandle::Result<()> {
         let end = &self.state.end;
         let last = last.after_earlier();
         let is_watched = Arc::strong_count(end) > 1;
         let context = self.context.on(self.device()).ok();
-        // The command serves its purpose even if the event cannot be created.
+        // The command must be submitted even if the event cannot be created.
         let event = context
             .filter(|_| is_watched)
             .and_then(|context| new_event(context).ok());
@@ -76,7 +76,7 @@ impl Queue {
 pub(crate) struct Users(Lock<Vec<Arc<QueueEnd>>>);
 
 impl Users {
-    /// Records a queue. Call it before a command that uses the object is submitted to the queue.
+    /// Records that commands of a queue use the object. Call it before such a command is submitted.
     pub(crate) fn note(&self, queue: &Queue) {
         let end = &queue.state.end;
         let mut ends = self.0.lock();
@@ -86,7 +86,7 @@ impl Users {
         }
     }
 
-    /// Returns the queues.
+    /// Returns the completions of the recorded queues.
     pub(crate) fn ends(&self) -> Vec<Arc<QueueEnd>> {
         self.0.lock().clone()
     }

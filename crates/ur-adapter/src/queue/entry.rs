@@ -59,8 +59,8 @@ entry_points! {
     ) {
         let kind = desc.and_then(|desc| NonNull::new(desc.pNativeData.cast::<i32>()));
         if let (Some(own), Some(kind)) = (description::get().queue_kind, kind) {
-            // SAFETY: the caller's description contains the address for the number of the queue's
-            // kind.
+            // SAFETY: the caller's description contains an address to which the number of the
+            // queue's kind can be written.
             unsafe { kind.write(own) };
         }
         let of_driver = queue.inner().native().map(NativeObject::raw);
@@ -140,7 +140,7 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
 /// Fails for a compute queue index other than the first one.
 ///
 /// # Errors
-/// Returns `INVALID_VALUE` for any compute queue index other than 0.
+/// Returns `INVALID_VALUE` if the index is not 0.
 ///
 /// # Safety
 /// The caller must ensure that the structures that follow the properties satisfy [`chain::find`].
@@ -156,12 +156,12 @@ unsafe fn check_index(properties: &ur_queue_properties_t) -> Result<()> {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of a queue to the caller's memory.
 fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_queue_info_t::UR_QUEUE_INFO_CONTEXT => query.value(queue.context.handle()),
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE => query.value(queue.state.device.handle()),
-        // Queues on the device are not supported.
+        // Queues that run on the device itself are not supported.
         ur_queue_info_t::UR_QUEUE_INFO_DEVICE_DEFAULT => {
             query.value::<ur_queue_handle_t>(std::ptr::null_mut())
         }
@@ -176,7 +176,7 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
     }
 }
 
-/// Returns the flags for the properties of a native queue.
+/// Reads the properties of a native queue, and returns its flags.
 ///
 /// # Errors
 /// Returns `UNSUPPORTED_FEATURE` for a kind of queue that cannot be adopted, and the errors of
@@ -188,8 +188,8 @@ unsafe fn native_flags(
     properties: Option<&ur_queue_native_properties_t>,
 ) -> Result<ur_queue_flags_t> {
     let next = properties.map_or(std::ptr::null(), |properties| properties.pNext.cast_const());
-    // SAFETY: the caller upholds this function's contract. The description contains the address for
-    // the number of the kind.
+    // SAFETY: the caller upholds this function's contract. The description contains the address of
+    // the number of the queue's kind.
     let (kind, own) = unsafe {
         let stype = ur_structure_type_t::UR_STRUCTURE_TYPE_QUEUE_NATIVE_DESC;
         let kind = chain::find::<ur_queue_native_desc_t>(next, stype)

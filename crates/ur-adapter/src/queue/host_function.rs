@@ -13,16 +13,18 @@ pub(crate) struct HostFunction {
     data: *mut c_void,
 }
 
-// SAFETY: the data is only passed to the function, and the caller of `new` allowed that on any
+// SAFETY: the data is only passed to the function, and the caller of `new` allowed this call on any
 // thread.
 unsafe impl Send for HostFunction {}
 
 thread_local! {
-    /// Whether this thread runs a function for a queue. The thread does nothing else meanwhile.
+    /// Whether this thread is running a function for a queue.
     static IS_INSIDE_A_QUEUE: Cell<bool> = const { Cell::new(false) };
 }
 
 impl HostFunction {
+    /// Wraps a function and its argument.
+    ///
     /// # Safety
     /// The caller must ensure that the function may be called once with this argument, on any
     /// thread.
@@ -43,8 +45,8 @@ impl HostFunction {
     }
 }
 
-/// Waits while commands use an object. Does not wait inside a queue's function, because the
-/// commands may follow that function.
+/// Waits while commands use an object. Returns at once inside a queue's function, because the
+/// commands may have to wait for that function.
 pub(crate) fn wait_while(is_in_use: impl Fn() -> bool) {
     let began = Instant::now();
     while is_in_use() && !IS_INSIDE_A_QUEUE.get() {

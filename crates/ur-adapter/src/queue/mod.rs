@@ -47,7 +47,7 @@ impl Finish for QueueState {
 }
 
 impl Queue {
-    /// Creates a queue for the caller.
+    /// Creates a queue and returns its handle.
     fn create(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -108,8 +108,8 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Keeps the context until the last command is done. Running commands may use objects that only
-    /// the context keeps, such as addresses with physical memory.
+    /// Keeps the context alive until the last command is done. Running commands may use objects
+    /// that only the context keeps alive, such as addresses with physical memory.
     fn drop(&mut self) {
         if self.inner().is_idle() {
             return;

@@ -14,7 +14,7 @@ use unified_runtime_sys::{
     ur_device_type_t,
 };
 
-/// The parts of recorded commands that can be updated.
+/// The parts of recorded commands that an update can change.
 const UPDATES: u32 = UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_KERNEL_ARGUMENTS
     | UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_LOCAL_WORK_SIZE
@@ -54,7 +54,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         // Command buffers cannot contain native commands.
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUBGRAPH_SUPPORT_EXP
         | name::UR_DEVICE_INFO_MEMORY_EXPORT_EXPORTABLE_DEVICE_MEM_EXP
-        // Unsupported features of kernels and programs.
+        // These features of kernels and programs are unsupported.
         | name::UR_DEVICE_INFO_CLOCK_SUB_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_WORK_GROUP_SUPPORT_EXP
         | name::UR_DEVICE_INFO_CLOCK_DEVICE_SUPPORT_EXP

@@ -27,7 +27,7 @@ pub(super) fn answer(device: &Shared<Device>, asked: name) -> Option<Answer<'_>>
             Unsupported
         }
 
-        // Properties of Windows, and of Intel GPUs.
+        // These properties exist only on Windows or for Intel GPUs.
         name::UR_DEVICE_INFO_LUID
         | name::UR_DEVICE_INFO_NODE_MASK
         | name::UR_DEVICE_INFO_IP_VERSION

@@ -43,7 +43,7 @@ fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
             Size(counts.into_iter().fold(1, usize::saturating_mul))
         }
         name::UR_DEVICE_INFO_MAX_NUM_SUB_GROUPS => {
-            // The smallest sub-groups give the largest number.
+            // The number of sub-groups is greatest if they have the smallest size.
             let smallest = limits.subgroups.first().copied().unwrap_or(1);
             U32(limits.block_threads.div_ceil(smallest.max(1)))
         }
@@ -102,7 +102,7 @@ fn without_kernels(device: &Device, asked: name) -> Option<Answer<'static>> {
         }
         name::UR_DEVICE_INFO_MAX_PARAMETER_SIZE => Size(1024),
         name::UR_DEVICE_INFO_MAX_REGISTERS_PER_WORK_GROUP => Unsupported,
-        // Constants are in ordinary memory.
+        // Constants are stored in ordinary memory.
         name::UR_DEVICE_INFO_MAX_CONSTANT_BUFFER_SIZE => U64(device.inner().info().max_allocation),
         name::UR_DEVICE_INFO_LOCAL_MEM_TYPE => U32(local_memory::UR_DEVICE_LOCAL_MEM_TYPE_NONE.0),
         name::UR_DEVICE_INFO_LOCAL_MEM_SIZE => U64(0),

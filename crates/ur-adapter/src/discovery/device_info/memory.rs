@@ -10,7 +10,7 @@ use unified_runtime_sys::{
     ur_device_info_t as name, ur_device_mem_cache_type_t as cache,
 };
 
-/// Access that is concurrent and atomic on all sides.
+/// Access that the host and the devices can have concurrently, with atomic operations between them.
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
 
 /// Direct access of a device to host memory. Its atomic operations are atomic only among
@@ -26,7 +26,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
             device.inner().free_memory().map_or(Unsupported, U64)
         }
         name::UR_DEVICE_INFO_MAX_MEM_ALLOC_SIZE => U64(info.max_allocation),
-        // In bits. A sub-buffer may start at any byte.
+        // The alignment is in bits. A sub-buffer may start at any byte.
         name::UR_DEVICE_INFO_MEM_BASE_ADDR_ALIGN => U32(u8::BITS),
         name::UR_DEVICE_INFO_GLOBAL_MEM_CACHE_TYPE => U32(match info.cache_size {
             None => cache::UR_DEVICE_MEM_CACHE_TYPE_NONE.0,
@@ -40,7 +40,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_MEMORY_BUS_WIDTH => info.memory_bus_width.map_or(Unsupported, U32),
         name::UR_DEVICE_INFO_MAX_MEMORY_BANDWIDTH => {
             match (info.memory_clock_rate, info.memory_bus_width) {
-                // Twice for each clock cycle, in bytes per second.
+                // The memory transfers data twice in each clock cycle. The result is in bytes per
+                // second.
                 (Some(rate), Some(width)) => {
                     U64(2 * u64::from(rate) * 1_000_000 * u64::from(width) / 8)
                 }
@@ -53,7 +54,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_USM_HOST_SUPPORT | name::UR_DEVICE_INFO_USM_SINGLE_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }
-        // All devices of a driver have the same access to the host's part.
+        // All devices of a driver have equal access to the part of shared memory that is on the
+        // host.
         name::UR_DEVICE_INFO_USM_CROSS_SHARED_SUPPORT => {
             U32(if is_unified { FULL_ACCESS } else { HOST_ACCESS })
         }

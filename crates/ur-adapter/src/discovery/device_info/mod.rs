@@ -19,7 +19,7 @@ use crate::discovery::Device;
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_device_info_t, ur_result_t};
 
-/// A result of one of UR's types.
+/// The result of a query, with one of UR's types.
 pub(super) enum Answer<'a> {
     Truth(bool),
     U32(u32),
@@ -35,7 +35,7 @@ pub(super) enum Answer<'a> {
     Handle(*mut c_void),
     Numbers(Vec<u32>),
     Pairs(Vec<[u32; 2]>),
-    /// The property is unsupported.
+    /// A result for an unsupported property.
     Unsupported,
 }
 

@@ -19,13 +19,14 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
-/// Returns memory of the user.
+/// Returns `len` bytes of the user's memory as an operand of a command.
 ///
 /// # Errors
-/// Returns `INVALID_NULL_POINTER`.
+/// Returns `INVALID_NULL_POINTER` if `pointer` is null.
 ///
 /// # Safety
-/// The caller must uphold the contract of [`MemoryRange::from_raw_parts`], starting at the pointer.
+/// The caller must uphold the contract of [`MemoryRange::from_raw_parts`] for the `len` bytes at
+/// `pointer`.
 unsafe fn user_memory(pointer: *const c_void, len: usize) -> Result<MemoryRange> {
     let start = NonNull::new(pointer.cast_mut().cast()).ok_or(Failure::NULL_POINTER)?;
     // SAFETY: the caller upholds this function's contract.
@@ -76,7 +77,7 @@ pub(crate) unsafe fn write_command(
 /// Returns the command that copies bytes from one buffer to another, or within a buffer.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE`.
+/// Returns `INVALID_SIZE` if the bytes are not inside the buffers.
 pub(crate) fn copy_command(
     destination: &dyn Destination,
     (from, from_offset): (&Buffer, usize),

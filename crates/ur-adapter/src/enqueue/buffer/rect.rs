@@ -16,8 +16,8 @@ use unified_runtime_sys::{
 
 /// The location of a rectangle in a buffer or in the user's memory.
 pub(crate) struct Side {
-    /// Bytes before the first byte of the rectangle. `span` is the number of bytes from there to
-    /// the end.
+    /// Number of bytes before the first byte of the rectangle. `span` is the number of bytes from
+    /// the first byte to the end of the last one.
     start: usize,
     span: usize,
     pitches: Pitches,
@@ -64,7 +64,7 @@ impl Side {
     /// Returns the rectangle's range in the user's memory.
     ///
     /// # Safety
-    /// The caller must uphold the contract of [`user_memory`], but only for the rectangle.
+    /// The caller must uphold the contract of [`user_memory`] for the bytes of the rectangle.
     pub(crate) unsafe fn in_user_memory(&self, pointer: *const c_void) -> Result<MemoryRange> {
         not_null(pointer)?;
         // SAFETY: the caller upholds this function's contract.
@@ -76,7 +76,7 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// Returns a region, and its locations in the destination and in the source.
+/// Returns the size of a rectangle, and its locations in the destination and in the source.
 fn sides(
     region: ur_rect_region_t,
     to: (ur_rect_offset_t, usize, usize),
@@ -157,7 +157,7 @@ pub(crate) unsafe fn write_rect_command(
 /// Returns the command that copies a rectangle of one buffer to another buffer.
 ///
 /// # Errors
-/// Returns `INVALID_SIZE`.
+/// Returns `INVALID_SIZE` if a rectangle is not inside its buffer.
 pub(crate) fn copy_rect_command(
     destination: &dyn Destination,
     (from_buffer, from): (&Buffer, Rect),

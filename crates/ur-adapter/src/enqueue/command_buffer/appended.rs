@@ -22,7 +22,7 @@ pub(super) struct Appended<'a> {
 }
 
 impl<'a> Appended<'a> {
-    /// Begins a recording call.
+    /// Begins a call that records a command.
     ///
     /// # Errors
     /// Returns `GRAPH_INTERNAL_EVENT` for an event that was captured.

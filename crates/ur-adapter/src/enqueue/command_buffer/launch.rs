@@ -20,12 +20,12 @@ use unified_runtime_sys::{
     ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_result_t,
 };
 
-/// The latest recorded or updated state of a launch. An update names only the changes.
+/// The current state of a recorded launch. An update contains only the changes.
 #[derive(Clone)]
 pub(super) struct RecordedLaunch {
     kernel: Ref<Kernel>,
     arguments: Arguments<'static>,
-    /// The kernels that an update may select instead, each with its latest arguments.
+    /// The other kernels that an update may select, each with its latest arguments.
     alternatives: Vec<(Ref<Kernel>, Arguments<'static>)>,
     sizes: Sizes,
 }
@@ -53,7 +53,7 @@ impl RecordedLaunch {
 /// Records a launch without arguments.
 ///
 /// # Safety
-/// As the entry point requires.
+/// The caller must uphold the specification of this entry point.
 pub(super) unsafe extern "C" fn append(
     buffer: ur_exp_command_buffer_handle_t,
     kernel: ur_kernel_handle_t,
@@ -196,7 +196,8 @@ entry_points! {
 ///
 /// # Errors
 /// Returns `INVALID_VALUE` if the dimensions change and not all sizes are given,
-/// `INVALID_KERNEL_ARGUMENT_INDEX`, and `INVALID_KERNEL` for a kernel that is not an alternative.
+/// `INVALID_KERNEL_ARGUMENT_INDEX` if an argument does not exist, and `INVALID_KERNEL` for a kernel
+/// that is not an alternative.
 ///
 /// # Safety
 /// The caller must ensure that the update's lists have the given lengths, and its arguments match
@@ -231,7 +232,7 @@ unsafe fn updated(
         }
         if let Some(global) = read_sizes(dimensions, global, 1)? {
             sizes.global = global;
-            // Without a new local size, a suitable one is chosen.
+            // If the update has no local size, the adapter chooses one.
             sizes.local = None;
         }
         if let Some(local) = read_sizes(dimensions, update.pNewLocalWorkSize, 1)? {
@@ -246,7 +247,8 @@ unsafe fn updated(
                 "this kernel was not named as an alternative when the command was recorded",
             )
         })?;
-        // Each kernel comes with its latest arguments. The update names only the different ones.
+        // Start from the latest arguments of this kernel, because the update names only those that
+        // change.
         let (other, its_arguments) = &mut alternatives[index];
         std::mem::swap(&mut kernel, other);
         std::mem::swap(&mut arguments, its_arguments);
@@ -260,7 +262,7 @@ unsafe fn updated(
         }
         let pointers = list(update.pNewPointerArgList, update.numNewPointerArgs as usize)?;
         for new in pointers {
-            // The argument is the address of the pointer, as for a value.
+            // An argument's value is passed by its address, so pass the address of the pointer.
             let place = new.pNewPointerArg.cast::<*const c_void>();
             let pointer = place.as_ref().copied().unwrap_or(ptr::null());
             let argument = Argument::of_pointer(buffer, pointer);

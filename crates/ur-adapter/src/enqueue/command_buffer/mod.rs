@@ -44,9 +44,10 @@ pub(crate) struct CommandBuffer {
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
-    /// Held during an update, so that no update is lost. It is taken before all other locks.
+    /// The lock is held during an update, so that no update is lost. It is taken before all other
+    /// locks.
     updating: Lock<()>,
-    /// Never held during a driver call, which may wait for a device.
+    /// The lock is never held during a driver call, which may wait for a device.
     state: Lock<State>,
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct RecordedCommand {
     buffer: Weak<Shared<CommandBuffer>>,
     node: PartNode,
     events: CommandEvents,
-    /// The launch, if the command is one. It contains the parts that an update does not change. No
-    /// other lock is taken while this one is held.
+    /// The launch, if the command is a kernel launch. An update starts from this state and replaces
+    /// it. No other lock is taken while this one is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
@@ -115,7 +116,7 @@ fn not_finalized() -> Failure {
 }
 
 impl RecordedCommand {
-    /// Returns the command buffer.
+    /// Returns the command buffer that contains this command.
     ///
     /// # Errors
     /// Returns `INVALID_COMMAND_BUFFER_COMMAND_HANDLE_EXP` if the command buffer has ended.
@@ -127,7 +128,7 @@ impl RecordedCommand {
 }
 
 impl Shared<CommandBuffer> {
-    /// Records a command, with its events for each run.
+    /// Records a command, with the events that it waits for and signals in each run.
     ///
     /// # Errors
     /// Returns `INVALID_OPERATION` for a finalized command buffer, and
@@ -207,7 +208,7 @@ impl CommandBuffer {
     /// Fails if the caller wants a command's handle but the command buffer cannot be updated.
     ///
     /// # Errors
-    /// Returns `INVALID_OPERATION`.
+    /// Returns `INVALID_OPERATION` in this case.
     fn check_wanted(&self, appended: &Appended<'_>) -> Result<()> {
         match appended.command {
             Some(_) if !self.is_updatable => Err(Failure::new(
@@ -341,8 +342,8 @@ entry_points! {
         }
     }
 
-    /// The runs of a command buffer follow each other, in any queues. Only the capture orders the
-    /// runs that a queue records.
+    /// Enqueues a run. All runs of a command buffer follow each other, in any queues. The runs that
+    /// a queue records into a capture are ordered only by that capture.
     pub(crate) fn enqueue(
         queue: Handle<Queue>,
         buffer: Handle<CommandBuffer>,

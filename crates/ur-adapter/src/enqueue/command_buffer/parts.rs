@@ -17,7 +17,7 @@ use crosshandle::{Command, Context, Node, Replaced};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_result_t};
 
-/// The events of a part, which updates replace.
+/// The events of a part. Updates of the command buffer replace them.
 #[derive(Default)]
 pub(super) struct PartEvents {
     /// The events that the part waits for. Their number does not change.
@@ -33,13 +33,13 @@ pub(super) struct PartNode {
     node: Node,
 }
 
-/// Parts that are being recorded. There is at least one.
+/// The parts of a command buffer that is being recorded. There is at least one part.
 pub(super) struct Recordings(Vec<PartRecording>);
 
 struct PartRecording {
     recording: Recording,
     is_empty: bool,
-    /// Whether no more commands can follow the last one.
+    /// Whether the part has an event to signal, so that no more commands can follow.
     is_ended: bool,
     events: Arc<Lock<PartEvents>>,
 }
@@ -61,8 +61,8 @@ impl Recordings {
         Self(vec![PartRecording::new(context)])
     }
 
-    /// Records that a command uses a buffer. The buffer tracks the queues that use it. The use is
-    /// recorded in the first part, which every run includes.
+    /// Records in a buffer that a command uses it. The use is part of the first recording, because
+    /// every run includes the first part.
     pub(super) fn note(&mut self, buffer: &BufferUse<'_>) {
         self.0[0].recording.note(buffer);
     }
@@ -114,7 +114,7 @@ impl Recordings {
 /// Parts that can run.
 pub(super) struct Parts {
     parts: Vec<Part>,
-    /// The event of the latest run, if there are several parts. A single [`Run`] has its own.
+    /// The event of the latest run, if there are several parts. A single [`Run`] has its own event.
     last: Lock<Option<crosshandle::Event>>,
 }
 
@@ -124,13 +124,13 @@ struct Part {
 }
 
 impl Parts {
-    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
+    /// Records in a buffer that an updated command uses it.
     pub(super) fn note(&self, buffer: &BufferUse<'_>) {
         self.parts[0].run.note(buffer);
     }
 
-    /// Updates commands. In each part, either all commands are updated or none. Only if the driver
-    /// refuses an update, some parts may be updated and others not. Returns the replaced objects.
+    /// Updates commands, and returns the replaced objects. Each part updates either all its
+    /// commands or none. If the driver refuses an update, parts that come earlier stay updated.
     pub(super) fn update(&self, commands: Vec<(PartNode, Command)>) -> Result<Vec<Replaced>> {
         let mut by_part: Vec<Vec<(Node, Command)>> = Vec::new();
         by_part.resize_with(self.parts.len(), Vec::new);
@@ -177,7 +177,7 @@ impl Parts {
 /// Fails if an update changes the number of events.
 ///
 /// # Errors
-/// Returns `INVALID_EVENT_WAIT_LIST`.
+/// Returns `INVALID_EVENT_WAIT_LIST` if the numbers differ.
 pub(super) fn check_number(present: usize, new: usize) -> Result<()> {
     match present == new {
         true => Ok(()),

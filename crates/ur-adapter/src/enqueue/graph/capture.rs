@@ -30,20 +30,20 @@ pub(crate) struct Capture {
     context: Ref<Context>,
     device: Ref<Device>,
     graph: Ref<Graph>,
-    /// Whether the program created the graph, and not the capture.
+    /// Whether the program created the graph. Otherwise the capture created it.
     is_programs: bool,
     origin: Weak<CaptureSlot>,
     state: Lock<State>,
 }
 
-/// A node of a capture, to which an event refers.
+/// A node of a capture, which an event refers to.
 #[derive(Clone)]
 pub(crate) struct CapturedNode {
     capture: Weak<Capture>,
     index: u32,
 }
 
-/// The position of a command in the order of its queue.
+/// The order of a command relative to other commands of its queue.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Order {
     /// The command follows all earlier submissions.
@@ -55,7 +55,7 @@ pub(crate) struct Order {
 struct State {
     /// The recorded graph, or `None` after the end of the capture.
     recorded: Option<Recorded>,
-    /// A command could not be recorded, so the graph is not what the program intended.
+    /// Whether a command could not be recorded, so that the graph is not what the program intended.
     is_invalidated: bool,
     members: Vec<Member>,
 }
@@ -75,7 +75,7 @@ pub(super) struct Entry {
     pub(super) after: Vec<u32>,
 }
 
-/// A queue of the capture, with the nodes that its next command may follow.
+/// A queue of the capture, and the nodes that its next command may follow.
 struct Member {
     slot: Weak<CaptureSlot>,
     /// The latest node that all later nodes of the queue follow.
@@ -132,7 +132,8 @@ impl Capture {
             .inspect_err(|_| slot.leave(&capture))
     }
 
-    /// Ends the capture of a queue. Returns the graph, and whether the program created it.
+    /// Ends the capture that a queue records into. Returns the graph, and whether the program
+    /// created it.
     ///
     /// # Errors
     /// Returns `COMMAND_LIST_NOT_CAPTURING`, also if another thread ends the capture. Returns
@@ -153,7 +154,7 @@ impl Capture {
         Ok((capture.graph.clone(), capture.is_programs))
     }
 
-    /// Ends the capture, removes all its queues, and returns the recorded graph. Returns `None` if
+    /// Ends the capture and removes all its queues. Returns the recorded graph, or `None` if
     /// another thread ends the capture.
     fn close(self: &Arc<Self>) -> Option<Result<Recorded>> {
         let (recorded, is_invalidated, members) = {
@@ -174,7 +175,7 @@ impl Capture {
         })
     }
 
-    /// Ends the capture of an origin that has ended.
+    /// Ends the capture after its origin queue was dropped.
     pub(super) fn abandon(self: &Arc<Self>) {
         if self.close().is_some() {
             self.graph.invalidate();
@@ -264,7 +265,7 @@ impl Capture {
         self.fail(ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_UNSUPPORTED, why)
     }
 
-    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
+    /// Records in a buffer that a command of this capture uses it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         if let Some(recorded) = &mut self.state.lock().recorded {
             recorded.recording.note(buffer);
@@ -274,7 +275,7 @@ impl Capture {
     /// Makes each run of the graph wait for signals of events outside the graph.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_INVALIDATED`.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
     pub(crate) fn wait_for(&self, waits: impl IntoIterator<Item = (Event, u64)>) -> Result<()> {
         let waits: Waits = waits.into_iter().collect();
         self.state.lock().recorded()?.recording.wait_for(waits);
@@ -320,13 +321,13 @@ impl State {
     /// Returns the recorded graph.
     ///
     /// # Errors
-    /// Returns `GRAPH_CAPTURE_INVALIDATED`.
+    /// Returns `GRAPH_CAPTURE_INVALIDATED` if the capture was invalidated earlier.
     fn recorded(&mut self) -> Result<&mut Recorded> {
         let recorded = self.recorded.as_mut().filter(|_| !self.is_invalidated);
         recorded.ok_or_else(invalidated)
     }
 
-    /// Returns the index of a queue. A new queue joins the capture.
+    /// Returns the index of a queue of the capture. A queue that is not part of it yet joins it.
     ///
     /// # Errors
     /// Returns `GRAPH_CAPTURE_MERGE_ATTEMPT` if another capture began in the queue meanwhile.
@@ -385,7 +386,7 @@ impl State {
             after,
         });
         if is_in_order || order.after_earlier {
-            // Nodes that follow this command also follow those nodes.
+            // Nodes that follow this command also follow the nodes in this list.
             queue.since.clear();
         }
         if is_in_order || order.before_later {
@@ -398,10 +399,10 @@ impl State {
 }
 
 impl Recorded {
-    /// Returns the graph, if all its queues were joined.
+    /// Returns the graph, if all its other queues were joined to the origin.
     ///
     /// # Errors
-    /// Returns `GRAPH_UNJOINED_FORKS`.
+    /// Returns `GRAPH_UNJOINED_FORKS` if a queue was not joined.
     fn joined(self) -> Result<Self> {
         match self.is_joined() {
             true => Ok(self),
@@ -442,7 +443,7 @@ fn invalidated() -> Failure {
     )
 }
 
-/// Returns the failure for using an event of a capture elsewhere.
+/// Returns the failure for an event of a capture that is used elsewhere.
 #[cold]
 pub(crate) fn internal_event() -> Failure {
     Failure::new(

@@ -13,7 +13,8 @@ use unified_runtime_sys::{
     ur_exp_executable_graph_handle_t_, ur_native_handle_t, ur_result_t,
 };
 
-/// An executable graph. It keeps all that it needs, so the graph may be destroyed first.
+/// An executable graph. It keeps all objects that it needs, so the graph that it was made from may
+/// be destroyed first.
 pub(crate) struct Executable {
     context: Ref<Context>,
     run: Run,
@@ -27,7 +28,7 @@ impl Executable {
     /// Creates an executable graph for the caller.
     ///
     /// # Errors
-    /// Returns the errors of [`Graph::captured`], and limits of the driver.
+    /// Returns the errors of [`Graph::captured`], and fails if a limit of the driver is reached.
     pub(super) fn create(graph: &Graph) -> Result<ur_exp_executable_graph_handle_t> {
         let captured = graph.captured()?;
         Ok(Shared::hand_out(Shared::new(Self {
@@ -37,7 +38,7 @@ impl Executable {
     }
 }
 
-/// Running commands keep the objects that they need, so destroying the graph does not wait.
+/// Destroys an executable graph without waiting. Running commands keep the objects that they need.
 pub(super) unsafe extern "C" fn destroy(graph: ur_exp_executable_graph_handle_t) -> ur_result_t {
     // SAFETY: the caller passes null or an executable graph with one reference.
     unsafe { release::<Executable>(graph) }

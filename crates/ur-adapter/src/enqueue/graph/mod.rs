@@ -34,15 +34,15 @@ use unified_runtime_sys::{
 /// A graph that a queue captures, or has captured.
 pub(crate) struct Graph {
     context: Ref<Context>,
-    /// The number of the graph. It is unique in the process, and numbers increase.
+    /// Number of the graph, which is unique in the process. Later graphs have greater numbers.
     id: u64,
-    /// Never held during a driver call.
+    /// The lock is never held during a driver call.
     contents: Lock<Contents>,
     callbacks: Lock<Vec<Callback>>,
 }
 
 enum Contents {
-    /// No capture has begun.
+    /// No capture into the graph has begun.
     New,
     Capturing(Weak<Capture>),
     Captured(Arc<Recorded>),
@@ -85,7 +85,7 @@ impl Graph {
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
-    /// `INVALID_GRAPH`.
+    /// `INVALID_GRAPH` for a graph whose capture failed.
     fn begin(&self, capture: &Arc<Capture>) -> Result<()> {
         let mut contents = self.contents.lock();
         match &*contents {
@@ -171,7 +171,7 @@ impl Drop for Graph {
     }
 }
 
-/// Calls the program's callbacks. The caller holds no lock.
+/// Calls the program's callbacks. The caller must not hold a lock.
 fn call_back(callbacks: Vec<Callback>) {
     for Callback { function, data } in callbacks {
         // SAFETY: the program allowed one call, when the graph is destroyed.

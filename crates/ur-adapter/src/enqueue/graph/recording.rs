@@ -11,12 +11,12 @@ use unified_runtime_sys::ur_command_t;
 /// Commands that are being recorded.
 pub(crate) struct Recording {
     graph: Graph,
-    /// Buffers that track the queues on which this recording runs.
+    /// The uses of buffers. Each buffer tracks the queues on which this recording runs.
     uses: Vec<Arc<RecordedUse>>,
     waits: Waits,
 }
 
-/// Signals of outside events, which precede the whole recording.
+/// Signals of events outside the recording, which the whole recording waits for.
 pub(crate) type Waits = Vec<(Event, u64)>;
 
 impl Recording {
@@ -29,13 +29,13 @@ impl Recording {
         }
     }
 
-    /// Records that a command uses a buffer. The buffer tracks the queues that use it.
+    /// Records in a buffer that a command of this recording uses it.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
         note(&mut self.uses, buffer);
     }
 
-    /// Makes each run wait for signals of events. For each event, only the latest signal is needed,
-    /// because it follows the others.
+    /// Makes each run wait for signals of events. Only the latest signal of each event is kept,
+    /// because it follows the earlier ones.
     pub(crate) fn wait_for(&mut self, waits: impl IntoIterator<Item = (Event, u64)>) {
         for (event, value) in waits {
             match self
@@ -79,23 +79,23 @@ pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
     waits: Waits,
-    /// The event of the latest run. The lock is held until the next run is submitted, which follows
-    /// the latest one. It is taken before all other locks.
+    /// The event of the latest run. The next run follows it, so the lock is held until the next run
+    /// is submitted. The lock is taken before all other locks.
     last: Lock<Option<Event>>,
 }
 
 impl Run {
-    /// Records that an update uses a buffer. The buffer tracks the queues that use it.
+    /// Records in a buffer that an updated command uses it.
     pub(crate) fn note(&self, buffer: &BufferUse<'_>) {
         note(&mut self.uses.lock(), buffer);
     }
 
-    /// Returns the graph for an update.
+    /// Returns the executable graph, so that the caller can update it.
     pub(crate) fn executable(&self) -> &ExecutableGraph {
         &self.executable
     }
 
-    /// Tells the buffers the queue of a run.
+    /// Records in all used buffers that a run was submitted to a queue.
     pub(crate) fn note_uses(&self, submission: &Submission<'_>) {
         let uses = self.uses.lock().clone();
         for buffer in uses {

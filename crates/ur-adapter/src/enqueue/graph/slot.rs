@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The capture that a queue records into, if any. The lock is held only briefly, and no other lock
-/// is taken meanwhile.
+/// is taken while it is held.
 #[derive(Default)]
 pub(crate) struct CaptureSlot {
     /// Each command reads this flag. Threads that use a queue in a certain order see changes in
@@ -16,7 +16,7 @@ pub(crate) struct CaptureSlot {
 }
 
 impl CaptureSlot {
-    /// Returns the capture.
+    /// Returns the capture that the queue records into, if any.
     #[inline]
     pub(crate) fn capture(&self) -> Option<Arc<Capture>> {
         match self.is_capturing.load(Ordering::Relaxed) {
@@ -36,11 +36,11 @@ impl CaptureSlot {
         is_free
     }
 
-    /// Makes the queue run its commands again, unless it records into another capture meanwhile.
+    /// Ends the recording of the queue, unless the queue records into another capture by now.
     pub(super) fn leave(&self, capture: &Arc<Capture>) {
         let mut place = self.capture.lock();
         if place.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
-            // The caller holds the capture too, so it does not end here.
+            // The caller also holds the capture, so the capture does not end here.
             *place = None;
             self.is_capturing.store(false, Ordering::Relaxed);
         }
@@ -48,7 +48,8 @@ impl CaptureSlot {
 }
 
 impl Drop for CaptureSlot {
-    /// A capture without its origin cannot be ended normally, so all other queues leave it.
+    /// Removes all queues from the capture if this queue is its origin, because then the capture
+    /// can no longer be ended normally.
     fn drop(&mut self) {
         if let Some(capture) = self.capture.get_mut().take()
             && capture.is_origin(self)

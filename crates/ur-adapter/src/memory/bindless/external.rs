@@ -25,7 +25,7 @@ use unified_runtime_sys::{
     ur_pfnBindlessImagesWaitExternalSemaphoreExp_t, ur_result_t, ur_structure_type_t,
 };
 
-/// The reason why semaphores of other interfaces are not imported.
+/// The reason why semaphores of other graphics interfaces are not imported.
 struct Semaphores;
 
 impl Reason for Semaphores {
@@ -56,7 +56,7 @@ impl ExternalMemory {
     /// Checks that the memory belongs to a context.
     ///
     /// # Errors
-    /// Returns `INVALID_CONTEXT`.
+    /// Returns `INVALID_CONTEXT` if the memory belongs to another context.
     fn check_context(&self, context: &Context) -> Result<()> {
         match Arc::ptr_eq(self.context.state(), context.state()) {
             true => Ok(()),
@@ -71,7 +71,7 @@ impl ExternalMemory {
 /// Returns whether a device can import memory of a kind. Only opaque descriptors are supported.
 ///
 /// # Errors
-/// Returns `INVALID_ENUMERATION`.
+/// Returns `INVALID_ENUMERATION` for a kind that does not exist.
 fn imports(device: &Device, kind: ur_exp_external_mem_type_t) -> Result<bool> {
     if kind.0 > ur_exp_external_mem_type_t::UR_EXP_EXTERNAL_MEM_TYPE_WIN32_NT_DX11_RESOURCE.0 {
         return Err(Failure::ENUMERATION);
@@ -93,8 +93,8 @@ unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>
     // SAFETY: the caller upholds this function's contract.
     let named = unsafe { chain::find::<ur_exp_file_descriptor_t>(desc.pNext, kind) };
     match named {
-        // SAFETY: the caller promises that it is open. If it is not, the system refuses to
-        // duplicate it.
+        // SAFETY: the caller ensures that the descriptor is open. If it is not, the system refuses
+        // to duplicate it.
         Some(named) if named.fd >= 0 => Ok(unsafe { BorrowedFd::borrow_raw(named.fd) }),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -112,7 +112,7 @@ entry_points! {
         supported.put(imports(device, kind)?.into())
     }
 
-    /// On success, the adapter owns the descriptor.
+    /// Imports memory by descriptor. If the call succeeds, the adapter owns the descriptor.
     pub(super) fn import(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -131,10 +131,10 @@ entry_points! {
         if size == 0 {
             return Err(Failure::SIZE);
         }
-        // SAFETY: the caller passes a valid chain with its own descriptor.
+        // SAFETY: the caller passes a valid chain with a descriptor that it owns.
         let given = unsafe { descriptor(desc) }?;
-        // The driver takes a duplicate, so that the caller keeps its own descriptor if the driver
-        // refuses.
+        // The driver gets a duplicate, so that the caller keeps its own descriptor if the driver
+        // refuses the memory.
         let own = given.try_clone_to_owned().map_err(|error| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
@@ -142,13 +142,13 @@ entry_points! {
             )
         })?;
         let inner = inner.import_external_memory(own, size as u64)?;
-        // SAFETY: the caller owned it until now, and gives it away with this call.
+        // SAFETY: the caller owned the descriptor, and transfers it with this call.
         drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
         let context = context.to_ref();
         imported.put(Shared::hand_out(Shared::new(ExternalMemory { context, inner })))
     }
 
-    /// The image keeps the memory, and is freed like other images.
+    /// Maps memory as an image. The image keeps the memory alive, and is freed like other images.
     pub(super) fn map_array(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -168,7 +168,7 @@ entry_points! {
         mapped.put(context.state().bindless.add(known))
     }
 
-    /// The mapping keeps the memory.
+    /// Maps memory to an address. The mapping keeps the memory alive.
     pub(super) fn map_linear(
         context: Handle<Context>,
         device: Handle<Device>,

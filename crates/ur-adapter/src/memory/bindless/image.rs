@@ -14,10 +14,10 @@ use unified_runtime_sys::{
     ur_mem_type_t, ur_result_t, ur_structure_type_t,
 };
 
-/// The number of layers of a cube.
+/// Number of sides of a cube, each of which is a layer.
 const SIDES: usize = 6;
 
-/// Converts the description of an image, and returns it with the number of levels. Pitches only
+/// Converts the description of an image. Returns it with the number of levels. Pitches only
 /// apply to memory and are ignored.
 ///
 /// # Errors
@@ -100,7 +100,7 @@ entry_points! {
         created.put(context.state().bindless.add(known))
     }
 
-    /// Also frees images with several levels. Views and running commands keep the image.
+    /// Frees an image, with all its levels. Views and running commands keep the image alive.
     pub(super) fn free(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -139,7 +139,7 @@ entry_points! {
         Ok(())
     }
 
-    /// The caller passes memory for a result of the property's type.
+    /// Returns a property of an image. The caller passes memory for a value of the property's type.
     pub(super) fn get_info(
         context: Handle<Context>,
         image: ur_exp_image_mem_native_handle_t,
@@ -159,7 +159,7 @@ entry_points! {
     }
 }
 
-/// Writes a result. Unused dimensions are 0, and layers are reported as depth.
+/// Writes a property of an image. Unused dimensions are 0, and layers are reported as depth.
 ///
 /// # Safety
 /// The caller must ensure that `value` is null or valid for a write of the property's type. `size`

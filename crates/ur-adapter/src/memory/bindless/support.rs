@@ -11,7 +11,7 @@ use unified_runtime_sys::{
     ur_image_format_t,
 };
 
-/// Returns whether an image can be created in memory of a kind.
+/// Returns whether the device supports an image in memory of this kind.
 ///
 /// # Errors
 /// Returns `INVALID_ENUMERATION` for any other kind of memory. Returns errors of the library.
@@ -39,7 +39,7 @@ fn supports(
             let align = device
                 .views()
                 .map_or(1, |views| views.pitch_alignment.max(1));
-            // If the caller names no pitch, any pitch that the device supports will do.
+            // If the caller specifies no pitch, assume a pitch that the device supports.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
@@ -68,7 +68,7 @@ entry_points! {
         supported.put(supports(context, device, format, desc, memory)?.into())
     }
 
-    /// Kernels only write to images, not to plain memory.
+    /// Reports the formats of unsampled images. Kernels write only to images, not to plain memory.
     pub(super) fn unsampled(
         context: Handle<Context>,
         device: Handle<Device>,

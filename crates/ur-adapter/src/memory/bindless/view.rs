@@ -102,7 +102,8 @@ entry_points! {
         created.put(bindless.add_view(ViewKind::Unsampled, view) as ur_exp_image_native_handle_t)
     }
 
-    /// Accepts an image's number, or the address of memory of this context.
+    /// Creates a sampled view of an image, or of memory of this context. It accepts the image's
+    /// number or the memory's address.
     pub(super) fn create_sampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -114,7 +115,7 @@ entry_points! {
     ) {
         let inner = context.on(device)?;
         let (description, _) = describe(format, desc)?;
-        // SAFETY: the caller passes a valid chain.
+        // SAFETY: the caller passes a valid chain of descriptions.
         let sampling = unsafe { sampling(sampler) }?;
         let state = context.state();
         let view = match state.bindless.find(image) {
@@ -128,7 +129,7 @@ entry_points! {
             }
             Err(unknown) => {
                 let start = ptr::with_exposed_provenance(image);
-                // The view keeps the memory. Freeing the memory does not wait for the view.
+                // The view keeps the memory alive. Freeing the memory does not wait for the view.
                 let memory = state.usm.adopt(start);
                 let memory = memory.or_else(|| state.bindless.mapping(start));
                 let memory = memory.ok_or(unknown)?;

@@ -13,8 +13,8 @@
 use crate::queue::end::{ENDED, QueueEnd, Users};
 use crosshandle::{Context, Result, adapter_support};
 
-/// Calls a function in the background when the current commands of each queue are done, once for
-/// each queue.
+/// Calls a function in the background when the current commands of each queue are done. The
+/// function is called once for each queue.
 pub(super) fn call_at_ends(
     users: &Users,
     context: &Context,
@@ -35,7 +35,7 @@ fn call_at_end(
     let Some(event) = end.event(context)? else {
         return Ok(());
     };
-    // Writing back takes time, so it does not run on the thread of the program's callbacks.
+    // A write-back takes time, so it must not run on the thread that runs the program's callbacks.
     let job = move |_| adapter_support::run_blocking(function);
     event.on_signal(ENDED, job)?.detach();
     Ok(())

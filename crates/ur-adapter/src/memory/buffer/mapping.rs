@@ -33,11 +33,11 @@ pub(crate) struct Mapping {
 
 /// The memory through which the host accesses a mapped region.
 enum HostCopy {
-    /// The memory itself.
+    /// The host accesses the buffer's memory itself.
     None,
-    /// The user's memory, which the buffer mirrors.
+    /// The host accesses the user's memory, which the buffer mirrors.
     Mirror,
-    /// Memory that was allocated for the mapping.
+    /// The host accesses memory that was allocated for the mapping.
     Staging(Memory),
 }
 
@@ -85,8 +85,8 @@ impl Buffer {
         self.mappings.0.lock().push(mapping);
     }
 
-    /// Removes the latest mapping at an address. Returns it with the command that copies the host's
-    /// changes back.
+    /// Removes the latest mapping at an address. Returns the mapping, and the command that copies
+    /// the host's changes back.
     pub(crate) fn unmap(
         &self,
         destination: &dyn Destination,

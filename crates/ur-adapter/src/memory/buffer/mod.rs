@@ -26,7 +26,7 @@ use unified_runtime_sys::{
     ur_mem_flags_t, ur_mem_handle_t, ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// Flags for the kernels' access to a buffer. A buffer has at most one of them.
+/// Flags for the kernels' access to a buffer. A buffer has at most one of these flags.
 const KERNEL_ACCESS: ur_mem_flags_t =
     UR_MEM_FLAG_READ_WRITE | UR_MEM_FLAG_WRITE_ONLY | UR_MEM_FLAG_READ_ONLY;
 /// Flags that require a host pointer.
@@ -35,21 +35,21 @@ const WITH_POINTER: ur_mem_flags_t =
 /// Flags for the location of a buffer's memory.
 const PLACE: ur_mem_flags_t = WITH_POINTER | UR_MEM_FLAG_ALLOC_HOST_POINTER;
 
-/// A buffer, or a part of one.
+/// A buffer, or a part of a buffer.
 pub(crate) struct Buffer {
     context: Ref<Context>,
     storage: StorageUser,
     /// The offset of the buffer in the storage, and its length, in bytes.
     offset: usize,
     len: usize,
-    /// The kernels' access, or 0 if the creator named none.
+    /// The kernels' access, or 0 if the creator specified none.
     kernel_access: ur_mem_flags_t,
     is_part: bool,
     mappings: Mappings,
 }
 
 impl Buffer {
-    /// Creates a buffer of a whole storage.
+    /// Creates a buffer that consists of a whole storage.
     fn new(context: Ref<Context>, storage: Arc<Storage>, kernel_access: ur_mem_flags_t) -> Self {
         Self {
             context,
@@ -76,7 +76,7 @@ impl Buffer {
         native::handle(&self.storage, self.offset)
     }
 
-    /// Returns a range of the buffer for a command. The range keeps the memory.
+    /// Returns a range of the buffer for a command. The range keeps the memory alive.
     ///
     /// # Errors
     /// Returns `INVALID_SIZE` if the range exceeds the buffer.
@@ -106,7 +106,7 @@ impl Buffer {
         self.range(destination, 0, self.len)
     }
 
-    /// Returns the offset of a range of the buffer in the storage.
+    /// Checks a range of the buffer, and returns its offset in the storage.
     fn place(&self, offset: usize, len: usize) -> Result<usize> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(self.offset + offset),
@@ -137,7 +137,7 @@ entry_points! {
         }
         let (device, inner) = context.first();
         let is_direct = device.inner().info().capabilities.host_accessible_memory;
-        // Kernels on any device of the context may get the user's address.
+        // Kernels on any device of the context may use the user's address.
         let mut devices = context.devices();
         let sides = (
             is_direct,
@@ -170,7 +170,7 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
-        // SAFETY: the caller passes a native handle, whose memory lives as its owner promises.
+        // SAFETY: the caller passes a native handle, and the owner keeps its memory alive.
         let (storage, offset) = unsafe { native::find(context, native, is_owned) }?;
         let buffer = Buffer {
             offset,

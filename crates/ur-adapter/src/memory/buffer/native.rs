@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 
-/// The storages whose native handles were given out.
+/// Storages whose native handles this adapter has given out.
 static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
-/// Returns the native handle of the memory at an offset. It is valid as long as some object keeps
-/// the memory.
+/// Returns the native handle of the memory at an offset. It is valid as long as an object keeps the
+/// memory alive.
 pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
     if !storage.is_given.swap(true, Ordering::Relaxed) {
         let mut given = GIVEN.lock();
@@ -46,7 +46,8 @@ pub(super) unsafe fn find(
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<(Arc<Storage>, usize)> {
-    // Not under the lock, because dropping the last reference to a storage takes time.
+    // The storages are collected first, because dropping the last reference to one takes time and
+    // must not happen under the lock.
     let alive: Vec<_> = GIVEN.lock().iter().filter_map(Weak::upgrade).collect();
     let nearest = alive
         .into_iter()
@@ -63,7 +64,7 @@ pub(super) unsafe fn find(
         return Ok((unsafe { adopt_allocation(context, native, is_owned) }?, 0));
     };
     if is_owned {
-        // From now on, the storage keeps the memory.
+        // From now on, the storage keeps the memory alive.
         let start = ptr::without_provenance(native);
         drop(context.state().usm.free(start)?);
     }
@@ -85,11 +86,11 @@ unsafe fn adopt_allocation(
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: the caller upholds this function's contract. The driver recognises the address of
-        // no memory.
+        // SAFETY: the caller upholds this function's contract. The driver recognises an address
+        // that is not in any memory.
         match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
-            // Reports the driver's own reason.
+            // The driver's own reason is reported.
             Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
             Err(_) => {}
         }

@@ -17,38 +17,39 @@ use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_USE_HOST_POINTER, ur_mem_flags_t,
 };
 
-/// The memory of a buffer. Commands keep it until they are done.
+/// The memory of a buffer. Commands keep it alive until they are done.
 pub(super) struct Storage {
     context: Context,
     len: usize,
     backing: Backing,
-    /// The queues whose commands use memory that mirrors the user's.
+    /// The queues whose commands use the memory, if it mirrors the user's memory.
     pub(super) users: Users,
     /// Whether the storage can be found by its native handle.
     pub(super) is_given: AtomicBool,
 }
 
-/// A use of a buffer whose contents are written back to the user's memory. It records the queues
-/// that use the buffer.
+/// A use of a buffer whose contents are written back to the user's memory. The buffer records the
+/// queues that use it.
 pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
 
-/// A use of such a buffer in a recording. It records the queues that run the recording.
+/// A use of such a buffer in a recording. The buffer records the queues that run the recording.
 pub(crate) struct RecordedUse(Arc<Storage>);
 
 impl BufferUse<'_> {
-    /// Records a queue.
+    /// Records that commands of a queue use the buffer.
     pub(crate) fn by(&self, queue: &Queue) {
         self.0.users.note(queue);
     }
 
-    /// Converts the use for a recording.
+    /// Converts the use to one that a recording can store.
     pub(crate) fn recorded(&self) -> RecordedUse {
         RecordedUse(Arc::clone(self.0))
     }
 }
 
 impl RecordedUse {
-    /// Records the queue of a run of the recording. Call it before the run is submitted.
+    /// Records that a run of the recording in a queue uses the buffer. Call it before the run is
+    /// submitted.
     pub(crate) fn by(&self, destination: &dyn Destination) {
         destination.note(BufferUse(&self.0));
     }
@@ -61,7 +62,7 @@ impl RecordedUse {
 
 /// The memory of a storage.
 enum Backing {
-    /// Allocated for the buffer.
+    /// Memory that was allocated for the buffer.
     Allocated {
         memory: Memory,
         /// Whether the host accesses the memory directly.
@@ -69,7 +70,7 @@ enum Backing {
     },
     /// The user's memory, which the device accesses directly.
     User(User),
-    /// An allocation of the context, which the range keeps, and its address.
+    /// An allocation of the context, and its address. The range keeps the allocation alive.
     Adopted {
         range: MemoryRange,
         start: User,
@@ -84,23 +85,26 @@ enum Backing {
 #[derive(Clone, Copy)]
 struct User(NonNull<u8>);
 
-// SAFETY: an address alone accesses nothing. The user must order the commands that do.
+// SAFETY: an address alone accesses nothing. The user must order the commands that access the
+// memory.
 unsafe impl Send for User {}
-// SAFETY: an address alone accesses nothing. The user must order the commands that do.
+// SAFETY: an address alone accesses nothing. The user must order the commands that access the
+// memory.
 unsafe impl Sync for User {}
 
 /// The way in which the host accesses a storage.
 pub(super) enum View {
-    /// Directly at this address.
+    /// The host accesses the memory directly, at this address.
     Direct(*mut u8),
-    /// At this address, with a copy before and after the access.
+    /// The host accesses the user's memory at this address. It is copied before and after the
+    /// access.
     Mirror(*mut u8),
-    /// Through a copy in memory that is not allocated yet.
+    /// The host accesses a copy in memory that is not allocated yet.
     None,
 }
 
 impl Storage {
-    /// Creates a storage of new memory, or of the user's.
+    /// Creates a storage of new memory, or of the user's memory.
     ///
     /// `is_direct` says whether host and device access each other's memory directly.
     /// `takes_system_memory` says whether all devices of the context can access all host memory
@@ -132,7 +136,7 @@ impl Storage {
                 let memory = context.allocate_with(options)?;
                 let is_direct = is_host || is_direct;
                 if let Some(user) = pointer {
-                    // SAFETY: readable, by the caller's promise.
+                    // SAFETY: the caller ensures that the user's memory is readable.
                     unsafe { fill(context, &memory, is_direct, user) }?;
                 }
                 match pointer {
@@ -153,8 +157,8 @@ impl Storage {
         }))
     }
 
-    /// Creates a storage of memory of the context, which starts at this address. `is_direct` is as
-    /// for [`create`](Self::create).
+    /// Creates a storage of memory of the context, which starts at this address. `is_direct` says
+    /// whether host and device access each other's memory directly.
     pub(super) fn adopt(
         context: &Context,
         start: NonNull<u8>,
@@ -214,7 +218,8 @@ impl Storage {
             Backing::Allocated { memory, .. } => memory.range(offset..offset + len)?,
             Backing::Adopted { range, .. } => range.range(offset..offset + len)?,
             Backing::User(user) => user.range(offset, len),
-            // The range keeps the storage, whose contents are written back after the last command.
+            // The range keeps the storage alive. Its contents are written back after the last
+            // command.
             Backing::Mirror { memory, .. } => {
                 destination.note(BufferUse(self));
                 memory
@@ -237,12 +242,12 @@ impl Storage {
         let began = Instant::now();
         wait_while(|| memory.is_in_use() && began.elapsed() < BUFFER_RELEASE_GRACE);
         if memory.is_in_use() {
-            // The storage itself must not be kept. Otherwise it could end here, after the release
-            // of its last buffer has found it unused.
+            // The background job must not keep the storage alive. Otherwise the storage could end
+            // there, after the release of its last buffer has found it unused.
             let memory = Arc::downgrade(memory);
             late::call_at_ends(&self.users, &self.context, move || {
                 if let Some(memory) = memory.upgrade() {
-                    // A query lets finished commands drop the storage.
+                    // The query lets the device drop finished commands, and with them the storage.
                     memory.is_in_use();
                 }
             });
@@ -254,7 +259,8 @@ impl Storage {
         let Backing::Mirror { memory, user } = &self.backing else {
             return None;
         };
-        // As in `range`, the memory is in use until the storage is dropped.
+        // As in `range`, the returned range keeps the storage alive, so the memory counts as in
+        // use.
         let kept = (Arc::clone(self), memory.all());
         Some(user.range(offset, len).keeping(Arc::new(kept)))
     }
@@ -322,19 +328,19 @@ impl Deref for StorageUser {
 /// Copies the user's bytes into new memory.
 ///
 /// # Safety
-/// The user's memory must be readable.
+/// The user's memory must be readable for as many bytes as `memory` has.
 unsafe fn fill(context: &Context, memory: &Memory, is_direct: bool, user: User) -> Result<()> {
     if !is_direct {
         return copy(context, memory.all(), user.range(0, memory.len()));
     }
     let to = memory.bytes()?.as_ptr();
-    // SAFETY: readable, by the caller's promise. The destination is new, mapped and equally long,
-    // and no command uses it yet.
+    // SAFETY: the caller ensures that the user's memory is readable. The destination is new, mapped
+    // and equally long, and no command uses it yet.
     unsafe { ptr::copy_nonoverlapping(user.0.as_ptr(), to, memory.len()) };
     Ok(())
 }
 
-/// Copies with a queue of the device, and waits for the copy.
+/// Copies with a queue of the device, and waits until the copy is done.
 fn copy(context: &Context, to: MemoryRange, from: MemoryRange) -> Result<()> {
     let queue = context.create_queue()?;
     queue.submit(Command::copy(from, to)?)?;

@@ -1,5 +1,5 @@
-//! Tests of buffers on a device whose memory the host cannot access. The host device stands in for
-//! it. The test clients cover everything else.
+//! Tests of buffers on a device whose memory the host cannot access. The host device replaces such
+//! a device here. The test clients cover all other cases.
 
 use super::{Buffer, Storage, late};
 use crate::abi::object::Referent;
@@ -76,7 +76,7 @@ impl Scene {
     fn map(&self, buffer: ur_mem_handle_t, flags: ur_map_flags_t) -> *mut [u8; 20] {
         let map = enqueue::TABLE.pfnMemBufferMap.expect("filled");
         let mut pointer: *mut c_void = null_mut();
-        // SAFETY: the handles are alive, and the pointer valid.
+        // SAFETY: the handles are alive, and the pointer is valid.
         check(unsafe {
             let (queue, pointer) = (self.queue, &mut pointer);
             map(
@@ -115,7 +115,7 @@ fn mapped_regions_are_copies_there() {
     let both = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     let only_read = scene.map(buffer, UR_MAP_FLAG_READ);
     assert_ne!(both, only_read);
-    // SAFETY: mapped for the host.
+    // SAFETY: the memory is mapped for the host.
     unsafe {
         assert_eq!((*both, *only_read), ([1; 20], [1; 20]));
         *both = [2; 20];
@@ -130,7 +130,7 @@ fn mapped_regions_are_copies_there() {
     assert_eq!(scene.read(buffer), wanted);
 
     let anew = scene.map(buffer, UR_MAP_FLAG_WRITE_INVALIDATE_REGION);
-    // SAFETY: mapped for the host.
+    // SAFETY: the memory is mapped for the host.
     unsafe { *anew = [4; 20] };
     check(scene.unmap(buffer, anew));
     wanted[10..30].fill(4);
@@ -169,20 +169,20 @@ fn memory_of_the_user_is_used_in_place_where_the_device_takes_it() {
     let scene = Scene::new();
     let mut user = Box::new([7; LEN]);
     let user = ptr::from_mut(&mut *user);
-    // SAFETY: alive, and no other reference exists.
+    // SAFETY: the memory is alive, and no other reference to it exists.
     let taken = Some(unsafe { &mut *user });
     let buffer = scene.buffer_on((false, true), UR_MEM_FLAG_USE_HOST_POINTER, taken);
-    // SAFETY: alive, and no command uses it.
+    // SAFETY: the memory is alive, and no command uses it.
     unsafe { (*user).fill(3) };
     assert_eq!(scene.read(buffer), [3; LEN]);
     scene.write(buffer, &[8; LEN], true);
-    // SAFETY: alive, and no command uses it.
+    // SAFETY: the memory is alive, and no command uses it.
     assert_eq!(unsafe { *user }, [8; LEN]);
     let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     assert_eq!(mapped.addr(), user.addr() + 10);
     check(scene.unmap(buffer, mapped));
     release(buffer);
-    // Other buffers use memory of the device.
+    // Buffers without the user's memory use memory of the device.
     let mut copied = [5; LEN];
     let flags = UR_MEM_FLAG_ALLOC_COPY_HOST_POINTER;
     let buffer = scene.buffer_on((false, true), flags, Some(&mut copied));
@@ -196,14 +196,14 @@ fn memory_of_the_user_follows_its_buffer() {
     let scene = Scene::new();
     let mut user = Box::new([7; LEN]);
     let user = ptr::from_mut(&mut *user);
-    // SAFETY: alive, and no other reference exists.
+    // SAFETY: the memory is alive, and no other reference to it exists.
     let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
     assert_eq!(scene.read(buffer), [7; LEN]);
     scene.write(buffer, &[8; LEN], true);
     let mapped = scene.map(buffer, UR_MAP_FLAG_READ | UR_MAP_FLAG_WRITE);
     assert_eq!(mapped.addr(), user.addr() + 10);
     let mut wanted = [8; LEN];
-    // SAFETY: mapped for the host.
+    // SAFETY: the memory is mapped for the host.
     unsafe {
         assert_eq!(*mapped, [8; 20]);
         *mapped = [9; 20];
@@ -212,21 +212,22 @@ fn memory_of_the_user_follows_its_buffer() {
     wanted[10..30].fill(9);
     assert_eq!(scene.read(buffer), wanted);
 
-    // A running command keeps the buffer. Its contents are written back after the command.
+    // A running command keeps the buffer alive. The contents are written back after the command.
     let gate = scene.hold();
     let late = Box::new([10; LEN]);
     scene.write(buffer, &late, false);
     release(buffer);
     gate.signal().expect("signalled");
     scene.finish();
-    // SAFETY: alive, and the last command is done.
+    // SAFETY: the memory is alive, and the last command is done.
     assert_eq!(unsafe { *user }, [10; LEN]);
 }
 
-/// Waits until the last byte of the user's memory has this value.
+/// Waits until the last byte of the user's memory has the value `byte`.
 fn wait_for_byte(user: *const [u8; LEN], byte: u8) {
     let began = Instant::now();
-    // SAFETY: alive. It is read as volatile, because the compiler does not see the writes.
+    // SAFETY: the memory is alive. The read is volatile, because the compiler does not see the
+    // writes.
     while unsafe { user.cast::<u8>().add(LEN - 1).read_volatile() } != byte {
         assert!(began.elapsed() < SOON, "byte {byte} is late");
         thread::yield_now();
@@ -238,7 +239,7 @@ fn late_contents_go_back_although_all_else_is_released() {
     let user = ptr::from_mut(Box::leak(Box::new([7; LEN])));
     for (byte, is_queue_first) in [(1, false), (2, true)] {
         let scene = Scene::new();
-        // SAFETY: alive, and no other reference exists.
+        // SAFETY: the memory is alive, and no other reference to it exists.
         let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
         let gate = scene.hold();
         let late = Box::leak(Box::new([byte; LEN]));
@@ -307,7 +308,7 @@ fn buffer_of_memory(scene: &Scene, is_owned: u8) -> (ur_mem_handle_t, *mut c_voi
     };
     let mut buffer = null_mut();
     let create = TABLE.pfnBufferCreateWithNativeHandle.expect("filled");
-    // SAFETY: the handle is alive, the pointers valid.
+    // SAFETY: the handle is alive, and the pointers are valid.
     check(unsafe { create(memory.addr(), scene.context, &properties, &mut buffer) });
     (buffer, memory)
 }
@@ -343,7 +344,7 @@ fn memory_can_be_freed_before_its_buffer() {
     });
     let freed = hear.recv_timeout(SOON);
     check(freed.expect("it does not wait for the buffer"));
-    // The buffer keeps the freed memory.
+    // The buffer keeps the freed memory alive.
     scene.write(buffer, &[3; LEN], true);
     assert_eq!(scene.read(buffer), [3; LEN]);
     release(buffer);
@@ -359,7 +360,7 @@ mod on_a_gpu {
         let user = Box::leak(Box::new([7; LEN]));
         let user = ptr::from_mut(user);
         for round in 1..=10 {
-            // SAFETY: alive, and no other reference exists.
+            // SAFETY: the memory is alive, and no other reference to it exists.
             let buffer = scene.buffer(UR_MEM_FLAG_USE_HOST_POINTER, Some(unsafe { &mut *user }));
             let gate = scene.hold();
             let late = Box::leak(Box::new([round; LEN]));

@@ -7,7 +7,7 @@ use unified_runtime_sys::{
     ur_image_format_t, ur_mem_type_t as kinds, ur_result_t, ur_structure_type_t,
 };
 
-/// Channel orders, in the order of UR's numbers.
+/// UR's channel orders with the library's, in the order of UR's numbers.
 const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_A, ChannelOrder::A),
     (orders::UR_IMAGE_CHANNEL_ORDER_R, ChannelOrder::R),
@@ -32,7 +32,7 @@ const ORDERS: [(orders, ChannelOrder); 15] = [
     (orders::UR_IMAGE_CHANNEL_ORDER_SRGBA, ChannelOrder::Srgba),
 ];
 
-/// Channel types, in the order of UR's numbers.
+/// UR's channel types with the library's, in the order of UR's numbers.
 const CHANNELS: [(types, ChannelType); 15] = [
     (
         types::UR_IMAGE_CHANNEL_TYPE_SNORM_INT8,
@@ -128,7 +128,8 @@ pub(crate) fn wrong_description(message: &'static str) -> Failure {
 /// Converts the description of an image. Unused dimensions are ignored.
 ///
 /// # Errors
-/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` or `UNSUPPORTED_IMAGE_FORMAT`.
+/// Returns `INVALID_IMAGE_FORMAT_DESCRIPTOR` for an invalid description, or
+/// `UNSUPPORTED_IMAGE_FORMAT`.
 pub(crate) fn description(
     given: &ur_image_format_t,
     desc: &ur_image_desc_t,
@@ -159,7 +160,7 @@ pub(crate) fn description(
     Ok(ImageDescription::new(kind, format(given)?, extent))
 }
 
-/// Returns UR's numbers of a format.
+/// Returns UR's numbers for the channel order and the channel type of a format.
 pub(crate) fn name_of(format: ImageFormat) -> [u32; 2] {
     let order = ORDERS.iter().find(|(_, order)| *order == format.order);
     let channel = CHANNELS

@@ -49,7 +49,7 @@ impl Image {
         &self.inner
     }
 
-    /// Returns whether both are the same image of the library.
+    /// Returns whether both use the same image of the library.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -63,7 +63,7 @@ impl Image {
         self.description().bytes().unwrap_or(usize::MAX)
     }
 
-    /// Returns the image for a command.
+    /// Returns the library's image for a command.
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` for an image of another context or device.
@@ -79,7 +79,8 @@ impl Image {
         Ok(&self.inner)
     }
 
-    /// Writes the result of a query. Unused dimensions are 0, as in OpenCL.
+    /// Writes a property of the image to the caller's memory. Unused dimensions are 0, as in
+    /// OpenCL.
     pub(super) fn answer(&self, name: ur_image_info_t, query: Query<'_>) -> Result<()> {
         let description = self.description();
         let [x, y, z] = description.extent;
@@ -114,8 +115,8 @@ impl Image {
         }
     }
 
-    /// Returns the native handle, which is the driver's image. It is valid as long as some object
-    /// keeps the image.
+    /// Returns the native handle, which is the driver's image. It is valid as long as an object
+    /// keeps the image alive.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         let mut given = GIVEN.lock();
         given.retain(|given| given.image.strong_count() > 0);
@@ -196,8 +197,9 @@ entry_points! {
         created.put(MemoryObject::Image(image).hand_out())
     }
 
-    /// Accepts only native handles that this adapter has given out, because the library cannot know
-    /// when another image ends. The image still belongs to its context.
+    /// Creates an image from a native handle that this adapter has given out. Other native handles
+    /// are refused, because the library cannot know when their images end. The image stays in its
+    /// own context.
     pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -207,7 +209,7 @@ entry_points! {
         created: Out<ur_mem_handle_t>,
     ) {
         let description = format::description(format, desc, false)?;
-        // None of these may be dropped while the lock is held.
+        // The images and contexts must not be dropped while the lock is held.
         let alive = |given: &Given| Some((given.image.upgrade()?, given.context.clone()));
         let alive: Vec<_> = GIVEN.lock().iter().filter_map(alive).collect();
         let mut alive = alive.into_iter();

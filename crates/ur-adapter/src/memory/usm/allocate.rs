@@ -51,7 +51,7 @@ pub(crate) fn allocate(
         None => inner.allocate_with(options),
     };
     let memory = memory.map_err(|error| match error {
-        // The other arguments were checked, so the alignment is wrong.
+        // The other arguments were checked before, so the alignment must be wrong.
         crosshandle::Error::InvalidArgument(_) => {
             Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
         }
@@ -118,7 +118,7 @@ entry_points! {
         let row = width.checked_next_multiple_of(unit.max(ROW_ALIGN_BYTES));
         let row = row.ok_or_else(too_large)?;
         let len = row.checked_mul(height).ok_or_else(too_large)?;
-        // Images may be made from such memory, so it has their alignment.
+        // The memory gets the alignment of images, because images may be made from it.
         let align = align.max(device.views().map_or(0, |views| views.start_alignment));
         let kind = MemoryKind::Device;
         memory.put(allocate(context, device, pool, &Request { kind, len, align })?)?;

@@ -35,7 +35,7 @@ entry_points! {
     }
 }
 
-/// Returns the context's queue for such copies, which do not wait for each other.
+/// Returns the context's queue for copies without a queue. The copies do not wait for each other.
 fn queue_of(context: &Context) -> Result<&Queue> {
     let place = &context.state().usm.copies;
     if let Some(queue) = place.get() {

@@ -56,7 +56,7 @@ pub(crate) const EXP_TABLE: ur_usm_exp_dditable_t = ur_usm_exp_dditable_t {
 /// The table of access between devices.
 pub(crate) const P2P_TABLE: ur_usm_p2p_exp_dditable_t = ur_usm_p2p_exp_dditable_t {
     pfnEnablePeerAccessExp: Some(peers::enable),
-    // Accessible memory always stays accessible.
+    // Devices cannot lose access to memory, so disabling does the same as enabling.
     pfnDisablePeerAccessExp: Some(peers::enable),
     pfnPeerAccessGetInfoExp: Some(peers::get_info),
 };

@@ -18,7 +18,8 @@ fn reaches(device: &Shared<Device>, peer: &Shared<Device>) -> bool {
 }
 
 entry_points! {
-    /// Accessible memory is always accessible, so nothing is enabled or disabled.
+    /// Checks that the device can access the peer's memory. Devices always have this access, so the
+    /// call changes nothing.
     pub(super) fn enable(device: Handle<Device>, peer: Handle<Device>) {
         if reaches(device, peer) {
             return Ok(());

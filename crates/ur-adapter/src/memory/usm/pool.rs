@@ -13,7 +13,7 @@ use unified_runtime_sys::{
     ur_usm_pool_desc_t, ur_usm_pool_handle_t, ur_usm_pool_info_t, ur_usm_pool_limits_desc_t,
 };
 
-/// Converts the description of a pool.
+/// Converts the description of a memory pool.
 ///
 /// Native pools are those of `sycl::ext::oneapi::experimental`. Their two limits are the size of
 /// the pool and the bytes that it keeps. The limits of other pools have the meaning of their names.
@@ -73,7 +73,7 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query.
+/// Writes a property of a pool to the caller's memory.
 pub(super) fn answer(
     pool: &Shared<Pool>,
     name: ur_usm_pool_info_t,

@@ -39,7 +39,8 @@ entry_points! {
         unsafe { release_once::<Pool>(pool.handle()) }
     }
 
-    /// The context owns the handle, and the caller does not release it.
+    /// Returns the default pool of a device. The context owns the handle, so the caller must not
+    /// release it.
     pub(super) fn get_default_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -49,7 +50,7 @@ entry_points! {
         pool.put(pools.default_of(context, device)?.handle())
     }
 
-    /// The caller does not own the handle, as with [`get_default_of_device`].
+    /// Returns the current pool of a device. The caller must not release the handle.
     pub(super) fn get_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -59,7 +60,7 @@ entry_points! {
         pool.put(pools.current_of(context, device)?.handle())
     }
 
-    /// The setting ends when the pool is destroyed.
+    /// Sets the current pool of a device, until the pool is destroyed.
     pub(super) fn set_of_device(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -103,8 +104,8 @@ entry_points! {
     }
 }
 
-/// Sets a property of a pool. The peaks can only be set to 0, which restarts them. The reserved and
-/// used sizes cannot be set.
+/// Sets a property of a pool. The peaks can only be set to 0, which restarts their measurement. The
+/// reserved size and the used size cannot be set.
 fn set(pool: &Pool, name: ur_usm_pool_info_t, value: usize) -> Result<()> {
     let peak_to_zero = || {
         if value != 0 {

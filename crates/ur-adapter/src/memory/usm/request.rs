@@ -23,14 +23,14 @@ impl Argument for Alignment {
     type Value<'a> = usize;
 
     unsafe fn read(desc: *const ur_usm_desc_t, _call: &Call) -> Result<usize> {
-        // SAFETY: null or a description, by the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or a valid description.
         let Some(desc) = (unsafe { desc.as_ref() }) else {
             return Ok(0);
         };
         if desc.hints & UR_USM_ADVICE_FLAGS_MASK != 0 {
             return Err(Failure::ENUMERATION);
         }
-        // SAFETY: a valid chain, by the caller's promise.
+        // SAFETY: the caller ensures that the chain is valid.
         for (stype, desc) in unsafe { chain::each(desc.pNext) } {
             // SAFETY: the type determines the structure.
             unsafe { check_flags(stype, desc) }?;
@@ -42,7 +42,8 @@ impl Argument for Alignment {
     }
 }
 
-/// Fails for unknown flags. Structures without flags, and those of unknown extensions, are ignored.
+/// Fails for unknown flags. Structures without flags and structures of unknown extensions are
+/// ignored.
 ///
 /// # Safety
 /// The caller must ensure that the description has the type `stype`.

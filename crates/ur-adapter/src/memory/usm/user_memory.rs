@@ -28,7 +28,7 @@ fn check_devices(context: &Context) -> Result<()> {
     ))
 }
 
-/// Returns whether a program can have `size` bytes at this address.
+/// Returns whether `size` bytes at this address can be memory of a program.
 fn can_be(memory: *const c_void, size: usize) -> bool {
     size != 0 && size <= isize::MAX as usize && memory.addr().checked_add(size).is_some()
 }
@@ -84,7 +84,7 @@ entry_points! {
         })
     }
 
-    /// Importing memory that is already known has no effect.
+    /// Imports memory of the user. If the memory is already known, the call has no effect.
     pub(super) fn import(context: Handle<Context>, memory: *mut c_void, size: usize) {
         not_null(memory)?;
         if !can_be(memory, size) {
@@ -95,7 +95,8 @@ entry_points! {
         Ok(())
     }
 
-    /// Releasing memory that was not imported has no effect.
+    /// Releases imported memory of the user. If the memory was not imported, the call has no
+    /// effect.
     pub(super) fn release(context: Handle<Context>, memory: *mut c_void) {
         not_null(memory)?;
         drop(context.state().usm.remove(memory, |kind| kind == Kind::Imported));

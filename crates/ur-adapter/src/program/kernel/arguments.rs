@@ -18,21 +18,21 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// An argument that the caller passes.
+/// An argument of a kernel, as the caller passes it.
 #[derive(Clone)]
 pub(crate) enum Argument<'a> {
     /// The bytes of a value.
     Value(Cow<'a, [u8]>),
-    /// An address that is unknown here. The caller guarantees that it is valid until the kernel is
-    /// done.
+    /// An address outside the context's memory. The caller guarantees that it is valid until the
+    /// kernel is done.
     Address(usize),
-    /// Memory, which is kept until the kernel is done.
+    /// Memory, which is kept alive until the kernel is done.
     Memory(MemoryRange),
-    /// An image, which is kept until the kernel is done.
+    /// An image, which is kept alive until the kernel is done.
     Image(crosshandle::Image),
-    /// A sampler, which is kept until the kernel is done.
+    /// A sampler, which is kept alive until the kernel is done.
     Sampler(crosshandle::Sampler),
-    /// The size of local memory of a work-group, in bytes.
+    /// A size in bytes of local memory of a work-group.
     Local(usize),
 }
 
@@ -47,7 +47,7 @@ pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) arguments: KernelArguments,
-    /// The bytes of a work-group's local memory that the arguments use.
+    /// Number of bytes of a work-group's local memory that the arguments use.
     pub(crate) local: usize,
 }
 
@@ -58,7 +58,8 @@ pub(crate) struct Packed {
 /// unknown type, and `INVALID_MEM_OBJECT` for a buffer that the device cannot access.
 ///
 /// # Safety
-/// The caller must ensure that the arguments match their types. Values and buffers are valid during
+/// The caller must ensure that the arguments match their types, and that values and buffers are
+/// valid during `'a`.
 /// `'a`.
 pub(crate) unsafe fn read<'a>(
     destination: &dyn Destination,
@@ -143,7 +144,7 @@ impl<'a> Argument<'a> {
         )
     }
 
-    /// Returns the argument with a copy of the caller's bytes.
+    /// Copies the caller's bytes, so that the argument no longer borrows them.
     pub(crate) fn into_owned(self) -> Argument<'static> {
         match self {
             Self::Value(value) => Argument::Value(Cow::Owned(value.into_owned())),
@@ -276,19 +277,19 @@ impl Packed {
                 check_pointer(index, size)?;
                 with(arguments.memory(range))
             }
-            // A surface, whose number is as long as an address.
+            // An image is passed as the number of its surface, which is as long as an address.
             Argument::Image(image) => {
                 check_pointer(index, size)?;
                 with(arguments.image(image))
             }
-            // A word that describes the sampler.
+            // A sampler is passed as a word that describes it.
             Argument::Sampler(sampler) => match size {
                 None | Some(SAMPLER_BYTES) => with(arguments.sampler(sampler)),
                 size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
             },
             Argument::Local(len) => {
                 let (start, end) = place(local, *len).ok_or_else(|| too_much(*len, local))?;
-                // Addresses of local memory may be shorter than others.
+                // Addresses of local memory may be shorter than other addresses.
                 Self {
                     arguments: arguments.bytes(fitted(index, &start.to_ne_bytes(), size)?),
                     local: end,
@@ -298,8 +299,8 @@ impl Packed {
     }
 }
 
-/// Returns as many bytes of a value as its parameter has, if that size is known. The rest of a
-/// longer value is dropped, because the kernel would not read it.
+/// Returns as many bytes of a value as its parameter has, if the parameter's size is known. The
+/// kernel would not read the remaining bytes of a longer value.
 fn fitted(index: usize, value: &[u8], size: Option<usize>) -> Result<&[u8]> {
     value
         .get(..size.unwrap_or(value.len()))
@@ -326,8 +327,8 @@ fn wrong_size(index: usize, len: usize, size: Option<usize>) -> Failure {
     )
 }
 
-/// Returns the start and end of `len` more bytes in a work-group's local memory, or `None` on
-/// overflow.
+/// Reserves `len` more bytes of a work-group's local memory. Returns the start and the end of the
+/// reserved bytes, or `None` on overflow.
 fn place(taken: usize, len: usize) -> Option<(usize, usize)> {
     let align = len.min(LARGEST_VECTOR_BYTES).next_power_of_two();
     let start = taken.checked_next_multiple_of(align)?;
@@ -352,7 +353,7 @@ mod tests {
             Some(Argument::Address(0x1234)),
         ];
         let packed = pack_sizes(&arguments, Some(&[4, 4, 4, 8, 8]), None, 10).unwrap();
-        // At offset 128, then at a multiple of 16, then at any offset.
+        // The offsets are 128, then a multiple of 16, then any offset.
         let text = format!("{:?}", packed.arguments);
         let wanted = KernelArguments::new()
             .value(128_u32)
@@ -370,7 +371,7 @@ mod tests {
             (&[usize::MAX][..], 1),
             (&[1 << 63, 1 << 63], 0),
             (&[(1 << 63) + 1], 1 << 63),
-            // A wrapped sum would look as if no memory was in use.
+            // If the sum wrapped, no memory would seem to be in use.
             (&[usize::MAX, 4], 0),
             (&[4], usize::MAX),
         ] {
@@ -389,7 +390,7 @@ mod tests {
     fn addresses_are_not_cut_off() {
         let mut words = [0_u32; 4];
         let start = std::ptr::NonNull::from(&mut words).cast();
-        // SAFETY: no command uses it.
+        // SAFETY: no command uses the memory.
         let range =
             unsafe { MemoryRange::from_raw_parts(start, 16, crosshandle::Access::ReadWrite) };
         for argument in [Argument::Address(0x1234), Argument::Memory(range)] {

@@ -46,7 +46,7 @@ entry_points! {
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_MAX_NUM_SUB_GROUPS => {
                 query.value((limits.items as u32).div_ceil(sub_group.max(1)))
             }
-            // 0 if the source does not specify a number.
+            // The value 0 means that the source does not specify a number.
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_COMPILE_NUM_SUB_GROUPS => query.value(0_u32),
             sub_group_info::UR_KERNEL_SUB_GROUP_INFO_SUB_GROUP_SIZE_INTEL => {
                 query.value(limits.metadata.sub_group.unwrap_or_default())
@@ -56,12 +56,12 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query about a kernel.
+/// Writes a property of a kernel to the caller's memory.
 fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> {
     let properties = || kernel.functions[0].plain.properties();
     match asked {
         name::UR_KERNEL_INFO_FUNCTION_NAME => query.text(&kernel.name),
-        // 0 if the driver does not report the number.
+        // The value is 0 if the driver does not report the number.
         name::UR_KERNEL_INFO_NUM_ARGS => {
             query.value(properties().parameter_count.unwrap_or(0) as u32)
         }
@@ -78,7 +78,7 @@ fn answer(kernel: &Shared<Kernel>, asked: name, query: Query<'_>) -> Result<()> 
     }
 }
 
-/// Writes the result of a query about work-groups of a kernel on a device.
+/// Writes a property of a kernel's work-groups on a device to the caller's memory.
 fn answer_group(
     kernel: &Kernel,
     device: &Shared<Device>,

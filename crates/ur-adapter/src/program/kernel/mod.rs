@@ -37,7 +37,7 @@ pub(crate) struct Kernel {
     functions: Vec<Function>,
 }
 
-/// A kernel on a device.
+/// A function of a program on one device.
 pub(crate) struct Function {
     device: Ref<Device>,
     pub(crate) plain: crosshandle::Kernel,
@@ -52,7 +52,8 @@ impl Kernel {
     /// Finds a kernel in a built program.
     ///
     /// # Errors
-    /// Returns `INVALID_PROGRAM_EXECUTABLE` or `INVALID_KERNEL_NAME`.
+    /// Returns `INVALID_PROGRAM_EXECUTABLE` if the program is not built, or `INVALID_KERNEL_NAME`
+    /// if it has no such kernel.
     fn create(program: &Ref<Program>, name: String) -> Result<Self> {
         let loaded = program.loaded();
         if loaded.is_empty() {
@@ -105,8 +106,8 @@ impl Kernel {
         &self.program
     }
 
-    /// Truncates values that are longer than the number that the SPIR-V kernel takes, because the
-    /// kernel would not read the rest. Returns `None` if no value is too long.
+    /// Truncates values that are longer than the parameter of the SPIR-V kernel, because the kernel
+    /// would not read the remaining bytes. Returns `None` if no value is too long.
     pub(crate) fn cut_off<'a>(&self, arguments: &Arguments<'a>) -> Option<Arguments<'a>> {
         let sizes = spirv::numbers(self.program.module()?, &self.name);
         let mut arguments = arguments.clone();
@@ -151,7 +152,8 @@ impl Kernel {
         })
     }
 
-    /// Suggests a work-group size on a device, if groups use `local_memory` bytes of local memory.
+    /// Suggests a work-group size on a device for groups that use `local_memory` bytes of local
+    /// memory.
     pub(crate) fn suggest(
         &self,
         device: &Shared<Device>,
@@ -178,7 +180,8 @@ fn with_offset(
 entry_points! {
     in enter_with_kernels;
 
-    /// Finds the kernel again by its name in its program. Arguments that were already set are lost.
+    /// Creates a kernel from a native handle: finds the kernel by its name in its program.
+    /// Arguments that were already set are lost.
     fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,
@@ -214,7 +217,8 @@ entry_points! {
         native.put(function.plain.native().raw())
     }
 
-    /// Kernels may access all memory of the device, and its caches need no hints.
+    /// Accepts hints about a kernel's memory and caches, and ignores them. Kernels may access all
+    /// memory of the device.
     fn set_exec_info(
         kernel: Handle<Kernel>,
         name: ur_kernel_exec_info_t,

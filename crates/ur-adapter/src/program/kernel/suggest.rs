@@ -1,4 +1,4 @@
-//! Suggested numbers of work-items and work-groups for a kernel.
+//! Suggestions for the size and the number of a kernel's work-groups.
 
 use super::{Kernel, pack, read_arguments, read_sizes};
 use crate::abi::boundary::{List, Out, entry_points, not_null};
@@ -76,7 +76,8 @@ entry_points! {
     }
 }
 
-/// Returns the maximum number of groups that can wait for each other, or 0 for an invalid size.
+/// Returns the maximum number of groups that can run at the same time and wait for each other.
+/// Returns 0 for an invalid size.
 fn groups(
     kernel: &Kernel,
     device: &Shared<Device>,

@@ -16,10 +16,10 @@ pub(crate) struct GroupLimits {
     pub(crate) metadata: KernelMetadata,
 }
 
-/// Reads `dimensions` numbers, which are one to three.
+/// Reads a size of one to three dimensions.
 ///
 /// # Errors
-/// Returns `INVALID_WORK_DIMENSION`.
+/// Returns `INVALID_WORK_DIMENSION` if `dimensions` is not one to three.
 ///
 /// # Safety
 /// The caller must ensure that `first` is null or points to `dimensions` numbers.
@@ -34,7 +34,7 @@ pub(crate) unsafe fn read(
     }
     let mut sizes = [rest; 3];
     for (index, size) in sizes.iter_mut().take(dimensions as usize).enumerate() {
-        // SAFETY: there are `dimensions` numbers, by the caller's promise.
+        // SAFETY: the caller ensures that there are `dimensions` numbers.
         *size = unsafe { first.add(index).read() };
     }
     Ok(Some(sizes))
@@ -43,7 +43,7 @@ pub(crate) unsafe fn read(
 /// Fails if the number of dimensions is not one to three.
 ///
 /// # Errors
-/// Returns `INVALID_WORK_DIMENSION`.
+/// Returns `INVALID_WORK_DIMENSION` in this case.
 fn check_dimensions(dimensions: u32) -> Result<()> {
     if (1..=3).contains(&dimensions) {
         return Ok(());
@@ -66,7 +66,7 @@ impl GroupLimits {
         self.device.block.map(|size| size as usize)
     }
 
-    /// Returns the maximum number of items in each dimension, and in total.
+    /// Returns the maximum number of work-items in each dimension, and in the whole group.
     fn largest(&self) -> ([usize; 3], usize) {
         let mut sizes = self.device_block();
         if let Some(largest) = self.metadata.largest_size {
@@ -99,8 +99,8 @@ impl GroupLimits {
     /// Checks that the kernel and the device support a group size.
     ///
     /// # Errors
-    /// Returns `INVALID_WORK_GROUP_SIZE`, and `OUT_OF_RESOURCES` if the device supports the size,
-    /// but not with the resources that this kernel needs.
+    /// Returns `INVALID_WORK_GROUP_SIZE` for an unsupported size. Returns `OUT_OF_RESOURCES` if the
+    /// device supports the size in general, but not with the resources that this kernel needs.
     pub(crate) fn check(&self, local: [usize; 3], global: [usize; 3]) -> Result<()> {
         let mut pairs = global.into_iter().zip(local);
         if !pairs.all(|(global, local)| local != 0 && global % local == 0) {
