@@ -43,7 +43,8 @@ impl HeldFile {
         Self::mount_by(&std::env::current_exe()?)
     }
 
-    /// Mounts such a file, which is served by the test suite's program at this path.
+    /// Mounts a file that a separate process serves. `program` is the path of the test suite's
+    /// program.
     pub(super) fn mount_by(program: &Path) -> Result<Self, Failure> {
         Self::mount_with(|device| {
             let daemon = Command::new(program)

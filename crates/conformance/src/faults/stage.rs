@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 /// Interval at which the supervisor checks whether the thread with the baton sleeps.
 const LOOK: Duration = Duration::from_micros(40);
-/// The same interval when there is no step to grant.
+/// Interval at which the supervisor checks the workers when there is no step to grant.
 const IDLE_LOOK: Duration = Duration::from_millis(1);
 /// Maximum time that one thread has the baton, because some loops make no step.
 const LONGEST_RUN: Duration = Duration::from_millis(20);

@@ -24,18 +24,20 @@ pub(super) const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
     true => Duration::from_secs(3),
 };
 
-/// Longest such sleep after the exporter has ended, because the exporter no longer reports deaths.
+/// Longest sleep of a waiter after the exporter has ended, because deaths are no longer reported.
 /// A waiter then uses about 1 % of a core.
 pub(super) const ORPHAN_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Ratio of the time waited so far to the next sleep of a waiter whose event is signaled by
+/// Ratio of the time waited so far to the next sleep, for a waiter whose event is signaled by
 /// devices. The waiter notices a signal late by at most 1/8 of its waiting time.
 pub(super) const STEPS: u32 = 8;
 
-/// Shortest such sleep of a waiter. The kernel cannot sleep for much less.
+/// Shortest sleep of a waiter whose event is signaled by devices. The kernel cannot sleep for much
+/// less.
 pub(super) const SHORTEST_STEP: Duration = Duration::from_micros(20);
 
-/// Longest such sleep of a waiter. A waiter then uses less than 1 % of a core.
+/// Longest sleep of a waiter whose event is signaled by devices. A waiter then uses less than 1 %
+/// of a core.
 pub(super) const LONGEST_STEP: Duration = Duration::from_millis(1);
 
 /// Time between two sweeps over an await set. A sweep wakes the thread, which costs about 50 µs, or

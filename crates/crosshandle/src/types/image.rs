@@ -39,9 +39,9 @@ pub struct ViewLimits {
     pub linear_1d: usize,
     /// Maximum size of memory that is viewed as an image of two dimensions, in pixels.
     pub linear_2d: [usize; 2],
-    /// Maximum distance between the starts of two rows of such memory, in bytes.
+    /// Maximum distance between the starts of two rows of viewed memory, in bytes.
     pub linear_pitch: usize,
-    /// Number of bytes of which the distance between two rows of such memory must be a multiple.
+    /// Number of bytes of which the row distance of viewed memory must be a multiple.
     pub pitch_alignment: usize,
     /// Alignment of the start of viewed memory, in bytes.
     pub start_alignment: usize,

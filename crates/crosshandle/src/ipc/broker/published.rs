@@ -48,7 +48,7 @@ pub(crate) fn hold(key: Key, policy: PeerPolicy, exports: Weak<dyn Exports>) {
     all.insert(*key.as_bytes(), Published { policy, exports });
 }
 
-/// Stops serving such a record.
+/// Stops serving a record of another exporter, given its key.
 pub(crate) fn release_held(key: Key) {
     let mut all = HELD.write().unwrap_or_else(PoisonError::into_inner);
     all.remove(key.as_bytes());
