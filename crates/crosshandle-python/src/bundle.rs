@@ -104,7 +104,7 @@ pub(crate) fn unpack<'py>(
     let bundle = match Bundle::decode(data).map_err(refused)? {
         Unpacked::Whole(bundle) => bundle,
         Unpacked::Head(_) => {
-            // The table is in host memory, on whichever device the arrays are.
+            // The table is in host memory, even if the arrays are on other devices.
             let host = default_context(py, None)?;
             let context = &host.get().0;
             detached_for(py, timeout, || context.unpack_bundle(data))?
@@ -226,7 +226,7 @@ fn open_all<'a, 'py>(
     context_of: impl Fn(&MemoryHandle) -> PyResult<Bound<'py, Context>>,
 ) -> PyResult<Vec<Arc<SharedMemory>>> {
     let mut groups: Vec<Group<'py>> = Vec::new();
-    // The number of the group and of the handle in it, by handle and access.
+    // For each handle and access: the index of its group, and its index in the group.
     let mut known: HashMap<([u8; HANDLE_SIZE], bool), (usize, usize)> = HashMap::new();
     let mut places = Vec::new();
     let mut before: Option<(&'a BundledArray, (usize, usize))> = None;
@@ -261,8 +261,8 @@ fn open_all<'a, 'py>(
     Ok(places.into_iter().map(memory).collect())
 }
 
-/// Adds a handle to the group of its context and access. Returns the number of the group and of the
-/// handle in it.
+/// Adds a handle to the group of its context and access. Returns the index of the group, and the
+/// handle's index in the group.
 fn add<'py>(
     groups: &mut Vec<Group<'py>>,
     context: Bound<'py, Context>,
@@ -369,7 +369,8 @@ struct Signals {
 }
 
 impl Signals {
-    /// Returns the indexes of signals, in ascending order.
+    /// Returns the indexes of signals in the list, in ascending order. Adds new signals to the
+    /// list.
     fn indexes(&mut self, signals: Vec<ReadyEvent>) -> Vec<u32> {
         let index = |signal: ReadyEvent| {
             *self.known.entry(signal).or_insert_with(|| {

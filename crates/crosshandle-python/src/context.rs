@@ -1,4 +1,4 @@
-//! Contexts.
+//! The Python class `Context`.
 
 use crate::array::{Array, Dtype, Layout};
 use crate::device::{self, Device};
@@ -52,7 +52,8 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Context(
     pub(crate) crosshandle::Context,
     pub(crate) Wholes,
-    /// The memory of all arrays without elements that come from other processes or libraries.
+    /// Memory that all arrays without elements share, if they come from other processes or
+    /// libraries.
     OnceLock<Arc<SharedMemory>>,
 );
 
@@ -292,7 +293,7 @@ impl Context {
 }
 
 impl Context {
-    /// Returns the memory of arrays without elements, which need an address too.
+    /// Returns memory for arrays without elements, because these arrays need an address too.
     pub(crate) fn nothing(&self, py: Python<'_>) -> PyResult<Arc<SharedMemory>> {
         if let Some(memory) = self.2.get() {
             return Ok(Arc::clone(memory));
@@ -302,7 +303,7 @@ impl Context {
         Ok(Arc::clone(self.2.get_or_init(|| memory)))
     }
 
-    /// Creates an array in new memory.
+    /// Creates an array with this layout in new memory.
     pub(crate) fn empty_of(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! Devices.
+//! The Python class `Device`.
 
 use crate::error::Result;
 use pyo3::exceptions::PyTypeError;
@@ -123,7 +123,7 @@ pub(crate) fn find(device: Option<&Bound<'_, PyAny>>) -> PyResult<crosshandle::D
 }
 
 fn named(name: &str) -> PyResult<crosshandle::Device> {
-    // The name of the host in array libraries.
+    // Array libraries call the host `cpu`.
     let name = match name {
         "cpu" | "cpu:0" => "host",
         name => name,

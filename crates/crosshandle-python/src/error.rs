@@ -1,5 +1,5 @@
-//! Exceptions. Their classes are defined in Python (`crosshandle/_errors.py`), their messages in
-//! the library.
+//! Errors of the library as Python exceptions. Their classes are defined in Python
+//! (`crosshandle/_errors.py`), and their messages in the library.
 
 use crate::interrupt;
 use crosshandle::Error;
@@ -32,7 +32,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         return interrupt::raised();
     }
     build(py, error).unwrap_or_else(|failed| {
-        // The Python package is incomplete. The text still says what happened.
+        // The Python package is incomplete. The error text still describes the problem.
         drop(failed);
         PyRuntimeError::new_err(error.to_string())
     })

@@ -1,4 +1,4 @@
-//! Handles, as values that can be sent to other processes.
+//! Handles as Python values that can be sent to other processes.
 
 use crate::array::arguments::Data;
 use crate::error::{Failure, Result};

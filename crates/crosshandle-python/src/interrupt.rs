@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 /// few microseconds.
 pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
-/// How long an event loop that awaits nothing else spins on an event.
+/// Time that an event loop spins on an event if the loop awaits nothing else.
 ///
-/// After that, it leaves the wait to the thread for awaited events. A longer time catches slower
-/// replies, but an await that finds nothing wastes it.
+/// After that time, it leaves the wait to the thread for awaited events. A longer time catches
+/// slower replies, but is wasted if no signal completes.
 const LOOK: Duration = Duration::from_micros(20);
 
 /// Returns whether a signal completes within [`LOOK`].

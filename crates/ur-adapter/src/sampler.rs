@@ -162,7 +162,7 @@ entry_points! {
     }
 }
 
-/// Answers a query.
+/// Writes a property of a sampler to the caller's memory.
 fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query<'_>) -> Result<()> {
     let state = &sampler.state;
     match name {
@@ -207,7 +207,7 @@ mod tests {
             desc.normalizedCoords = given;
             let mut found = 7_u8;
             let name = ur_sampler_info_t::UR_SAMPLER_INFO_NORMALIZED_COORDS;
-            // SAFETY: the handles are alive until they are released, the pointers valid.
+            // SAFETY: the handles are alive until they are released, and the pointers are valid.
             unsafe {
                 check(create(scene.context, &desc, &mut sampler));
                 let value = from_mut(&mut found).cast();

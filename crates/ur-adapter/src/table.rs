@@ -11,7 +11,7 @@ use crate::program::kernel;
 use crate::{context, enqueue, event, ipc, program, queue, sampler};
 use unified_runtime_sys::{ur_api_version_t, ur_dditable_t, ur_result_t};
 
-/// All entry points. A missing one would be a compile error.
+/// The table of all entry points. A missing entry would be a compile error.
 pub static TABLE: ur_dditable_t = ur_dditable_t {
     Adapter: adapter::TABLE,
     Platform: platform::TABLE,
@@ -41,7 +41,7 @@ pub static TABLE: ur_dditable_t = ur_dditable_t {
     DeviceExp: device::EXP_TABLE,
 };
 
-/// Copies one of the tables to the loader's memory, and sets the adapter's description.
+/// Copies a table of entry points to the loader's memory, and sets the adapter's description.
 ///
 /// # Safety
 /// `to` must be null or valid for a write.
@@ -68,7 +68,7 @@ pub unsafe fn copy<T: Copy>(
         }
         description::set(description);
         object::set_table(&TABLE);
-        // SAFETY: not null, so valid by the caller's promise.
+        // SAFETY: the pointer is not null, so the caller ensures that it is valid for a write.
         unsafe { to.write(*table(&TABLE)) };
         Ok(())
     })

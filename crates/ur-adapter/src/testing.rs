@@ -1,4 +1,4 @@
-//! A context and a queue for the unit tests. The test clients cover everything else.
+//! A context and a queue for the unit tests. The test clients cover all other cases.
 
 use crate::abi::object::{Shared, release};
 use crate::context::{Context, entry as contexts};
@@ -8,7 +8,7 @@ use crosshandle::{Command, EventOptions};
 use std::ptr::{null, null_mut};
 use unified_runtime_sys::{ur_context_handle_t, ur_queue_handle_t, ur_result_t};
 
-/// Fails the test if a call failed.
+/// Fails the test if the result of a call is an error.
 pub(crate) fn check(result: ur_result_t) {
     assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
 }
@@ -32,7 +32,7 @@ impl Scene {
         let handle = device.handle();
         let create_context = contexts::TABLE.pfnCreate.expect("filled");
         let create_queue = queues::TABLE.pfnCreate.expect("filled");
-        // SAFETY: the handles are alive, the pointers valid.
+        // SAFETY: the handles are alive, and the pointers are valid.
         unsafe {
             check(create_context(1, &handle, null(), &mut context));
             check(create_queue(context, handle, null(), &mut queue));
@@ -42,13 +42,13 @@ impl Scene {
 
     /// Returns the context.
     pub(crate) fn context(&self) -> &Shared<Context> {
-        // SAFETY: the scene keeps the context.
+        // SAFETY: the scene keeps the context alive.
         unsafe { Shared::from_handle(self.context) }.expect("a context")
     }
 
     /// Returns the queue.
     pub(crate) fn queue(&self) -> &Shared<Queue> {
-        // SAFETY: the scene keeps the queue.
+        // SAFETY: the scene keeps the queue alive.
         unsafe { Shared::from_handle(self.queue) }.expect("a queue")
     }
 
@@ -70,7 +70,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // SAFETY: the handles are alive, and not used any more.
+        // SAFETY: the handles are alive, and are not used afterwards.
         unsafe {
             check(release::<Queue>(self.queue));
             check(release::<Context>(self.context));

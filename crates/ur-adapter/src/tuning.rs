@@ -5,17 +5,18 @@ use std::time::Duration;
 /// Time that a thread sleeps between two attempts to take a short lock. It is longer than a system
 /// call, and shorter than a scheduler's time slice.
 pub(crate) const SHORT_LOCK_SLEEP: Duration = Duration::from_micros(20);
-/// Number of attempts to take a short lock before the first sleep. Together they take about as long
-/// as a system call.
+/// Number of attempts to take a short lock before the first sleep. All the attempts together take
+/// about as long as a system call.
 pub(crate) const SHORT_LOCK_LOOKS: u32 = 100;
 
 /// Shortest time between two checks whether commands still use memory that is freed. The commands
 /// cannot wake the waiting thread, so it polls.
 pub(crate) const IN_USE_POLL_SHORTEST: Duration = Duration::from_micros(20);
-/// Longest time between two such checks. Freeing may be late by this time after a long command.
+/// Longest time between two such checks. After a long command, memory may be freed late by this
+/// time.
 pub(crate) const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
-/// The time between two such checks is the time waited so far, divided by this number. So freeing
-/// is late by about 13 % at most, and the number of checks grows logarithmically.
+/// Divisor that gives the time between two such checks from the time waited so far. So memory is
+/// freed at most about 13 % late, and the number of checks grows logarithmically.
 pub(crate) const IN_USE_POLL_DIVISOR: u32 = 8;
 
 /// Time that the release of a buffer over the user's memory waits for commands that use it.

@@ -1,5 +1,5 @@
-//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing here allocates memory
-//! for a size that was only claimed.
+//! Arguments whose size the caller chooses: lists, bytes and copies. Nothing in this file allocates
+//! memory for a size that the caller only claims.
 
 use super::MAX_DIMENSIONS;
 use crosshandle::memory_limit;
@@ -13,8 +13,8 @@ use std::ops::Deref;
 /// may grant more memory than is free, and end the process when the copy is made.
 const CHECKED_BYTES: usize = 32 << 20;
 
-/// The items of a sequence. PyO3's own `Vec` allocates memory for `len()` items, and panics if that
-/// is too much.
+/// The items of a sequence. PyO3's own conversion to `Vec` allocates memory for `len()` items, and
+/// panics if that allocation fails.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Items<T>
@@ -149,7 +149,7 @@ where
     PyBytes::new_with(py, bytes, |into| Ok(py.detach(|| fill(into))?))
 }
 
-/// Makes a Python `bytes` object with a copy of `bytes`.
+/// Makes a Python `bytes` object from a copy of `bytes`.
 pub(crate) fn copied<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     PyBytes::new_with(py, bytes.len(), |into| {
         into.copy_from_slice(bytes);

@@ -1,4 +1,4 @@
-//! The buffer protocol.
+//! Arrays in Python's buffer protocol.
 
 use super::Array;
 use pyo3::exceptions::PyBufferError;

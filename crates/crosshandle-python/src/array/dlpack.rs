@@ -1,4 +1,4 @@
-//! DLPack: <https://dmlc.github.io/dlpack/latest/>.
+//! Arrays as DLPack tensors: <https://dmlc.github.io/dlpack/latest/>.
 
 use super::dtype::Plain;
 use super::{Array, Layout};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) const VERSION: [u32; 2] = [1, 0];
 /// The flag for memory that must not be written.
 pub(crate) const READ_ONLY: u64 = 1;
-/// The names of capsules that no consumer has taken yet, in the two forms.
+/// The names, in both forms, of capsules that no consumer has taken yet.
 pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
 const CPU: i32 = 1;
 const CUDA: i32 = 2;
@@ -55,8 +55,8 @@ pub(crate) struct Unversioned {
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
-/// The data that a managed tensor keeps. It contains no Python objects, so it can be freed without
-/// the interpreter's lock.
+/// The data that a managed tensor keeps alive. It contains no Python objects, so it can be freed
+/// without the interpreter's lock.
 struct Owner<T> {
     tensor: T,
     _memory: Arc<SharedMemory>,
@@ -67,7 +67,8 @@ struct Owner<T> {
 /// Frees a managed tensor.
 ///
 /// # Safety
-/// The caller must ensure that `tensor` is the one in an `Owner` that [`Managed::make`] leaked, and
+/// The caller must ensure that `tensor` is part of an `Owner` that [`Managed::make`] leaked. The
+/// caller must call this function once.
 /// this is called once.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
@@ -96,7 +97,7 @@ trait Managed: Sized {
         } = &array.layout;
         let size = dtype.bytes() as i64;
         let mut sizes = Box::from_iter(shape.iter().map(|size| *size as i64));
-        // A dimension with at most one element needs no stride, and torch rejects negative ones.
+        // A dimension with at most one element needs no stride, and torch rejects negative strides.
         let steps = shape
             .iter()
             .zip(strides)
@@ -286,7 +287,7 @@ pub(super) unsafe fn wrap_foreign(
 /// Frees the tensor of a capsule that no consumer has taken, with the tensor's own deleter.
 ///
 /// # Safety
-/// The caller must ensure that `capsule` is one that [`wrap_foreign`] made.
+/// The caller must ensure that [`wrap_foreign`] made `capsule`.
 unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
     let name = Versioned::NAMES[0].as_ptr();
     // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.
@@ -302,9 +303,9 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
 
 /// Returns the type of an array's elements for DLPack.
 ///
-/// Fails for types without a DLPack code, and for strides that are not multiples of the element
-/// size. Also fails for negative strides, because torch throws a C++ exception for them that is
-/// never caught.
+/// Fails for types without a DLPack code, for strides that are not multiples of the element size,
+/// and for negative strides. For negative strides, torch throws a C++ exception that is never
+/// caught.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
@@ -369,7 +370,7 @@ fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>
 /// Frees the tensor of a capsule that no consumer has taken.
 ///
 /// # Safety
-/// The caller must ensure that `capsule` is one that [`wrap`] made.
+/// The caller must ensure that [`wrap`] made `capsule`.
 unsafe extern "C" fn destroy<T: Managed>(capsule: *mut ffi::PyObject) {
     let name = T::NAMES[0].as_ptr();
     // SAFETY: it is a capsule. A consumer that takes the tensor changes the capsule's name.

@@ -38,8 +38,8 @@ pub(crate) struct Functions {
     /// Makes an array that owns a tensor. Waits for no stream.
     pub(crate) managed_to_object:
         Option<unsafe extern "C" fn(*mut Versioned, *mut *mut c_void) -> c_int>,
-    /// Fills in a tensor that is valid as long as the array lives. Waits for no stream. On failure
-    /// it returns -1 and sets an exception, as the other functions do.
+    /// Fills in a tensor that is valid as long as the array lives. Waits for no stream. On failure,
+    /// it returns -1 and sets an exception, as the other functions of the table do.
     pub(crate) tensor_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
     current_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
@@ -92,48 +92,56 @@ fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     })
 }
 
+/// Returns the array that an object is.
+///
 /// # Safety
 /// The caller must ensure that `object` is a borrowed reference.
 unsafe fn array_of<'py>(py: Python<'py>, object: *mut c_void) -> PyResult<Bound<'py, Array>> {
     if object.is_null() {
         return Err(PyTypeError::new_err("there is no array"));
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: the caller upholds this function's contract.
     let object = unsafe { Bound::from_borrowed_ptr(py, object.cast()) };
     let array = object.cast_into::<Array>()?;
     array.get().wait_ready(py, None)?;
     Ok(array)
 }
 
+/// Makes a tensor that keeps an array's memory alive.
+///
 /// # Safety
-/// The caller must ensure that `object` is a borrowed reference, and `to` can be written.
+/// The caller must ensure that `object` is a borrowed reference, and that `to` can be written.
 unsafe extern "C" fn managed_from_object(object: *mut c_void, to: *mut *mut Versioned) -> c_int {
     guarded(|py| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this function's contract.
         let array = unsafe { array_of(py, object)? };
         let made = dlpack::managed(array.get(), array.get().read_only)?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { to.write(made) };
         Ok(())
     })
 }
 
+/// Fills in a tensor that is valid as long as the array lives.
+///
 /// # Safety
-/// The caller must ensure that `object` is a borrowed reference, and `to` can be written.
+/// The caller must ensure that `object` is a borrowed reference, and that `to` can be written.
 unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) -> c_int {
     guarded(|py| {
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this function's contract.
         let array = unsafe { array_of(py, object)? };
-        // The tensor points to data of the array, which the caller keeps.
+        // The tensor points to data of the array, which the caller keeps alive.
         let tensor = dlpack::borrowed(array.get())?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { to.write(tensor) };
         Ok(())
     })
 }
 
+/// Makes an array that owns a tensor.
+///
 /// # Safety
-/// The caller must own `tensor`, and `to` can be written.
+/// The caller must own `tensor`, and ensure that `to` can be written.
 unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_void) -> c_int {
     guarded(|py| {
         if tensor.is_null() {
@@ -146,7 +154,7 @@ unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_v
         let holder = Bound::new(py, Holder(capsule.unbind(), device))?;
         let adopt = py.import("crosshandle._creating")?.getattr("_adopted")?;
         let array = adopt.call1((holder,))?;
-        // SAFETY: as the caller promises.
+        // SAFETY: the caller upholds this function's contract.
         unsafe { to.write(array.into_ptr().cast()) };
         Ok(())
     })
@@ -168,9 +176,11 @@ impl Holder {
     }
 }
 
+/// Makes a tensor in new memory, with the properties of the tensor `like`.
+///
 /// # Safety
 /// The caller must ensure that `like` is a tensor whose shape has an element for each dimension,
-/// `to` can be written, and `fail` takes `context` and two texts.
+/// that `to` can be written, and that `fail` accepts `context` and two texts.
 unsafe extern "C" fn allocate(
     like: *mut Tensor,
     to: *mut *mut Versioned,
@@ -179,7 +189,7 @@ unsafe extern "C" fn allocate(
 ) -> c_int {
     let made = || {
         Python::attach(|py| {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this function's contract.
             let Some(like) = (unsafe { like.as_ref() }) else {
                 return Err(PyTypeError::new_err("there is no tensor"));
             };
@@ -205,7 +215,7 @@ unsafe extern "C" fn allocate(
     };
     match catch_unwind(AssertUnwindSafe(made)) {
         Ok(Ok(made)) => {
-            // SAFETY: as the caller promises.
+            // SAFETY: the caller upholds this function's contract.
             unsafe { to.write(made) };
             0
         }
@@ -215,7 +225,7 @@ unsafe extern "C" fn allocate(
                     c"RuntimeError",
                     c"crosshandle cannot allocate such a tensor",
                 );
-                // SAFETY: as the caller promises.
+                // SAFETY: the caller upholds this function's contract.
                 unsafe { fail(context, kind.as_ptr(), text.as_ptr()) };
             }
             -1
@@ -223,11 +233,13 @@ unsafe extern "C" fn allocate(
     }
 }
 
+/// Reports that arrays of this module have no current stream.
+///
 /// # Safety
 /// The caller must ensure that `to` can be written.
 unsafe extern "C" fn current_stream(_kind: c_int, _number: i32, to: *mut *mut c_void) -> c_int {
-    // SAFETY: as the caller promises. This module has no stream of its own, so it returns the
-    // default one.
+    // SAFETY: the caller upholds this function's contract. This module has no stream of its own, so
+    // it returns the default one.
     unsafe { to.write(ptr::null_mut()) };
     0
 }

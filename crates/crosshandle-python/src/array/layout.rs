@@ -59,7 +59,7 @@ impl Layout {
         let mut stride = isize::try_from(dtype.bytes()).ok()?;
         for (place, size) in strides.iter_mut().zip(&shape).rev() {
             *place = stride;
-            // A dimension without elements does not change the strides of the others.
+            // A dimension without elements does not change the strides of other dimensions.
             stride = stride.checked_mul(isize::try_from(*size).ok()?.max(1))?;
         }
         Some(Self {
@@ -72,7 +72,7 @@ impl Layout {
 
     /// Returns the number of elements of a [checked](Self::check) layout.
     pub(crate) fn elements(&self) -> usize {
-        // If one size is 0, the others may have any value.
+        // If the size of one dimension is 0, the other sizes may have any value.
         match self.shape.contains(&0) {
             true => 0,
             false => self.shape.iter().product(),
@@ -84,17 +84,18 @@ impl Layout {
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
-    /// Returns the number of bytes before the start of the first element, and from its start to the
-    /// end of the elements.
+    /// Returns how many bytes the elements occupy before the start of the first element, and from
+    /// its start on.
     ///
-    /// Both are 0 without elements. Returns `None` if there are more bytes than addresses.
+    /// Both numbers are 0 if there are no elements. Returns `None` if the elements need more bytes
+    /// than there are addresses.
     pub(crate) fn reach(&self) -> Option<(usize, usize)> {
         let (mut before, mut after, mut elements) = (0_usize, 0_usize, 1_u128);
         for (size, stride) in self.shape.iter().zip(&self.strides) {
             isize::try_from(*size).ok()?;
             elements = elements.saturating_mul(*size as u128);
             let reach = (*size).saturating_sub(1).checked_mul(stride.unsigned_abs());
-            // If one size is 0, the others may have any value.
+            // If the size of one dimension is 0, the other sizes may have any value.
             let reach = match self.shape.contains(&0) {
                 true => 0,
                 false => reach?,
@@ -108,7 +109,8 @@ impl Layout {
             return Some((0, 0));
         }
         after = after.checked_add(self.dtype.bytes())?;
-        // Elements at the same address are counted separately, as consumers do.
+        // Elements at the same address are counted separately, because consumers count them
+        // separately.
         let bytes = elements.saturating_mul(self.dtype.bytes() as u128);
         let is_within = bytes <= isize::MAX as u128;
         let total = before.checked_add(after)?;
@@ -122,7 +124,7 @@ impl Layout {
         self.offset.saturating_sub(before)..self.offset.saturating_add(after)
     }
 
-    /// Returns whether some dimension has a negative stride.
+    /// Returns whether any dimension has a negative stride.
     pub(crate) fn is_reversed(&self) -> bool {
         let mut dimensions = self.shape.iter().zip(&self.strides);
         self.elements() > 0 && dimensions.any(|(size, stride)| *size > 1 && *stride < 0)

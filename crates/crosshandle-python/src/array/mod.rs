@@ -59,7 +59,7 @@ pub(crate) struct Array {
     pub(crate) ready: Ready,
     /// Sizes and strides in elements, as DLPack counts them. Borrowed tensors point to them.
     numbers: OnceLock<Box<[i64]>>,
-    /// The error that ended the last wait for a buffer view, and when.
+    /// The error of the last failed wait for a buffer view, and the time of the failure.
     buffer_wait: Mutex<Option<(Instant, PyErr)>>,
 }
 
@@ -185,7 +185,7 @@ impl Array {
         Ok(())
     }
 
-    /// Returns the same bytes with an element type that every library supports.
+    /// Returns an array of the same bytes whose element type every library supports.
     fn as_raw(&self) -> PyResult<Self> {
         let layout = Layout {
             dtype: self.layout.dtype.raw(),
@@ -194,7 +194,7 @@ impl Array {
         self.with_layout(layout)
     }
 
-    /// Returns an array of other elements in the same memory, which waits for the same signals.
+    /// Returns an array with another layout in the same memory. It waits for the same signals.
     fn with_layout(&self, layout: Layout) -> PyResult<Self> {
         let array = Self::of(Arc::clone(&self.memory), layout, self.read_only)?;
         Ok(array.after(self.ready.clone()))
@@ -207,7 +207,7 @@ impl Array {
         Ok(sharing.call1((slf,))?.cast_into()?)
     }
 
-    /// Returns the description that `copied` accepts.
+    /// Returns a description of the array for `copied`.
     pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
         let own = slf.get();
         let place = match own.is_on_host() {
@@ -235,8 +235,8 @@ impl Array {
         }
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         if is_ready {
-            // This skips torch's queries for device and stream, which take longer than everything
-            // else.
+            // This path skips torch's queries for the device and the stream, which take most of the
+            // time.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
         match own.read_only {
@@ -371,7 +371,7 @@ impl Array {
         }
     }
 
-    /// Returns a read-only view of the array.
+    /// Returns a view of the array that is read-only.
     fn _as_read_only(&self) -> PyResult<Self> {
         let mut array = self.with_layout(self.layout.clone())?;
         array.read_only = true;
@@ -418,7 +418,8 @@ impl Array {
         if own.layout.dtype.typestr().is_some() {
             return Self::import(py, "numpy", "asarray")?.call1((slf,));
         }
-        // A record, or a type that NumPy only has through the package ml_dtypes.
+        // The element type is a record, or a type that NumPy has only through the package
+        // ml_dtypes.
         let dtype = own.layout.dtype.numpy(py)?;
         let bytes = Bound::new(py, own.as_raw()?)?;
         Self::numpy(&bytes, timeout)?.call_method1("view", (dtype,))
@@ -452,7 +453,7 @@ impl Array {
         } else {
             Self::torch_of(slf)?
         };
-        // If the memory is read-only, the tensor that could write to it ends here.
+        // If the memory is read-only, the tensor that could write to it is dropped here.
         match copy {
             true => tensor.call_method0("clone"),
             false => Ok(tensor),
@@ -464,8 +465,8 @@ impl Array {
         let py = slf.py();
         let never_written = dlpack::NeverWritten(slf.clone().unbind());
         let array = Self::import(py, "jax", "dlpack.from_dlpack")?.call1((never_written,))?;
-        // Otherwise JAX could reuse a donated buffer, and write to memory that other processes
-        // read.
+        // Hold the array. Otherwise JAX could reuse a donated buffer, and write to memory that
+        // other processes read.
         Self::import(py, "crosshandle._storages", "hold")?.call1((&array,))?;
         Ok(array)
     }
@@ -523,8 +524,8 @@ impl Array {
             ));
         }
         let interface = self.interface(py, 3)?;
-        // A stream that waits for the pending event. The consumer waits for that stream. If there
-        // are several events, the host waits for the others.
+        // One stream waits for the pending event, and the consumer waits for that stream. If
+        // several events are pending, the host waits for the remaining ones.
         let pending = Vec::from_iter(self.ready.pending());
         let stream = match pending.split_last() {
             Some((last, others)) => {
@@ -654,7 +655,7 @@ impl Array {
     /// Returns the elements as a list of Python numbers, with a nested list for each row.
     fn tolist<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
-        // Works without NumPy for simple types.
+        // Simple types do not need NumPy.
         let is_simple = own
             .layout
             .dtype

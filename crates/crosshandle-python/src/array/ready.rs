@@ -42,7 +42,7 @@ impl Signal {
     }
 }
 
-/// Signals after which bytes are ready. It is empty if they are ready already.
+/// Signals after which bytes are ready. The list is empty if the bytes are ready already.
 #[derive(Clone, Default)]
 pub(crate) struct Ready(Vec<Arc<Signal>>);
 
@@ -67,7 +67,8 @@ impl Ready {
         signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
     }
 
-    /// Returns the signals that the next process must wait for. Fails as the wait would.
+    /// Returns the signals that the next process must wait for. Fails if the wait for a signal
+    /// would fail.
     pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
         let signals = self.0.iter().map(|signal| {
             let Signal { handle, value, .. } = **signal;

@@ -1,4 +1,4 @@
-//! Events.
+//! The Python class `Event`.
 
 mod notifier;
 
@@ -46,15 +46,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Event {
     pub(crate) event: crosshandle::Event,
-    /// The handle by which this process opened the event, if it did.
+    /// The handle by which this process opened the event, or `None` if this process created it.
     handle: Option<crosshandle::EventHandle>,
 }
 
 /// Whether the interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the open events of other processes open until this process has ended. So their creators
-/// learn that it ended while it used the events.
+/// Leaves the open events of other processes open until this process has ended. Their creators can
+/// then detect that this process ended while it used the events.
 pub(crate) fn leave_events_open() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
@@ -137,7 +137,8 @@ impl Event {
         self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
-    /// Waits for signal `value`, which may not be submitted yet. Otherwise it works as `wait`.
+    /// Waits for signal `value`, which may not be submitted yet. It raises the exceptions of
+    /// `wait`.
     #[pyo3(signature = (value, timeout = None))]
     pub(crate) fn wait_value(
         &self,
@@ -146,7 +147,7 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let limit = interrupt::timeout(timeout)?;
-        // If the signal has completed, other threads need not run.
+        // If the signal has already completed, the interpreter's lock need not be released.
         let done: Result<bool> = self.event.try_wait_value(value).map_err(Into::into);
         if done? {
             return Ok(());
@@ -163,7 +164,7 @@ impl Event {
         self.done(value)
     }
 
-    /// Returns the result of `ready`.
+    /// Returns the same result as `ready`.
     #[pyo3(signature = (value = None))]
     fn done(&self, value: Option<u64>) -> Result<bool> {
         Ok(match value {

@@ -57,7 +57,7 @@ impl Notifier {
         Ok(added.map_err(Failure::from)?)
     }
 
-    /// Cancels the wait with a token. Returns whether there was one.
+    /// Cancels the wait that has this token. Returns whether there was one.
     fn remove(&self, token: u64) -> bool {
         let notifier = self.notifier();
         notifier
@@ -65,8 +65,8 @@ impl Notifier {
             .is_some_and(|notifier| notifier.remove(token))
     }
 
-    /// Returns the next token whose wait has ended, or `None` if there is none. The second element
-    /// is the exception that a wait would raise, or `None`.
+    /// Returns the token of the next wait that has ended, and its exception, or `None` if the
+    /// signal has completed. Returns `None` if no further wait has ended.
     fn next<'py>(&self, py: Python<'py>) -> Option<(u64, Option<Bound<'py, PyAny>>)> {
         let notification = self.notifier().as_ref()?.next()?;
         let error = notification.result.err();

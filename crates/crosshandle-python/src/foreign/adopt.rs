@@ -37,9 +37,9 @@ struct Whole {
 
 /// The memory that contains several arrays of one call.
 enum Base {
-    /// Memory that is not reused before it is freed. It is shared directly.
+    /// Memory that is not reused before it is freed. The memory itself is shared.
     Kept(Arc<SharedMemory>),
-    /// Memory that an allocator reuses. A part of it is lent, which keeps the arrays' owners.
+    /// Memory that an allocator reuses. A part of it is lent, which keeps the arrays' owners alive.
     Recycled(Arc<Memory>),
     /// One allocation of the driver, or several adjacent ones, as in torch's expandable segments.
     /// It is treated as recycled.
@@ -109,7 +109,7 @@ pub(crate) fn adopt_all<'py>(
     }
     for group in groups {
         let mut owners = Vec::from_iter(group.members.iter().map(|place| &owners[*place]));
-        // Each owner once, because many tensors share a storage.
+        // Each owner is stored once, because many tensors share a storage.
         owners.sort_unstable_by_key(|owner| owner.as_ptr());
         owners.dedup_by_key(|owner| owner.as_ptr());
         let lend = |memory: Arc<Memory>| context.1.lend(py, &context.0, &memory, &owners);
@@ -151,8 +151,8 @@ pub(crate) fn adopt_all<'py>(
         .collect())
 }
 
-/// Makes an array with the layout of another library's array. Its lowest byte is `offset` bytes
-/// into the memory of `base`.
+/// Makes an array that has the layout of another library's array, in the memory of `base`. Its
+/// lowest byte is at offset `offset`.
 #[pyfunction]
 pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResult<Array> {
     let layout = Layout {
@@ -219,7 +219,7 @@ impl Group {
                 "the array goes beyond the end of the memory that it starts in".into(),
             ));
         };
-        // `self` does not change unless all of them exist.
+        // `self` changes only if all of the allocations exist.
         let mut reached = self.end;
         while reached < end {
             let next = allocation_at(context, reached)?;
@@ -256,7 +256,7 @@ impl Wholes {
         let addresses = owners.iter().map(|owner| owner.as_ptr().addr()).collect();
         let loan = (Arc::as_ptr(memory).addr(), addresses);
         let mut lent = self.1.lock().unwrap_or_else(PoisonError::into_inner);
-        // A live loan keeps the memory and the owners, so other objects cannot have their
+        // A live loan keeps the memory and the owners alive, so no other objects can have their
         // addresses.
         if let Some(known) = lent.get(&loan).and_then(Weak::upgrade) {
             return Ok(known);
@@ -294,7 +294,8 @@ impl Wholes {
         // frees the allocation after the last owner has ended.
         let memory = Arc::new(unsafe { context.adopt_memory(start, allocation.len)? });
         let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Only before the table grows, so that the cost of the search is amortized.
+        // Unused entries are removed only before the table grows, so that the cost of the search is
+        // amortized.
         if wholes.len() == wholes.capacity() {
             wholes.retain(|_, whole| whole.memory.strong_count() > 0);
         }

@@ -14,7 +14,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// For each CUDA device, the context that allocates and its allocations.
+/// The context and the allocations of each CUDA device for which libraries allocate memory.
 static DEVICES: Mutex<BTreeMap<c_int, PerDevice>> = Mutex::new(BTreeMap::new());
 
 struct PerDevice {
@@ -25,8 +25,8 @@ struct PerDevice {
     next_arena: u64,
 }
 
-/// Memory whose freeing must wait for the device's work. It stays here if the driver refuses to
-/// wait, since then the work may still be using it.
+/// Memory that is freed after the device's work is done. If the driver refuses to wait for the
+/// work, the memory stays here, because the work may still use it.
 enum Late {
     /// A part of an arena: the number of the device, and the address.
     Part(c_int, usize),
@@ -34,11 +34,11 @@ enum Late {
     Whole { _memory: Arc<SharedMemory> },
 }
 
-/// Memory that is freed after a wait for its context's work.
+/// Memory that is waiting to be freed, each with the context whose work may use it.
 static LATE: Mutex<Vec<(crosshandle::Context, Late)>> = Mutex::new(Vec::new());
 
-/// Set when the interpreter exits. The driver and the libraries above it end in any order, so
-/// nothing is freed after this. The memory is released with the process.
+/// Whether the interpreter is exiting. The driver and the libraries that use it end in any order,
+/// so nothing is freed after this is set. The memory is released with the process.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Stops freeing memory, because the process is about to exit.
@@ -60,13 +60,13 @@ const ALIGN: usize = 512;
 /// A block of memory that is divided into allocations. Importers map the whole block once.
 struct Arena {
     number: u64,
-    /// Whether its pool has ended. Then it makes no more allocations, and is freed with its last
-    /// one.
+    /// Whether the arena's pool has ended. The arena then makes no more allocations, and is freed
+    /// with its last allocation.
     is_abandoned: bool,
     memory: Arc<SharedMemory>,
-    /// The free parts, by offset.
+    /// The lengths of the free parts, by offset.
     free: BTreeMap<usize, usize>,
-    /// The parts in use, by offset.
+    /// The lengths of the parts in use, by offset.
     used: HashMap<usize, usize>,
 }
 
@@ -178,19 +178,20 @@ pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
         std::mem::forget(unused);
         return;
     }
-    // Dropped without the lock, because the driver may take a while to free it.
+    // Dropped after the lock is released, because the driver may need some time to free the memory.
     py.detach(|| drop(unused));
 }
 
 impl PerDevice {
-    /// Removes the unused arenas whose pools have ended. The caller drops them without the lock.
+    /// Removes the unused arenas whose pools have ended. The caller must drop them after it has
+    /// released the lock.
     fn take_unused(&mut self) -> Vec<Arena> {
         let is_unused = |arena: &mut Arena| arena.is_abandoned && arena.used.is_empty();
         self.arenas.extract_if(.., is_unused).collect()
     }
 
-    /// Frees a part of an arena. Returns `None` if the address is in no arena, otherwise the arenas
-    /// to drop.
+    /// Frees a part of an arena, and returns the arenas that the caller must drop. Returns `None`
+    /// if the address is in no arena.
     fn give(&mut self, address: usize) -> Option<Vec<Arena>> {
         let mut arenas = self.arenas.iter_mut();
         let is_given = arenas.any(|arena| arena.give(address));
@@ -254,7 +255,8 @@ pub(crate) extern "C" fn crosshandle_free(
         finish_uses(&context, late);
         Some(())
     };
-    // No panic may reach the caller, which cannot handle a failure of the driver either.
+    // The caller is C code, so no panic may reach it. It cannot handle a failure of the driver
+    // either.
     let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
@@ -293,7 +295,7 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
             let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
             devices.get_mut(&device).and_then(|of| of.give(address))
         };
-        // Dropped without the lock.
+        // Dropped after the lock is released.
         drop(unused);
     }
 }
@@ -312,7 +314,7 @@ impl Drop for Block {
             _memory: Arc::clone(&self.0),
         };
         let context = &self.0.context;
-        // The work may need another Python thread to run before it ends.
+        // The work may need another Python thread, so release the interpreter's lock.
         Python::try_attach(|py| py.detach(|| finish_uses(context, late)));
     }
 }

@@ -1,4 +1,4 @@
-//! Arrays with the buffer protocol.
+//! Arrays of libraries that support the buffer protocol.
 
 use super::description::{Foreign, Place};
 use super::interface::{is_swapped, swapped};
@@ -61,18 +61,18 @@ impl Drop for View {
     }
 }
 
-/// The description of an object by its buffer.
+/// The result of describing an object by its buffer.
 pub(super) enum Found {
     Array(Foreign),
-    /// The buffer protocol cannot share its elements.
+    /// The elements cannot be shared through the buffer protocol.
     Refused(PyErr),
     NoBuffer,
 }
 
-/// Describes an array with a buffer.
+/// Describes an array that has a buffer.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
-    // Held as long as the array, because some objects cannot move or free their bytes while a view
-    // exists.
+    // The view is held as long as the array, because some objects cannot move or free their bytes
+    // while a view exists.
     let Ok(held) = PyMemoryView::from(value) else {
         return Ok(Found::NoBuffer);
     };

@@ -5,7 +5,7 @@ use crosshandle::{Access, MemoryRange};
 use std::ptr::{self, NonNull};
 use std::slice;
 
-/// Bytes without gaps.
+/// The bytes of an array without gaps.
 pub(crate) enum Bytes<'a> {
     Host(&'a [u8]),
     /// Bytes on a GPU, or `None` for an array without elements.
@@ -16,7 +16,8 @@ impl Foreign {
     /// Returns the array's bytes, or `None` if there are gaps between them.
     ///
     /// # Safety
-    /// The caller must ensure that until the last use of the result, no thread writes to the array,
+    /// Until the last use of the result, the caller must keep `self` alive and ensure that no
+    /// thread writes to the array.
     /// and `self` lives.
     pub(crate) unsafe fn bytes(&self) -> Option<Bytes<'_>> {
         if !self.layout.is_contiguous() {

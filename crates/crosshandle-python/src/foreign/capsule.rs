@@ -1,4 +1,4 @@
-//! Arrays with DLPack.
+//! Arrays of libraries that support DLPack.
 
 use super::description::{Foreign, Place};
 use super::interface::is_never_written;
@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::slice;
 
-/// Describes an array with `__dlpack__`. Returns `None` if the object has no such method.
+/// Describes an array that has a `__dlpack__` method. Returns `None` if the object has no such
+/// method.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if value.getattr_opt("__dlpack__")?.is_none() {
         return Ok(None);
@@ -21,12 +22,12 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let options = PyDict::new(py);
     options.set_item("max_version", dlpack::VERSION)?;
     if place != Place::Host && !never_written {
-        // No stream has to wait, since the program signals by an event when the bytes are ready.
+        // No stream has to wait, because the program's event signals when the bytes are ready.
         options.set_item("stream", -1)?;
     }
     let capsule = match value.call_method("__dlpack__", (), Some(&options)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // The library does not know DLPack versions.
+            // The library does not support versions of DLPack.
             options.del_item("max_version")?;
             value.call_method("__dlpack__", (), Some(&options))?
         }

@@ -1,4 +1,4 @@
-//! Copies into shared memory.
+//! Copies of other libraries' arrays into shared memory.
 
 use super::description::{Foreign, Place};
 use crate::array::{Array, Dtype, Layout};
@@ -12,8 +12,8 @@ use std::ptr::{self, NonNull};
 /// Size of the pieces in which host memory is filled, in bytes.
 const CHUNK: usize = 1 << 16;
 
-/// Maximum number of contiguous runs that an array on a device may have for a copy here. Arrays
-/// with more gaps are left to their libraries, whose kernels are faster than so many copy commands.
+/// Maximum number of contiguous runs of a device array that this module copies. The libraries copy
+/// arrays with more gaps themselves, because their kernels are faster than so many copy commands.
 const MAX_DEVICE_RUNS: usize = 1 << 16;
 
 /// Copies another library's array into new memory of a context on the array's device. The bytes of
@@ -104,7 +104,7 @@ impl<'a> Runs<'a> {
             let distance: isize = places.map(|(place, stride)| *place as isize * stride).sum();
             let offset = self.layout.offset.wrapping_add_signed(distance);
             call(offset, run * self.len).map_err(Failure::from)?;
-            // Continues with the next run. The last dimension varies fastest.
+            // Advance to the next run. The last dimension varies fastest.
             let next = (0..self.outer).rfind(|dimension| index[*dimension] + 1 < shape[*dimension]);
             if let Some(dimension) = next {
                 index[dimension] += 1;
@@ -144,7 +144,7 @@ pub(crate) fn filled(
             queue.submit(Command::fill(memory.range(..len)?, element)?)?;
             return queue.finish();
         }
-        // Writes pieces that fit into a cache.
+        // Each written piece fits into a cache.
         let piece = element.repeat((CHUNK / element.len()).max(1));
         let mut offset = 0;
         while offset < len {
@@ -172,7 +172,7 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     if len == 0 {
         return Ok(made);
     }
-    // Use a queue of the device if one of the two is on a device.
+    // If the source or the destination is on a device, use a queue of that device.
     let on = match made.memory.memory.bytes() {
         Ok(_) => &array.memory.context,
         Err(_) => &context.0,
@@ -190,7 +190,7 @@ pub(crate) fn moved(py: Python<'_>, context: &Context, array: &Array) -> PyResul
     Ok(made)
 }
 
-/// Copies with a queue, and waits for it.
+/// Copies with a queue, and waits until the copy is done.
 fn on_device(
     py: Python<'_>,
     context: &Context,
@@ -216,8 +216,8 @@ fn on_device(
         queue.submit(Command::copy(from, to)?)?;
         Ok(())
     });
-    // This also runs after an error, and Ctrl-C does not end it. The owner must be held until the
-    // submitted work is done.
+    // This wait is needed after an error too, and Ctrl-C does not end it. The owner must be held
+    // until the submitted work is done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
     submitted
 }

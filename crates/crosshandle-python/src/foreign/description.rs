@@ -11,9 +11,9 @@ use pyo3::types::PyTuple;
 pub(crate) enum Place {
     Host,
     Cuda(u32),
-    /// A CUDA device. The library does not say which one.
+    /// A CUDA device whose number the library does not report.
     SomeCuda,
-    /// A SYCL device. The library does not say which one.
+    /// A SYCL device whose number the library does not report.
     SomeSycl,
 }
 
@@ -21,7 +21,7 @@ impl Place {
     /// Returns the place for DLPack's type and number of a device.
     pub(super) fn from_dlpack(kind: i32, number: i32) -> PyResult<Self> {
         match (kind, u32::try_from(number)) {
-            // Pinned memory belongs to the host, too.
+            // Pinned memory belongs to the host too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
             // The driver refuses managed memory later, and its error gives the reason.
@@ -45,7 +45,7 @@ pub(crate) struct Foreign {
     /// The layout of the elements, relative to the lowest byte.
     pub(super) layout: Layout,
     pub(super) read_only: bool,
-    /// The object that keeps the bytes.
+    /// The object that keeps the bytes alive.
     pub(super) owner: Py<PyAny>,
 }
 
@@ -117,7 +117,7 @@ impl Foreign {
         PyTuple::new(py, &self.layout.shape)
     }
 
-    /// The object that keeps the bytes, according to the library's protocol.
+    /// The object that keeps the bytes alive, according to the library's protocol.
     #[getter]
     fn owner(&self, py: Python<'_>) -> Py<PyAny> {
         self.owner.clone_ref(py)
@@ -152,7 +152,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     match capsule::describe(value) {
         Ok(Some(array)) => return Ok(array),
         Ok(None) => {}
-        // The library may have another protocol that supports the elements.
+        // The library may have another protocol that supports the element type.
         Err(error) => match interface::host(value)? {
             Some(array) => return Ok(array),
             None => return Err(refused.unwrap_or(error)),

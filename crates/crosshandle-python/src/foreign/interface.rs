@@ -1,5 +1,5 @@
-//! Arrays with the dictionaries `__cuda_array_interface__`, `__sycl_usm_array_interface__` and
-//! `__array_interface__`.
+//! Arrays that describe themselves by the dictionaries `__cuda_array_interface__`,
+//! `__sycl_usm_array_interface__` and `__array_interface__`.
 
 use super::description::{Foreign, Place};
 use crate::array::Dtype;
@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// Returns the dictionary in an attribute, or `None`. Some libraries have the attribute only for
-/// certain arrays, such as those on a GPU, and raise an exception for others.
+/// certain arrays, such as those on a GPU, and raise an exception for all other arrays.
 fn dictionary<'py>(
     value: &Bound<'py, PyAny>,
     attribute: &str,
@@ -29,7 +29,7 @@ fn needed<'py>(interface: &Bound<'py, PyDict>, name: &str) -> PyResult<Bound<'py
         .ok_or_else(|| PyValueError::new_err(format!("the array's interface has no {name:?}")))
 }
 
-/// Returns whether a type's name has the byte order that this machine does not have.
+/// Returns whether a type's name has the byte order that differs from this machine's.
 pub(super) fn is_swapped(name: &str) -> bool {
     name.starts_with(match cfg!(target_endian = "little") {
         true => ['>', '!'],
@@ -46,7 +46,7 @@ pub(crate) fn swapped(name: impl std::fmt::Display) -> PyErr {
 }
 
 /// Converts a dictionary. Strides are in bytes, or in elements if `in_elements` is true. `keep` is
-/// the object that keeps the bytes.
+/// the object that keeps the bytes alive.
 fn read(
     interface: &Bound<'_, PyDict>,
     place: Place,

@@ -15,9 +15,9 @@ use std::sync::{Mutex, PoisonError};
 /// release them soon.
 pub(crate) struct Owners(pub(crate) Vec<Py<PyAny>>);
 
-/// Objects that are to be released.
+/// Objects that the main thread must release.
 static LEFT: PerProcess<Mutex<Vec<Py<PyAny>>>> = PerProcess::new(Mutex::default);
-/// Whether the main thread has been asked to release them.
+/// Whether the main thread has been asked to release the objects.
 static IS_ASKED: PerProcess<AtomicBool> = PerProcess::new(AtomicBool::default);
 
 impl Drop for Owners {
@@ -33,7 +33,7 @@ impl Drop for Owners {
             let refused = unsafe { ffi::Py_AddPendingCall(Some(let_go), ptr::null_mut()) } != 0;
             if refused {
                 // The queue of pending calls is full. The next drop asks again, or the next call of
-                // this module releases them.
+                // this module releases the objects.
                 IS_ASKED.store(false, Ordering::SeqCst);
             }
         }
@@ -46,10 +46,10 @@ extern "C" fn let_go(_: *mut c_void) -> c_int {
     0
 }
 
-/// Releases all owners. The caller holds the interpreter's lock.
+/// Releases all waiting objects. The caller holds the interpreter's lock.
 pub(crate) fn let_go_now() {
     IS_ASKED.store(false, Ordering::SeqCst);
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
-    // Dropped without the lock, because this may run code of the program.
+    // Dropped after the lock is released, because the drop may run code of the program.
     drop(left);
 }

@@ -1,5 +1,5 @@
-//! Tensors of torch. A tree may have hundreds of them, and DLPack's capsules are ten times slower
-//! than this code.
+//! Tensors of torch. A tree may have hundreds of tensors, and DLPack's capsules are ten times
+//! slower than this code.
 
 use super::description::{Foreign, Place};
 use super::exchange;
@@ -39,14 +39,14 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if !value.is_instance(class)? {
         return Ok(None);
     }
-    // DLPack cannot express either.
+    // DLPack cannot express a negated or a conjugated tensor.
     if value.call_method0("is_neg")?.is_truthy()? || value.call_method0("is_conj")?.is_truthy()? {
         return Err(PyValueError::new_err(
             "this tensor is a view that torch negates or conjugates when it reads: share \
              tensor.resolve_conj().resolve_neg()",
         ));
     }
-    // The tensor may get another storage later. This storage keeps its current bytes.
+    // The tensor may get another storage later. The present storage keeps the present bytes alive.
     let owner = value.call_method0("untyped_storage")?.unbind();
     let described = exchange::describe(value, class, &owner)?;
     described

@@ -66,7 +66,7 @@ impl<T> Closable<T> {
 impl<T> Drop for Closable<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // A drop would wait for threads of the parent.
+            // The drop of the object would wait for threads of the parent process.
             let object = self
                 .object
                 .get_mut()
@@ -76,8 +76,8 @@ impl<T> Drop for Closable<T> {
     }
 }
 
-/// Makes a call that waits for the remote host. If Ctrl-C or the timeout comes first, the call
-/// continues in the background, and an object that it opens is closed again.
+/// Makes a call that waits for the remote host. If Ctrl-C or the timeout ends the wait, the call
+/// continues in the background, and an object that it opens is then closed.
 fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<f64>,
@@ -355,14 +355,14 @@ impl RemoteMemory {
     }
 
     /// Whether the remote host copies through a staging buffer, because it cannot access the memory
-    /// directly, such as a GPU's.
+    /// directly. This applies to memory of some GPUs.
     #[getter]
     fn staged(&self) -> PyResult<bool> {
         Ok(self.memory.get()?.is_staged())
     }
 
-    /// Reads `nbytes` bytes (default: all that follow) from byte `offset`. Waits for them, at most
-    /// `timeout` seconds.
+    /// Reads `nbytes` bytes from byte `offset` on. The default is all bytes up to the end. Waits
+    /// for the bytes, at most `timeout` seconds.
     #[pyo3(signature = (nbytes = None, *, offset = 0, timeout = None))]
     fn read<'py>(
         &self,
@@ -387,8 +387,8 @@ impl RemoteMemory {
         arguments::copied(py, &bytes)
     }
 
-    /// Fills an array or another writable buffer with bytes from byte `offset`. Waits for them, at
-    /// most `timeout` seconds.
+    /// Fills an array or another writable buffer with the bytes from byte `offset` on. Waits for
+    /// the bytes, at most `timeout` seconds.
     #[pyo3(signature = (into, *, offset = 0, timeout = None))]
     fn read_into(
         &self,
@@ -516,7 +516,8 @@ impl RemoteMemory {
         Ok(make().map_err(Failure::from)?)
     }
 
-    /// Submits a command to the caller's queue, or to a new queue, which it then waits for.
+    /// Submits a command to the caller's queue. Without a queue, submits it to a new queue and
+    /// waits for it.
     fn submit(
         &self,
         py: Python<'_>,
@@ -565,15 +566,15 @@ pub(crate) struct RemoteEvent(Closable<crosshandle_link::RemoteEvent>);
 
 #[pymethods]
 impl RemoteEvent {
-    /// The event of this host that follows the remote host's event, with the same numbers. Wait for
-    /// it in any way, but do not signal it.
+    /// The event of this host that follows the remote host's event. Its signals have the same
+    /// numbers. Wait for it in any way, but do not signal it.
     #[getter]
     fn mirror(&self) -> PyResult<Event> {
         Ok(Event::new(self.0.get()?.mirror().clone(), None))
     }
 
-    /// Signals the remote host's event. Returns the signal's number after a round trip, for which
-    /// it waits at most `timeout` seconds.
+    /// Signals the remote host's event. Waits for the reply, at most `timeout` seconds, and returns
+    /// the signal's number.
     #[pyo3(signature = (timeout = None))]
     fn signal(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let event = self.0.get()?;

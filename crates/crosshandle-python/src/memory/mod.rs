@@ -1,4 +1,4 @@
-//! Memory.
+//! The Python class `Memory`.
 
 pub(crate) mod pending;
 pub(crate) mod physical;
@@ -40,10 +40,10 @@ pub(crate) struct Memory {
     shared: Mutex<Option<Arc<SharedMemory>>>,
 }
 
-/// The part of a memory object that its arrays share and keep.
+/// The part of a memory object that its arrays share and keep alive.
 pub(crate) struct SharedMemory {
     pub(crate) memory: Arc<crosshandle::Memory>,
-    /// The handle by which this process opened the memory, if it did.
+    /// The handle by which this process opened the memory, or `None` if this process allocated it.
     handle: Option<crosshandle::MemoryHandle>,
     pub(crate) context: crosshandle::Context,
     /// The number under which the memory is found by address, or `None` for memory that is lent
@@ -88,7 +88,7 @@ pub(crate) fn find_live(
     let mut around = before.filter(|((start, _), live)| {
         live.is_opened_here == is_opened_here && is_around(*start, live.len)
     });
-    // The caller drops the result without the lock.
+    // The caller drops the result after it has released the lock.
     around.find_map(|(_, live)| live.memory.upgrade())
 }
 
@@ -102,7 +102,7 @@ impl Drop for SharedMemory {
 }
 
 impl SharedMemory {
-    /// Creates the object and makes it findable by its address.
+    /// Creates the object, and adds it to the table of memory by address.
     fn known(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -118,13 +118,14 @@ impl SharedMemory {
         shared
     }
 
-    /// Creates objects for several opened memories, and makes them findable by their addresses.
+    /// Creates objects for several opened memories, and adds them to the table of memory by
+    /// address.
     fn all_known(
         memories: Vec<crosshandle::Memory>,
         handles: &[crosshandle::MemoryHandle],
         context: &crosshandle::Context,
     ) -> Vec<Arc<Self>> {
-        // Called once, since it is a system call.
+        // The id is read only once, because reading it is a system call.
         let own = std::process::id();
         let opened = |(memory, handle): (_, &crosshandle::MemoryHandle)| {
             let memory = Arc::new(memory);
@@ -144,7 +145,7 @@ impl SharedMemory {
         all
     }
 
-    /// Creates the object with a number.
+    /// Creates the object with a number for the table of memory by address.
     fn numbered(
         memory: Arc<crosshandle::Memory>,
         handle: Option<crosshandle::MemoryHandle>,
@@ -211,7 +212,7 @@ impl SharedMemory {
         }
     }
 
-    /// Keeps other memory as long as this memory lives.
+    /// Keeps other memory alive as long as this memory lives.
     pub(crate) fn keep(&self, other: Arc<Self>) {
         if ptr::eq(self, &raw const *other) {
             return;

@@ -24,16 +24,17 @@ use std::time::{Duration, Instant};
 
 /// The default maximum number of pickled objects that a process keeps.
 const MAX_OBJECTS: usize = 1 << 16;
-/// The default limit for the bytes of pickled objects is the machine's memory divided by this.
+/// Divisor of the machine's memory that gives the default limit for the bytes of pickled objects.
 const PART_OF_MEMORY: usize = 2;
-/// The default time that pickling waits for room.
+/// Default time that pickling waits until the limits allow one more object.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An object that keeps a pickled object, or a part of it, from being reused.
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::PhysicalMemory),
-    /// An event, and this process's own open of it. The open stands for the receiver.
+    /// An event, and an additional open of the event by this process, which replaces the receiver's
+    /// open until the receiver has its own.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }
@@ -62,7 +63,8 @@ impl Pickle {
 struct Limits {
     objects: usize,
     bytes: usize,
-    /// The time that pickling waits for room, or `None` for no timeout.
+    /// The time that pickling waits until the limits allow one more object, or `None` for no
+    /// timeout.
     timeout: Option<Duration>,
 }
 
@@ -71,13 +73,14 @@ struct Table {
     next: u64,
     /// The number of pickles that are no longer kept.
     ended: u64,
-    /// The sum of the sizes of all pickles, in bytes. They keep less if some share memory.
+    /// The sum of the sizes of all pickles, in bytes. If pickles share memory, they keep fewer
+    /// bytes.
     upper_bound: usize,
     limits: Limits,
 }
 
-/// The pickled objects of this process. A forked child starts with none, because its parent keeps
-/// the others.
+/// The pickled objects that this process keeps. A forked child starts with none, because its parent
+/// keeps its own objects.
 struct Pending {
     table: Mutex<Table>,
     /// Notified when a pickle is no longer kept.
@@ -113,7 +116,7 @@ fn table() -> MutexGuard<'static, Table> {
 }
 
 impl Table {
-    /// Removes a pickle from the table. The caller drops it without the lock.
+    /// Removes a pickle from the table. The caller must drop it after it has released the lock.
     #[must_use]
     fn take(&mut self, number: u64) -> Option<Pickle> {
         let pickle = self.pickles.remove(&number)?;
@@ -135,7 +138,8 @@ impl Table {
             .collect()
     }
 
-    /// Returns the number of bytes that only pickles keep, and nothing else in this process.
+    /// Returns the number of bytes that only pickles keep. Bytes that this process uses otherwise
+    /// are not counted.
     fn bytes(&self) -> usize {
         let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> =
             HashMap::new();
@@ -208,13 +212,13 @@ fn wait_for_change(timeout: Duration) {
     drop(waited);
 }
 
-/// Handles the result of a ticket's callback.
+/// Removes a pickle when the callback of its ticket has run.
 fn come(number: u64, result: crosshandle::Result<()>) {
     let mut table = table();
     let Some(pickle) = table.pickles.get(&number) else {
         return;
     };
-    // If so, the only receiver died after it had opened the object, and before it could signal.
+    // If so, the only receiver died between opening the object and signalling.
     let has_died = result.is_err() && pickle.receivers == 1;
     let taken = match has_died || pickle.ticket.submitted() >= pickle.receivers {
         true => table.take(number),

@@ -1,4 +1,4 @@
-//! Physical memory and virtual ranges.
+//! The Python classes `PhysicalMemory` and `VirtualRange`.
 
 use crate::array::arguments::{self, Data};
 use crate::error::{Failure, Result};
@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
     pub(crate) memory: crosshandle::PhysicalMemory,
-    /// The handle by which this process opened the memory, if it did.
+    /// The handle by which this process opened the memory, or `None` if this process created it.
     handle: Option<crosshandle::PhysicalMemoryHandle>,
 }
 
@@ -56,7 +56,7 @@ impl PhysicalMemory {
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
         Ok(PhysicalMemoryHandle(match self.handle {
-            // This handle would allow its receiver to write.
+            // The handle would allow its receiver to write.
             Some(handle) if read_only && !handle.is_read_only() => {
                 return Err(no_read_only().into());
             }

@@ -1,4 +1,4 @@
-//! Open models.
+//! Models that this process has opened from a store.
 
 use super::error::Result;
 use super::wait;
@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(200);
 /// interval. If it is too short, it may not notice that a claim is abandoned.
 const WAKE_SLICE: Duration = Duration::from_millis(500);
 
-/// How long `wake` and `verify` wait for an update to end, which is the store crate's own timeout.
+/// Time that `wake` and `verify` wait for an update to end. It is the store crate's own timeout.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An open model: one mapping that contains all its tensors.
@@ -118,7 +118,7 @@ impl StoreModel {
         Ok(Array::of(memory, layout, true)?)
     }
 
-    /// The address of the model's memory. It does not change while the model sleeps.
+    /// The address of the model's memory, which does not change while the model sleeps.
     #[getter]
     fn address(&self, py: Python<'_>) -> Result<Option<usize>> {
         self.with(py, |model| Ok(model.address()))
@@ -144,7 +144,7 @@ impl StoreModel {
         self.with(py, |model| model.verify(&options))
     }
 
-    /// Waits until no update is in progress. Returns a number that updates change.
+    /// Waits until no update is in progress. Returns a number that changes with each update.
     fn stable(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.read().stable(slice))
     }
@@ -154,14 +154,15 @@ impl StoreModel {
         self.with(py, |model| model.is_still(number))
     }
 
-    /// Waits until an update after number `number` has finished. Returns its number.
+    /// Waits until an update later than update `number` has finished. Returns the later update's
+    /// number.
     fn next_update(&self, py: Python<'_>, number: u64, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| {
             self.read().next_update(number, slice)
         })
     }
 
-    /// Reads the names and the hash again. Returns the number of the last update.
+    /// Reads the tensor names and the hash again. Returns the number of the last update.
     fn refresh(&self, py: Python<'_>, timeout: Option<f64>) -> Result<u64> {
         wait(py, timeout, SLICE, |slice| self.write().refresh(slice))
     }
@@ -176,8 +177,8 @@ impl StoreModel {
         })?)
     }
 
-    /// Maps the current version of the name at the same addresses. Returns whether it differs from
-    /// the version before.
+    /// Maps the current version of the name at the same addresses. Returns whether the version has
+    /// changed.
     fn wake(&self, py: Python<'_>) -> Result<bool> {
         let patience = Some(UPDATE_PATIENCE.as_secs_f64());
         wait(py, patience, WAKE_SLICE, |slice| {

@@ -15,7 +15,8 @@ use std::sync::{Mutex, TryLockError};
 /// A model that this process can update in place.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreUpdater {
-    /// Outside the lock, because an update calls the program while it holds the lock.
+    /// The version is outside the lock, because an update calls the program while it holds the
+    /// lock.
     version: u64,
     epoch: Option<u64>,
     updater: Mutex<Updater>,
@@ -72,8 +73,8 @@ impl StoreUpdater {
         };
         let updater: &mut Updater = &mut updater;
         let slices = Slices::new(interrupt::timeout(Some(timeout))?);
-        // Does the work of `wait`, which cannot be used because the result borrows from the
-        // updater.
+        // This loop does the work of `wait`, which cannot be used because the result borrows from
+        // the updater.
         let update = loop {
             let (next, is_last) = slices.next(SLICE);
             let free = &mut *updater;

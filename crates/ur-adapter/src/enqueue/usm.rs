@@ -48,8 +48,8 @@ fn check_range(destination: &dyn Destination, start: *const c_void, len: usize) 
 
 /// Returns the command that copies memory.
 ///
+/// # Errors
 /// Returns the errors of [`range`], and `INVALID_SIZE` if the size is 0.
-/// Returns the errors of [`range`], and `INVALID_SIZE` for a size of 0.
 ///
 /// # Safety
 /// The caller must uphold the contract of [`range`], for both ranges.
@@ -74,14 +74,13 @@ pub(crate) unsafe fn copy_command(
 
 /// Returns the command that fills memory with a pattern.
 ///
+/// # Errors
 /// Returns the errors of [`range`], and `INVALID_SIZE` if the size is not a multiple of the
 /// pattern's size.
-/// Returns the errors of [`range`], and `INVALID_SIZE` if the size is not a multiple of the
-/// pattern's.
+///
+/// # Safety
 /// The caller must uphold the contract of [`range`], and the pattern must have `pattern_size`
 /// bytes.
-/// # Safety
-/// The caller must uphold the contract of [`range`]. The pattern has `pattern_size` bytes.
 pub(crate) unsafe fn fill_command(
     destination: &dyn Destination,
     start: *mut c_void,

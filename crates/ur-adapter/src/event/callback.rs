@@ -67,7 +67,6 @@ impl Callback {
     /// Arranges that the function is called when the event has the status.
     ///
     /// # Errors
-    /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. The
     /// Returns `OUT_OF_RESOURCES` if the system cannot start a thread that awaits the event. In
     /// this case the function is never called.
     fn set(self) -> Result<()> {
