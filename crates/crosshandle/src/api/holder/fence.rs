@@ -290,8 +290,8 @@ fn unseen(pid: u32) -> Result<Look, Refusal> {
     if ancestors().contains(&pid) {
         return Ok(Look::Harmless);
     }
-    // The kernel also shows nothing of a process that has ended meanwhile, or that is ending and has
-    // released its memory already.
+    // The kernel also shows nothing of a process that has ended meanwhile, or that is ending and
+    // has released its memory already.
     let status = fs::read_to_string(format!("/proc/{pid}/status"));
     if !status.is_ok_and(|status| status.contains("\nVmSize:")) {
         return Ok(Look::Vanished);
