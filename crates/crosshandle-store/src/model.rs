@@ -301,7 +301,7 @@ impl Model {
     /// Returns the memory with all tensors.
     ///
     /// # Errors
-    /// Returns [`Error::Asleep`].
+    /// Returns [`Error::Asleep`] if the model sleeps.
     pub fn memory(&self) -> Result<&Arc<Memory>> {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
