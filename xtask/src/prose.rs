@@ -135,7 +135,7 @@ fn faults(path: &str, text: &str) -> Vec<(usize, String)> {
 fn paragraphs<'a>(path: &str, text: &'a str) -> Vec<Vec<(usize, &'a str)>> {
     let (is_page, is_rust) = (path.ends_with(".md"), path.ends_with(".rs"));
     let mut paragraphs = vec![Vec::new()];
-    let (mut is_listing, mut is_docstring) = (false, false);
+    let (mut is_listing, mut is_docstring, mut is_text) = (false, false, false);
     for (line, text) in text.lines().enumerate() {
         let start = text.trim_start();
         let comment = if is_rust {
@@ -151,7 +151,12 @@ fn paragraphs<'a>(path: &str, text: &'a str) -> Vec<Vec<(usize, &'a str)>> {
         } else {
             comment.is_some() || is_docstring || quotes > 0 && start.starts_with("\"\"\"")
         };
-        is_docstring ^= !is_page && !is_rust && quotes == 1;
+        if !is_page && !is_rust && quotes == 1 {
+            // Other texts of several lines may be programs.
+            let begins = !is_docstring && !is_text;
+            is_text = begins && !is_prose;
+            is_docstring = begins && is_prose;
+        }
         let body = comment
             .unwrap_or(start)
             .trim_start_matches(['/', '!'])

@@ -39,8 +39,8 @@ const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N
 const HOLDERS_USAGE: &str = "usage: conformance holders [--sample] [--short] [--millis N] [--idle] [--two-users] [--attacker NAME]";
 /// How long each attacker of a holder attacks in the sample.
 const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
-/// Terms of the attackers in the sample. They get only processor time that no other program wants, so
-/// the sample shows the holder's own time.
+/// Terms of the attackers in the sample. They get only processor time that no other program wants,
+/// so the sample shows the holder's own time.
 const SAMPLE_TERMS: [bool; 1] = [true];
 /// Time limit of a case. A hanging case takes this long.
 const CASE_TIME_LIMIT: Duration = Duration::from_secs(120);

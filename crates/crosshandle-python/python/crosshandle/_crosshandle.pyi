@@ -496,8 +496,8 @@ def describe(value: Any) -> Foreign:
     """Describes an array of another library."""
 
 def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object]) -> list[Array | Exception]:
-    """Makes shared arrays from other libraries' arrays, one for each array in `arrays`. An array that
-    cannot be shared yields an exception instead."""
+    """Adopts other libraries' arrays as `Array` objects in shared memory. The list contains an
+    exception in place of each array that cannot be shared."""
 
 def check_whole(array: object) -> None:
     """Raises `TypeError` for an array with a mask or a unit, which array protocols do not carry."""

@@ -65,9 +65,9 @@ def allocator(device: int | None = None) -> Any:
 class MemPool(torch.cuda.MemPool):
     """A pool for `torch.cuda.use_mem_pool`, whose tensors can be shared by handle at once.
 
-    The pool allocates `reserve` bytes at once, as one block. An importer maps the block only once, so
-    a tree of its tensors opens as fast as a single tensor. Tensors that do not fit are
-    allocated separately. The block is freed when the pool has ended and no tensor uses the block.
+    The pool first allocates one block of `reserve` bytes. An importer maps the block only once, so
+    a tree of its tensors opens as fast as a single tensor. Tensors that do not fit are allocated
+    separately. The block is freed when the pool has ended and no tensor uses the block.
     Other pools of the device may use free space in the block, because torch does not say for which
     pool it allocates.
 

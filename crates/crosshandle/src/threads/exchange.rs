@@ -322,7 +322,8 @@ impl Timers {
         Some(self.deadlines.swap_remove(place).0)
     }
 
-    /// Resumes the sources whose rest is over. Returns the time until the next rest or deadline ends.
+    /// Resumes the sources whose rest is over. Returns the time until the next rest or deadline
+    /// ends.
     fn next(&mut self, now: Instant) -> Option<Timespec> {
         while self.resting.front().is_some_and(|(end, _)| *end <= now) {
             self.resting.pop_front();

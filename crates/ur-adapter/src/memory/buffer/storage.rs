@@ -259,8 +259,7 @@ impl Storage {
         let Backing::Mirror { memory, user } = &self.backing else {
             return None;
         };
-        // As in `range`, the returned range keeps the storage alive, so the memory counts as in
-        // use.
+        // As in `range`, the returned range keeps the storage alive, so the memory stays in use.
         let kept = (Arc::clone(self), memory.all());
         Some(user.range(offset, len).keeping(Arc::new(kept)))
     }

@@ -20,8 +20,8 @@ struct Sent<C> {
     /// The importer's user, if it is not the user of this process.
     stranger: Option<u32>,
     descriptors: usize,
-    /// The connection of an importer that has hung up before it read the replies. The descriptors stay
-    /// in transit as long as the importer has its end.
+    /// The connection of an importer that has hung up before it read the replies. The descriptors
+    /// stay in transit as long as the importer has its end.
     left: Option<Arc<C>>,
 }
 
@@ -71,8 +71,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         has_room
     }
 
-    /// Counts a small reply to an importer of another user. `has_taken` says whether the importer has
-    /// read all earlier replies.
+    /// Counts a small reply to an importer of another user. `has_taken` says whether the importer
+    /// has read all earlier replies.
     pub(super) fn add_few(
         &mut self,
         client: &Weak<C>,
@@ -123,8 +123,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         self.remove(client.as_ptr().addr());
     }
 
-    /// Stops counting the replies that have been read. Returns whether connections of importers that
-    /// have hung up are still kept.
+    /// Stops counting the replies that have been read. Returns whether connections of importers
+    /// that have hung up are still kept.
     pub(super) fn forget_taken(&mut self, has_unread: impl Fn(&C) -> bool) -> bool {
         let is_taken = |sent: &Sent<C>| {
             sent.client.upgrade().is_none_or(|client| {
@@ -197,7 +197,8 @@ mod tests {
         importer.load(Ordering::Relaxed)
     }
 
-    /// Counts small replies to new importers of a user until there is no room. Returns the importers.
+    /// Counts small replies to new importers of a user until there is no room. Returns the
+    /// importers.
     fn fill(under_way: &mut UnderWay<AtomicBool>, user: u32) -> Vec<Arc<AtomicBool>> {
         let mut importers = Vec::new();
         while under_way.has_room(user, has_unread) {
