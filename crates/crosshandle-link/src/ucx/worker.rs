@@ -169,8 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the descriptor that becomes readable when an [armed](Self::arm) worker has something
-    /// to do.
+    /// Takes the descriptor that becomes readable when an [armed](Self::arm) worker has work to do.
     pub fn take_event_fd(&mut self) -> Option<OwnedFd> {
         self.event_fd.take()
     }
@@ -536,7 +535,7 @@ const MAX_CLOSING_STEPS: u32 = 1_000_000;
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: nothing that was made from them is in use.
+        // SAFETY: no object that was made from these handles is in use.
         unsafe {
             if !self.worker.is_null() {
                 (self.ucx.call.ucp_worker_destroy)(self.worker);

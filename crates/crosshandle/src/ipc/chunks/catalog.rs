@@ -176,15 +176,17 @@ impl CatalogChunk {
 
     fn name(&self, place: RecordPlace) -> &NameWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: the place belongs to this chunk, and its index is below the capacity. By
-        // `len_of`, all names lie in the mapping, after the generations.
+        // SAFETY: as for the generations, the place belongs to this chunk and its index is below
+        // the capacity. By `len_of`, all names lie in the mapping. They follow the generations, and
+        // so start at a multiple of eight.
         unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
     }
 
     fn sealed(&self, place: RecordPlace) -> &SealedWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: the place belongs to this chunk, and its index is below the capacity. By
-        // `len_of`, all sealed handles lie in the mapping, after the names.
+        // SAFETY: as for the generations, the place belongs to this chunk and its index is below
+        // the capacity. By `len_of`, all sealed handles lie in the mapping. They follow the names,
+        // and so start at a multiple of eight.
         unsafe { self.at(sealed_at(self.chunk) + place.index() * SEALED_BYTES) }
     }
 
