@@ -64,7 +64,8 @@ impl Mirror {
         self.reach(completed);
     }
 
-    /// Advances to `number`. Its signal and all earlier ones have finished.
+    /// Advances to `number`. The signal with this number and all earlier signals must have
+    /// finished.
     pub(crate) fn reach(&self, number: u64) {
         let is_abandoned = self.is_abandoned.lock();
         if *is_abandoned.unwrap_or_else(PoisonError::into_inner) {

@@ -152,7 +152,7 @@ impl TensorInfo {
             .shape
             .iter()
             .try_fold(1_u64, |all, size| all.checked_mul(*size));
-        // A length that overflows cannot be that of a tensor, so the largest number stands for it.
+        // No tensor has a length that overflows, so the largest number replaces such a length.
         Some(
             elements
                 .and_then(|count| count.checked_mul(dtype.bitsize() as u64))

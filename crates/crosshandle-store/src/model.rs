@@ -301,7 +301,7 @@ impl Model {
     /// Returns the memory with all tensors.
     ///
     /// # Errors
-    /// Returns [`Error::Asleep`].
+    /// Returns [`Error::Asleep`] if the model sleeps.
     pub fn memory(&self) -> Result<&Arc<Memory>> {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
@@ -344,9 +344,10 @@ impl Model {
     /// current manifest. Of the options, only the threads and the progress callback are used.
     ///
     /// # Errors
-    /// Returns [`Error::Changed`]. Returns [`Error::NoHash`]. Returns [`Error::Overwritten`] if the
-    /// model was updated in the meantime. Returns the errors of [`stable`](Self::stable) with a
-    /// timeout of 30 s. Returns errors of the device.
+    /// Returns [`Error::Changed`] if the hashes differ, and [`Error::NoHash`] if the manifest has
+    /// no hash of the contents. Returns [`Error::Overwritten`] if the model was updated in the
+    /// meantime. Returns the errors of [`stable`](Self::stable) with a timeout of 30 s. Returns
+    /// errors of the device.
     pub fn verify(&self, options: &LoadOptions) -> Result<()> {
         let memory = self.memory()?;
         let bytes = memory.len() as u64;

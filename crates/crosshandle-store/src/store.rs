@@ -151,7 +151,8 @@ impl Store {
     ///
     /// # Errors
     /// Returns [`Error::Crosshandle`] if the name does not exist or the memory cannot be mapped
-    /// here. Returns [`Error::NotAModel`]. Returns [`Error::Torn`]. Fails if the timeout expires.
+    /// here. Returns [`Error::NotAModel`] if the name refers to other memory, and [`Error::Torn`]
+    /// after an unfinished update. Fails if the timeout expires.
     pub fn open(&self, name: &str) -> Result<Model> {
         self.open_with(name, &OpenOptions::new())
     }

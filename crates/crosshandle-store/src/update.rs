@@ -306,7 +306,8 @@ impl Update<'_> {
     /// # Errors
     /// Returns [`Error::Incomplete`] if the model was torn and the update has not written all of
     /// it. Returns [`Error::Torn`] if a write of this update failed half-way. Returns
-    /// [`Error::Superseded`]. Returns errors of the device. After an error the model is torn.
+    /// [`Error::Superseded`] if another process has started to update the model. Returns errors of
+    /// the device. After an error the model is torn.
     pub fn finish(self) -> Result<Hash> {
         self.end(true)
     }

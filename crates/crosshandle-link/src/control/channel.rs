@@ -78,7 +78,8 @@ impl Channel {
         self.behind_ack = self.behind_ack.filter(|behind| left > *behind);
     }
 
-    /// Sends what the socket takes. Returns `true` if something is left. An error ends the channel.
+    /// Sends as many bytes as the socket accepts. Returns `true` if bytes are left. An error ends
+    /// the channel.
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
         if self.is_over {
             return Ok(false);

@@ -88,7 +88,7 @@ impl Listener {
     /// Waits for the next host that links, at most for `timeout`.
     ///
     /// # Errors
-    /// Returns [`Error::TimedOut`].
+    /// Returns [`Error::TimedOut`] if no host has linked by then.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
         let deadline = Deadline::after_optional(timeout);
         let mut state = self.shared.state();
@@ -143,15 +143,14 @@ impl Shared {
             }
             match accepted {
                 Ok((socket, peer)) => self.begin_handshake(socket, peer),
-                // Usually the process is out of descriptors. Retry when others may have been
-                // closed.
+                // Usually the process has run out of descriptors. Retry later, when other
+                // descriptors may have been closed.
                 Err(_) => std::thread::sleep(crate::tuning::REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Runs the handshake on its own thread. If there are too many handshakes, one of them is
-    /// ended.
+    /// Runs the handshake on its own thread. If there are too many handshakes, ends one of them.
     fn begin_handshake(self: &Arc<Self>, socket: TcpStream, peer: SocketAddr) {
         let Ok(copy) = socket.try_clone() else { return };
         let (number, ended) = self.state().doorway.enter(peer.ip(), copy);

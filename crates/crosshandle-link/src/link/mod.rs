@@ -277,8 +277,8 @@ pub(crate) fn begin(
     Ok(session)
 }
 
-/// Connects and greets. A listener with too many handshakes cuts some off without a reply, and this
-/// function retries those.
+/// Connects and greets. If a listener with too many handshakes cuts the connection without a reply,
+/// this function retries.
 fn greet(
     address: SocketAddr,
     peer: &Arc<str>,
@@ -300,7 +300,7 @@ fn greet(
     }
 }
 
-/// Tells the peer that an object was dropped.
+/// Reports to the peer that an object was dropped.
 pub(crate) fn close_object(session: &Session, id: u32) {
     let _ = session.say(&Message::Close { id });
 }

@@ -41,7 +41,7 @@ impl Owner {
         self.link_and_say(&[])
     }
 
-    /// As [`link`](Self::link), and sends `frames` together with the greeting.
+    /// Makes a link as [`link`](Self::link) does, and sends `frames` together with the greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
         let link = self.listener.accept(Some(LIMIT)).unwrap();

@@ -78,8 +78,8 @@ impl Opened {
     /// Moves bytes part by part, each when `places` has it ready.
     ///
     /// # Safety
-    /// The caller must ensure that the bytes of each part, where `places` says that they are, can
-    /// be read until the part has moved, and for `Get` written.
+    /// The caller must ensure that the bytes of each part can be read, and for `Get` written, at
+    /// the address that `places` gives, until the part has moved.
     pub(super) unsafe fn move_parts(
         &self,
         direction: Direction,

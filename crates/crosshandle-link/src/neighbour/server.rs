@@ -124,14 +124,15 @@ impl Shared {
             }
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.welcome(socket),
-                // Usually the process is out of descriptors. Retry when others may have been
-                // closed.
+                // Usually the process has run out of descriptors. Retry later, when other
+                // descriptors may have been closed.
                 Err(_) => std::thread::sleep(REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Serves a neighbour on its own thread, if it is of this user and there is room.
+    /// Serves a neighbour on its own thread, if it belongs to this user and there are not too many
+    /// neighbours.
     fn welcome(self: &Arc<Self>, socket: OwnedFd) {
         let Ok(process) = socket::process_of(&socket) else {
             return;

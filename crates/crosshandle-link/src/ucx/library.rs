@@ -26,7 +26,7 @@ macro_rules! functions {
             /// The caller must ensure that the library is a `libucp` of a supported version.
             unsafe fn load(library: &Library) -> Result<Self, libloading::Error> {
                 Ok(Self {
-                    // SAFETY: as the caller promises, the functions have these types.
+                    // SAFETY: the caller ensures that the functions have these types.
                     $($name: unsafe { *library.get(concat!(stringify!($name), "\0"))? },)*
                 })
             }
@@ -165,14 +165,14 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
         let mut action = MaybeUninit::<libc::sigaction>::uninit();
         // SAFETY: without a new action, the call only writes the current action to the given place.
         if unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } == 0 {
-            // SAFETY: filled above.
+            // SAFETY: the call succeeded, so it has filled the action.
             before.push((signal, unsafe { action.assume_init() }));
         }
     }
     let loaded = load();
     for (signal, action) in before {
-        // SAFETY: the action is the one that the process had before. The system refuses to set
-        // those of SIGKILL and SIGSTOP, which cannot have changed.
+        // SAFETY: the action is the one that the process had before. The system refuses to set the
+        // actions of SIGKILL and SIGSTOP, which cannot have changed.
         unsafe { libc::sigaction(signal, &action, ptr::null_mut()) };
     }
     loaded
@@ -180,7 +180,8 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    /// Returns the signals for which this process has handlers, without those of the C library.
+    /// Returns the signals for which the process itself has handlers. Handlers of the C library are
+    /// not included.
     fn caught() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -51,7 +51,8 @@ pub struct Registration {
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for Registration {}
-// SAFETY: as above. Only one thread at a time calls that worker.
+// SAFETY: the handle is only passed back to the worker that made it. Only one thread at a time
+// calls that worker.
 unsafe impl Sync for Registration {}
 
 /// The key of memory of the peer.
@@ -60,7 +61,7 @@ pub struct RemoteKey(ucp_rkey_h);
 
 // SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Send for RemoteKey {}
-// SAFETY: as above.
+// SAFETY: the handle is only passed back to the worker that made it.
 unsafe impl Sync for RemoteKey {}
 
 /// An operation in flight. Pass it to [`Worker::is_done`] until that returns `true`.
@@ -97,7 +98,7 @@ impl Worker {
     /// Makes a worker.
     ///
     /// # Errors
-    /// Returns an error if UCX cannot be loaded, or UCX's own error. This holds for all calls.
+    /// Returns an error if UCX cannot be loaded. Like all methods, returns the errors of UCX.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {
@@ -168,8 +169,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes the descriptor that becomes readable when an [armed](Self::arm) worker has something
-    /// to do.
+    /// Takes the descriptor that becomes readable when an [armed](Self::arm) worker has work to do.
     pub fn take_event_fd(&mut self) -> Option<OwnedFd> {
         self.event_fd.take()
     }
@@ -314,7 +314,8 @@ impl Worker {
         let status = unsafe { (call.ucp_mem_map)(self.context, &params, &mut memory) };
         self.ucx.check("ucp_mem_map", status)?;
         let (mut key, mut size) = (ptr::null_mut(), 0);
-        // SAFETY: as above.
+        // SAFETY: the memory was registered above. The result pointers point to variables of the
+        // types that UCX writes.
         let status = unsafe { (call.ucp_rkey_pack)(self.context, memory, &mut key, &mut size) };
         if let Err(error) = self.ucx.check("ucp_rkey_pack", status) {
             // SAFETY: the registration was made above and is not used elsewhere.
@@ -481,7 +482,7 @@ impl Worker {
         if status == UCS_INPROGRESS {
             return Ok(false);
         }
-        // SAFETY: as above.
+        // SAFETY: the request is this worker's. It is complete, and is freed once.
         unsafe { (self.ucx.call.ucp_request_free)(*pointer) };
         *request = None;
         self.ucx.check("moving memory", status).map(|()| true)
@@ -534,7 +535,7 @@ const MAX_CLOSING_STEPS: u32 = 1_000_000;
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: nothing that was made from them is in use.
+        // SAFETY: no object that was made from these handles is in use.
         unsafe {
             if !self.worker.is_null() {
                 (self.ucx.call.ucp_worker_destroy)(self.worker);

@@ -193,7 +193,7 @@ def _has_type(value: Any, dtype: Any) -> bool:
 
 def _copy_described(value: Any) -> Array:
     if not any(hasattr(value, name) for name in _PROTOCOLS) and hasattr(value, "__array__"):
-        # An object with no other protocol, such as a pandas Series.
+        # An object that supports no array protocol, such as a pandas Series.
         import numpy
 
         value = numpy.asarray(value)
@@ -204,14 +204,14 @@ def _copy_described(value: Any) -> Array:
 
 
 def _has_arrays(value: Any) -> bool:
-    """Returns whether nested lists contain anything but numbers, which then needs NumPy."""
+    """Returns whether nested lists contain objects other than numbers, which need NumPy."""
     if isinstance(value, (list, tuple)):
         return any(_has_arrays(part) for part in value)
     return type(value) not in (bool, int, float, complex)
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """Makes an array of a number or nested lists of numbers, without NumPy.
+    """Makes an array from a number or nested lists of numbers, without NumPy.
 
     Returns None for types that need NumPy.
     """

@@ -37,7 +37,7 @@ def describe(value: Any) -> tuple[str, int] | None:
             letter, size, unit = simple.groups()
             if (letter in "Mm") == (unit is not None) and (letter not in "Mm" or size == "8"):
                 return f"{_LETTERS[letter]}{size}{unit or ''}", int(size) * _SIZES[letter]
-        # Other forms that NumPy accepts, such as "i4,f8".
+        # The remaining forms that NumPy accepts, such as "i4,f8".
         try:
             import numpy
 

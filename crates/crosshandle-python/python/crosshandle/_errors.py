@@ -39,7 +39,7 @@ class ReadOnlyError(Error, PermissionError):
 
 
 class NotAdmittedError(Error, PermissionError):
-    """One side does not admit the other's user."""
+    """One of the two processes does not admit the user of the other process."""
 
 
 class TimedOutError(Error, TimeoutError):
@@ -52,7 +52,7 @@ class TimedOutError(Error, TimeoutError):
 
 
 class PeerDiedError(Error, ConnectionError):
-    """The process that should have signalled ended without doing so."""
+    """The process that should have signalled the event ended before it signalled."""
 
     pid: int | None = None
     """Its process id, or None if it has no id in the exporter's PID namespace."""
@@ -73,11 +73,11 @@ class NoSymbolError(Error, LookupError):
 
 
 class InvalidArgumentError(Error, ValueError):
-    """An argument is not allowed."""
+    """An argument has a value that is not allowed."""
 
 
 class UnsupportedError(Error, NotImplementedError):
-    """The device, object or process does not support this."""
+    """The device, object or process does not support the requested operation."""
 
 
 class NoDeviceError(Error, LookupError):

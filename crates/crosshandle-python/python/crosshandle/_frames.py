@@ -98,7 +98,7 @@ class Frame:
         return self.native()[key]
 
     def native(self) -> Any:
-        """Returns the kind of object that was shared."""
+        """Returns an object of the kind that was shared."""
         library, _, cls = self._kind.partition(".")
         if library == "xarray":
             return self._value
@@ -413,7 +413,7 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
             if array.nbytes != size or array.itemsize != 1 or array.ndim != 1:
                 raise ValueError("it has a buffer of the wrong size")
             buffers.append(_buffer(pyarrow, array, place in followed))
-    # Otherwise pyarrow ends the process.
+    # pyarrow would end the process if an array of these types had a null bitmap.
     is_without_nulls = pyarrow.types.is_union(kind) or pyarrow.types.is_run_end_encoded(kind) or pyarrow.types.is_null(kind)
     if not buffers or (is_without_nulls and buffers[0] is not None):
         raise ValueError("it has a null bitmap, which its type does not allow")
@@ -434,7 +434,7 @@ def _followed(pyarrow: Any, kind: Any) -> set[int]:
     types = pyarrow.types
     if types.is_dictionary(kind) or types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         return set()
-    # Offsets, sizes, views and type ids.
+    # The buffers with offsets, sizes, views and type ids.
     if types.is_union(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
         return {1, 2}
     return {1}

@@ -74,7 +74,7 @@ def _open_bundle(data: bytes, ticket: bytes) -> Bundle:
 
 
 def opened(ticket: bytes) -> None:
-    """Notifies the sender of a pickle that the object was opened."""
+    """Tells the sender of a pickle that this process has opened the object."""
     _rust.opened(default_context(), ticket)
 
 
@@ -87,17 +87,17 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def reduced(value: Any, opener: str, data: bytes) -> Reduced:
-    """Returns the result of `__reduce__` for an object. The object is kept from now on."""
+    """Returns the result of `__reduce__` for an object. From now on, this process keeps the object."""
     return _OPENERS[opener], (data, keep([value]))
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """Returns the result of `__reduce__` for a bundle. Its arrays are kept from now on."""
+    """Returns the result of `__reduce__` for a bundle. From now on, this process keeps its arrays."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
 def keep(objects: list[Any]) -> bytes:
-    """Keeps objects. Returns the ticket that each receiver passes to `opened`."""
+    """Keeps objects until they have been opened. Returns the ticket that each receiver passes to `opened`."""
     _wait_when_it_ends()
     return _rust.keep(objects, _receivers.number)
 

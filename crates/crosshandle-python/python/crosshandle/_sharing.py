@@ -267,7 +267,7 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
 def _open_received(data: bytes) -> Bundle:
     """Opens a bundle that another process has pickled. The arrays of the result are open."""
     structure, arrays = _rust.unpack(None, data)
-    # The table of a long bundle belongs to the sender. This process makes its own.
+    # The table of a long bundle belongs to the sender. This process makes its own table.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False)
     bundle = Bundle(data, arrays, arrays, table)
     bundle._structure = structure
@@ -328,9 +328,9 @@ def open(
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
         if data._structure is not None and data._arrays is not None and context is None and writable:
-            # Use the open arrays, since the sender may have freed its own by now.
+            # Use the open arrays, because the sender may have freed its own arrays by now.
             return _trees.rearrange(data._structure, list(data._arrays))
-        # The bundle keeps its memory until that is open.
+        # The bundle keeps its memory until this call has opened it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         return _open_bundle(builtins.bytes(data), context, writable, timeout)
@@ -423,7 +423,7 @@ def _openable(array: Array, copy: bool) -> Array:
 
 
 def copy_of(array: Array) -> Array:
-    """Copies an array into memory of its own on the same device."""
+    """Copies an array into new memory on the same device."""
     device = array.device
     return _rust.copied_array(default_context("host" if device.startswith("host") else device), array)
 
@@ -467,13 +467,13 @@ def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _storages.library(value)
     if described.device == "sycl":
-        # Its own library can read the array on any device.
+        # The array's own library can read the array on any device.
         namespace = getattr(value, "__array_namespace__", None)
         array = default_context().empty(described.shape, described.dtype)
         array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
         return array
     if described.device != "host" and library in ("torch", "cupy"):
-        # Its own library handles arrays with gaps, and knows the stream that produces the bytes.
+        # The array's own library handles arrays with gaps, and knows the stream that produces the bytes.
         array = context.empty(described.shape, described.dtype)
         if library == "torch":
             import torch

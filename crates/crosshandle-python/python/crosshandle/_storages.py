@@ -21,7 +21,7 @@ from typing import Any
 # Seconds between two checks of the storages that dropped bundles keep. A shorter interval frees
 # memory sooner and takes more processor time.
 _INTERVAL = 0.05
-# The largest share of the time that these checks may take.
+# The largest fraction of the time that these checks may take.
 _SHARE = 0.01
 
 
@@ -46,7 +46,7 @@ def _root(value: Any) -> Any:
 
 
 class Storage:
-    """A storage that sharing keeps. It is the owner of lent memory."""
+    """The owner of lent memory: a storage of another library that this package keeps alive."""
 
     def __init__(self, root: Any, held: Any, witness: weakref.ref[Any] | None):
         # The only reference that this package has, so the reference count shows whether others
@@ -56,12 +56,12 @@ class Storage:
         self._witness = witness
 
     def is_used(self) -> bool:
-        """Returns whether anything other than this package uses the storage."""
+        """Returns whether another library or the program uses the storage."""
         if self._witness is not None:
             return self._witness() is not None
         if library(self._root) == "torch" and uses_of_torch(self._root) > 1:
             return True
-        # One reference is this object's, and one is the argument of the call.
+        # This object has one reference, and the argument of the call is another one.
         return sys.getrefcount(self._root) > 2
 
 
@@ -70,7 +70,7 @@ def uses_of_torch(storage: Any) -> int:
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-    # This torch version has no such function. The reference count of the Python object decides.
+    # This torch version has no such function, so the reference count of the Python object is used alone.
     return 0 if count is None else count(storage._cdata)
 
 
@@ -182,7 +182,7 @@ def hold(array: Any) -> None:
 
 
 class _Look:
-    """Makes the background thread check the storages at once when this object ends."""
+    """An object whose end makes the background thread check the storages at once."""
 
     def __del__(self) -> None:
         _asked.put(None)
@@ -201,7 +201,7 @@ def look() -> int:
         unused = [storage for storage in list(_lent) if not storage.is_used()]
         dropped = [_lent.pop(storage) for storage in unused]
         left = len(_lent)
-    # Dropped without the lock, since this runs code of other libraries.
+    # Dropped after the lock is released, because the drop runs code of other libraries.
     del dropped, unused
     return left
 

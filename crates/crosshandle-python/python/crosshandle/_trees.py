@@ -204,7 +204,7 @@ def _name(value: Any) -> str:
 
 
 def _path(tree: Any, wanted: Any) -> str | None:
-    """Returns where an object is in a tree, or None."""
+    """Returns the path to an object in a tree, or None."""
     for path, value in _walk(tree, "tree", 0):
         if value is wanted:
             return path
@@ -320,7 +320,7 @@ def _named(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     if cls is not None and issubclass(cls, tuple) and not _has_finalizer(cls):
         own = inspect.getattr_static(cls, "_fields", None)
         if own == tuple(fields):
-            # Skips the class's own `__new__`.
+            # This call skips the class's own `__new__`.
             return tuple.__new__(cls, values)
     last = name.rpartition(".")[2]
     if not last.isidentifier() or keyword.iskeyword(last):
@@ -339,7 +339,7 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
         try:
             made: Any = object.__new__(cls)
             for field, value in zip(fields, values):
-                # Skips the class's own `__setattr__`, so this also works for frozen dataclasses.
+                # This call skips the class's own `__setattr__`, so it also works for frozen dataclasses.
                 object.__setattr__(made, field, value)
             return made
         except (TypeError, AttributeError):

@@ -23,7 +23,7 @@ atexit.register(_rust.stop_freeing)
 
 
 class _Block(cupy.cuda.BaseMemory):
-    """A CuPy memory block. It is freed with the last array in it."""
+    """A CuPy memory block. It is freed with the last array that uses it."""
 
     def __init__(self, nbytes: int):
         number = cupy.cuda.runtime.getDevice()

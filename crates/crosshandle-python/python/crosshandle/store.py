@@ -363,11 +363,11 @@ class Model:
         return self._model.is_still(number)
 
     def next_update(self, number: int, timeout: float | None = None) -> int:
-        """Waits until an update after number `number` has finished, and returns its number."""
+        """Waits until an update later than update `number` has finished, and returns the later update's number."""
         return self._model.next_update(number, timeout)
 
     def refresh(self, timeout: float | None = 30.0) -> int:
-        """Reads the hash again after updates. Returns the number of the last update."""
+        """Reads the model's hash again after updates. Returns the number of the last update."""
         return self._model.refresh(timeout)
 
     def _is_used(self) -> bool:
@@ -713,7 +713,7 @@ def _synchronize(device: str) -> None:
 
 
 def _is_on(array: Any, device: str) -> bool:
-    """Returns whether an array belongs to torch or CuPy and is on this GPU."""
+    """Returns whether an array belongs to torch or CuPy and is on the given GPU."""
     library, _, number = device.partition(":")
     if library != "cuda":
         return False

@@ -7,7 +7,7 @@
         queue.put(tensor)
 
     pool = crosshandle.torch.MemPool(reserve=8 << 30)
-    with torch.cuda.use_mem_pool(pool):           # tensors that others open in microseconds
+    with torch.cuda.use_mem_pool(pool):           # tensors that other processes open in microseconds
         weights = torch.empty(...)
 
     crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy
@@ -55,7 +55,7 @@ def allocator(device: int | None = None) -> Any:
             made = torch.cuda.memory.CUDAPluggableAllocator(
                 _rust.__file__, "crosshandle_allocate", "crosshandle_free"
             )
-            # torch frees through it until the process ends.
+            # torch frees memory through this allocator until the process ends.
             _rust.keep_for_ever(made)
             _rust.keep_for_ever(made.allocator())
             _allocators[number] = made
@@ -147,7 +147,7 @@ class Registration:
         self._puts = puts
 
     def undo(self) -> None:
-        """Restores torch's own way of sending tensors."""
+        """Restores the way in which torch itself sends tensors."""
         if self._before is not None:
             for kind, reducer in self._before.items():
                 ForkingPickler.register(kind, reducer)

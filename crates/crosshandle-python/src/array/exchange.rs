@@ -54,7 +54,7 @@ type Allocate = unsafe extern "C" fn(
 // SAFETY: a table never changes. It only points to functions and other tables, which live as long
 // as the process.
 unsafe impl Sync for Functions {}
-// SAFETY: as for `Sync`.
+// SAFETY: a table never changes, and only points to data that lives as long as the process.
 unsafe impl Send for Functions {}
 
 /// The table of this module's arrays.

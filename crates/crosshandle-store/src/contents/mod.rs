@@ -202,7 +202,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// Returns the hashes of some pieces of the memory, in their order.
+    /// Returns the hashes of the given pieces of the memory, in the order of the pieces.
     pub(crate) fn hash(&self, pieces: &[u64]) -> Result<Vec<PieceHash>> {
         let bytes = self.memory.len() as u64;
         let found = Found::new(pieces.len());

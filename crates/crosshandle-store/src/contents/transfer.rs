@@ -35,7 +35,7 @@ impl Stage {
 }
 
 impl<'a> Transfer<'a> {
-    /// Gives access to memory. Uses staging buffers of `stage_bytes` bytes if the host cannot
+    /// Prepares access to memory. Uses staging buffers of `stage_bytes` bytes if the host cannot
     /// access it.
     pub(crate) fn new(context: &Context, memory: &'a Memory, stage_bytes: usize) -> Result<Self> {
         match memory.bytes() {

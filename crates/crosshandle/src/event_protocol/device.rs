@@ -80,7 +80,7 @@ impl Slot {
     /// Returns whether an earlier call has prepared a wait for this number, which is not yet taken.
     #[inline]
     fn is_device_wait_prepared(&self, number: u64) -> bool {
-        // The order of the two reads is that of the writes in `prepare_device_wait`.
+        // The two reads have the same order as the writes in `prepare_device_wait`.
         if self.max_device_wait.load(Ordering::SeqCst) < number {
             return false;
         }

@@ -95,7 +95,7 @@ impl Slot {
         }
     }
 
-    /// Returns whether the latest signal of the driver's event is that of `number`.
+    /// Returns whether the latest signal of the driver's event is the signal for `number`.
     pub(crate) fn has_mirror_signal(&self, number: u64) -> bool {
         self.stands_for(self.mirror.load(Ordering::SeqCst), number)
     }

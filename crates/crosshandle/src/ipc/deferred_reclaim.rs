@@ -50,7 +50,7 @@ static DEFERRED: PerProcess<Mutex<VecDeque<Deferred>>> = PerProcess::new(Mutex::
 /// Number of deferred records, so that the check is free while there are none.
 static COUNT: PerProcess<AtomicUsize> = PerProcess::new(AtomicUsize::default);
 
-/// Keeps `keep` while a process has the context's record open, for memory in `segment`.
+/// Keeps the object `keep`, for memory in `segment`, while a process has the context's record open.
 pub(super) fn add(
     context: u32,
     record: u32,
@@ -74,8 +74,8 @@ pub(super) fn has_some() -> bool {
     COUNT.load(Ordering::Relaxed) != 0
 }
 
-/// Removes and returns the records among the next `most` ones that no process has open any more.
-/// The caller drops them, which may call a driver.
+/// Checks the next `most` records. Removes and returns the records that no process has open any
+/// more. The caller drops them, which may call a driver.
 #[must_use = "dropping the result may call a driver"]
 pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     if COUNT.load(Ordering::Relaxed) == 0 {
@@ -92,8 +92,8 @@ pub(super) fn take_closed(most: usize) -> Vec<Deferred> {
     closed
 }
 
-/// Removes and returns the records among the first `most` ones that no process has open. The others
-/// move to the end.
+/// Checks the first `most` records. Removes and returns the records that no process has open. The
+/// others move to the end.
 fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Deferred> {
     let mut closed = Vec::new();
     for _ in 0..deferred.len().min(most) {

@@ -74,7 +74,8 @@ pub(super) struct LivenessLock {
 }
 
 static LOCKS: PerProcess<OnceLock<LivenessLocks>> = PerProcess::new(OnceLock::new);
-/// Held while the thread is started, so that it is started once, and again after a failure.
+/// The lock is held while the thread is started, so that only one is started, and a failed start is
+/// repeated.
 static STARTING: PerProcess<Mutex<()>> = PerProcess::new(Mutex::default);
 
 impl LivenessLocks {

@@ -5,7 +5,7 @@ use super::futex;
 use std::sync::atomic::{self, Ordering};
 use std::time::Duration;
 
-/// Marker that distinguishes this system call from those of other programs.
+/// Marker that distinguishes this system call from the system calls of other programs.
 const STORE_MARK: libc::c_ulong = 0x7848_5354;
 
 /// Makes a system call without effect before a store to shared memory, so that a supervisor can see

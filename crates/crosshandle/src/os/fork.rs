@@ -229,14 +229,15 @@ impl Table {
                 // descriptor.
                 let mut kept = unsafe { OwnedFd::from_raw_fd(number) };
                 let Some(file) = &inert else {
-                    // There was no free descriptor for the inert file. Now there is one.
+                    // There was no free descriptor for the inert file. The closed descriptor now
+                    // leaves one free.
                     drop(kept);
                     inert = inert_file();
                     is_in_place = inert.as_ref().is_some_and(|it| it.as_raw_fd() == number);
                     continue;
                 };
-                // It fails if the limit was lowered below the number. Then the descriptor is
-                // closed.
+                // The call fails if the descriptor limit was lowered below the number. Then the
+                // descriptor is closed.
                 if dup3(file, &mut kept, DupFlags::CLOEXEC).is_ok() {
                     let _ = kept.into_raw_fd();
                 }

@@ -37,7 +37,8 @@ pub(crate) struct Mapping {
 // SAFETY: a mapping is only an address and a length. The code that accesses the bytes decides what
 // is allowed.
 unsafe impl Send for Mapping {}
-// SAFETY: as above. The methods make system calls, and only `collapse` reads bytes.
+// SAFETY: a mapping is only an address and a length. The methods make system calls, and only
+// `collapse` reads bytes.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {

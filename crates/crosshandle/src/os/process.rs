@@ -65,7 +65,7 @@ pub(crate) fn is_nobody(uid: u32) -> bool {
     !std::fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map))
 }
 
-/// Returns whether a map of user ids equals that of the initial user namespace.
+/// Returns whether a map of user ids equals the map of the initial user namespace.
 fn maps_all_users(map: &str) -> bool {
     let mut lines = map.lines();
     let numbers: Vec<_> = lines.next().unwrap_or("").split_whitespace().collect();

@@ -35,7 +35,7 @@ struct UnderWay {
     requests: Vec<(Option<usize>, Request)>,
     /// Pieces that did not move.
     unmoved: Vec<usize>,
-    /// Pieces may have been written without a flush that waits for them.
+    /// Whether pieces may have been written without a flush that waits for them.
     is_unflushed: bool,
     error: Option<Error>,
 }
@@ -87,8 +87,9 @@ impl DataPath {
     /// thread.
     ///
     /// # Errors
-    /// Returns an error if the link has ended, or UCX refuses the move. The move has kept failing
-    /// for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints that reach the peer.
+    /// Returns an error if the link has ended or UCX refuses the move. Also returns an error if the
+    /// move has kept failing for as long as the keep-alive, or on [`MAX_PROVEN_FAILURES`] endpoints
+    /// that reach the peer.
     ///
     /// # Safety
     /// The caller must ensure that the pieces' local bytes can be read, and for `Get` written,

@@ -30,7 +30,7 @@ impl Shared {
         self.endpoint == Endpoint::Made && self.worker.failure().is_none()
     }
 
-    /// Returns `true` if the link's thread has something to do that no descriptor reports.
+    /// Returns `true` if the link's thread has work that no descriptor reports.
     pub(super) fn needs_care(&self) -> bool {
         match self.endpoint {
             Endpoint::Awaited | Endpoint::Made => self.worker.failure().is_some(),
@@ -66,7 +66,8 @@ impl Shared {
         });
     }
 
-    /// Notes that this endpoint has reached the peer. Only moves show that it also moves memory.
+    /// Records that this endpoint has reached the peer. Only moves show that it can also move
+    /// memory.
     fn note_reaches(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.outage = None;
@@ -74,7 +75,7 @@ impl Shared {
         }
     }
 
-    /// Notes that memory has moved over this endpoint.
+    /// Records that memory has moved over this endpoint.
     pub(super) fn note_works(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.note_reaches();
@@ -87,7 +88,7 @@ impl Shared {
         // An error also ends the probe.
         let is_done = !matches!(self.worker.is_done(&mut self.probe), Ok(false));
         if !is_done {
-            // As for moves, see `finish`.
+            // This call is needed for the same reason as for moves, see `finish`.
             self.progress();
         }
         is_done

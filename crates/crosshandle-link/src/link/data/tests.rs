@@ -148,7 +148,7 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.is_err());
         ends.join().unwrap();
-        // SAFETY: as above.
+        // SAFETY: the bytes live until the call returns.
         let moved = unsafe { data.move_pieces(Direction::Put, key, &[piece], &|| ()) };
         assert!(moved.unwrap_err().to_string().contains("is closed"));
     });

@@ -62,7 +62,7 @@ pub(crate) struct Session {
     /// Locked by the thread that moves memory through the peer's staging buffer. `true` if a copy
     /// timed out there. Such a copy may still happen, so the buffer must not be used again.
     pub(crate) staging: Mutex<bool>,
-    /// Kept for the next copy from or to device memory of this host.
+    /// The staging memory, which is kept for the next copy from or to device memory of this host.
     pub(crate) ring: Mutex<Option<Ring>>,
     pub(crate) has_ended: AtomicBool,
 }
@@ -322,7 +322,7 @@ impl Session {
         Ok(())
     }
 
-    /// Notes that the data endpoint exists.
+    /// Records that the data endpoint exists.
     pub(crate) fn note_data_endpoint(&self) {
         self.state().has_data_endpoint = true;
         self.changed.notify_all();

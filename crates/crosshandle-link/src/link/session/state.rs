@@ -27,7 +27,7 @@ impl State {
         self.send().unwrap_or(true)
     }
 
-    /// Sends as many queued messages as the socket takes. Returns `true` if something is left.
+    /// Sends as many queued messages as the socket accepts. Returns `true` if messages are left.
     pub(super) fn send(&mut self) -> std::io::Result<bool> {
         let Some(channel) = &mut self.channel else {
             return Ok(false);
@@ -48,7 +48,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if something must be sent when the socket takes more.
+    /// Returns `true` if something must be sent when the socket accepts more bytes.
     pub(crate) fn wants_write(&self) -> bool {
         let waits = |channel: &Channel| channel.wants_write() || self.outbox.has_more();
         self.channel

@@ -91,7 +91,7 @@ def queue(stream: Any, context: Context | None = None) -> Queue:
     device."""
     number = number_of(stream)
     if context is not None:
-        # The caller keeps this queue, so it is not added to the kept ones.
+        # The caller keeps this queue alive, so it is not added to `_adopted`.
         return context._adopt_stream(number, stream)
     named = _device_of(stream)
     return _queue_on(number, stream, [named] if named is not None else _devices())
@@ -130,7 +130,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
         with _lock:
             _adopted[device, number] = adopted
             idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
-            # Dropped without the lock.
+            # Dropped after the lock is released.
             dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
         del dropped
         return adopted
@@ -161,7 +161,7 @@ def waiting(event: Event, value: int, device: str) -> int:
         own = _own.setdefault(device, [])
         chosen = next((queue for queue in own if queue.idle), None)
         if chosen is None and len(own) >= _MOST_OWN:
-            # The least recently used queue.
+            # This queue has been unused for the longest time.
             chosen = own[0]
         if chosen is not None:
             own.remove(chosen)

@@ -28,13 +28,13 @@ _HANDLE_SIZE = 104
 _SUCCESS = 0
 _INVALID_MEM_OBJECT = 11
 _ERRORS: dict[int, type[Error]] = {
-    # Invalid device.
+    # The result for an invalid device.
     19: WrongDeviceError,
-    # Out of host memory, out of device memory, out of resources.
+    # The results for exhausted host memory, device memory and resources.
     38: OutOfMemoryError,
     39: OutOfMemoryError,
     40: OutOfMemoryError,
-    # Unsupported feature.
+    # The result for an unsupported feature.
     44: UnsupportedError,
     # In event list exec status, which means that a process has ended.
     68: ExporterGoneError,
@@ -59,7 +59,7 @@ class _Functions(ctypes.Structure):
 
 
 class _Unknown(Exception):
-    """The adapter does not know a pointer."""
+    """Raised if an adapter does not know a pointer."""
 
 
 class _Adapter:
@@ -130,7 +130,7 @@ def _mapped() -> list[str]:
 
 
 def _adapter_at(path: str) -> _Adapter | None:
-    """Returns the adapter at a path if the process has loaded it and it has these functions."""
+    """Returns the adapter at a path if the process has loaded it and the adapter has the table of functions."""
     try:
         # Does not load the library. A mapped file may not be a library, and its path may now have
         # another file.
@@ -230,7 +230,7 @@ def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]
     """
     from dpctl.memory import MemoryUSMDevice
 
-    # Any memory of the context will do, because adapters identify a context by its memory.
+    # Any memory of the context is suitable, because adapters identify a context by its memory.
     beside = MemoryUSMDevice(1, queue=queue)
     for adapter in _needed():
         try:
@@ -333,7 +333,7 @@ def _adopt_one(one: _rust.Foreign, owner: Any, made: dict[bytes, Array]) -> tupl
         except _Unknown:
             continue
         except Error as error:
-            # A copy may still work.
+            # A copy of the array may still be possible.
             refused = error
             continue
         return context, _rust.laid_over(made[handle], one, inside)

@@ -102,7 +102,7 @@ def _put(
     objects: dict[tuple[str, str], torch.Tensor],
 ) -> None:
     if kind == "parameter":
-        # Tied parameters are one object.
+        # Tied parameters are the same object.
         if (kept, kind) not in objects:
             objects[kept, kind] = _parameter(part._parameters.get(leaf), tensor)
         tensor = objects[kept, kind]

@@ -75,8 +75,8 @@ impl Attachment {
             match attachments.get(&context) {
                 None => break,
                 Some(entry) => {
-                    // Otherwise an attachment is being made, or is being dropped and will soon
-                    // close the arena.
+                    // If the upgrade fails, an attachment is being made, or is being dropped and
+                    // will soon close the arena.
                     if let Some(attachment) = entry.as_ref().and_then(Weak::upgrade) {
                         // A holder's successor continues where the holder ended.
                         if route == Route::Holder && attachment.is_hung_up() {

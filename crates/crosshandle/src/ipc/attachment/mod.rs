@@ -55,7 +55,7 @@ pub(crate) struct Attachment {
     link: Link,
     watches: PeerWatches,
     origin: ContextId,
-    /// Held while a chunk is fetched, so that it is fetched once.
+    /// The lock is held while a chunk is fetched, so that only one thread fetches it.
     fetching: Turn,
     /// A value that is dropped with the attachment, before its other fields.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,

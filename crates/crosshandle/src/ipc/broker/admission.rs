@@ -162,7 +162,7 @@ impl<C> Admission<C> {
         })
     }
 
-    /// Moves a connection from the unattached to the attached ones, and counts its descriptors.
+    /// Makes an unattached connection an attached one, and counts its descriptors.
     pub(super) fn attach(&mut self, number: Number, descriptors: usize) {
         if let Some(Unattached { uid, .. }) = self.unattached.remove(&number) {
             self.attached.insert(number, Attached { uid, descriptors });

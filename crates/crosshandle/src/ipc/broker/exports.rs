@@ -31,7 +31,7 @@ pub(crate) trait Exports: Send + Sync {
     /// Returns the chunks of the catalog and of an importer's ledger that contain a record.
     fn chunk(&self, owner: u16, credential: &Credential) -> Result<[Arc<OwnedFd>; 2], Refusal>;
 
-    /// Finds memory for an importer. If the memory consists of pieces, finds some of them.
+    /// Finds memory for an importer. If the memory consists of pieces, finds the pieces in `span`.
     fn memory(
         &self,
         owner: u16,
@@ -94,7 +94,7 @@ pub(crate) enum Fetch {
 pub(crate) enum Supply {
     /// The object's own descriptor.
     Whole(Fetched),
-    /// Descriptors of some of its pieces.
+    /// Descriptors of pieces of the memory.
     Pieces(FetchedPieces),
     /// The driver's handle of an object without a descriptor.
     DriverHandle(FetchedHandle),

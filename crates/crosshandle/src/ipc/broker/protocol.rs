@@ -88,8 +88,8 @@ pub(crate) enum Request {
         /// [`PieceSpan::ALL`] for memory that does not consist of pieces.
         span: PieceSpan,
     },
-    /// Requests an event's arena. The reply carries its descriptor, and that of the file in which
-    /// the processes that signal events show that they are alive.
+    /// Requests an event's arena. The reply carries the arena's descriptor, and the descriptor of
+    /// the file in which the processes that signal events show that they are alive.
     Arena(Credential),
     /// Requests an event's native mirror. The reply carries its descriptor.
     Mirror(Credential),

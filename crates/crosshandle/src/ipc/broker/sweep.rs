@@ -49,7 +49,7 @@ pub(crate) struct DeadSocket {
     pub(crate) exporter: u64,
 }
 
-/// Removes some of this user's dead sockets. Called without a lock. Never waits.
+/// Removes a limited number of this user's dead sockets. Never waits. The caller must hold no lock.
 pub(super) fn remove_dead_sockets(directory: &SocketDirectory) {
     let Ok(Some(dead)) = find_dead(directory, MAX_SWEEP_LOOKS, MAX_SWEEP_PROBES) else {
         return;
@@ -205,8 +205,8 @@ mod tests {
 
     #[test]
     fn sockets_of_other_machines_are_not_looked_at() {
-        // The tests cannot mount file systems, so an unlisted one stands for those of other
-        // machines.
+        // The tests cannot mount file systems, so an unlisted file system replaces the file systems
+        // of other machines.
         let unknown = File::open("/proc").expect("opened");
         assert!(!descriptor::is_on_this_machine_alone(&unknown));
     }

@@ -176,13 +176,17 @@ impl CatalogChunk {
 
     fn name(&self, place: RecordPlace) -> &NameWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: as for the generations. The names follow them.
+        // SAFETY: as for the generations, the place belongs to this chunk and its index is below
+        // the capacity. By `len_of`, all names lie in the mapping. They follow the generations, and
+        // so start at a multiple of eight.
         unsafe { self.at(names_at(self.chunk) + place.index() * MAX_NAME_BYTES) }
     }
 
     fn sealed(&self, place: RecordPlace) -> &SealedWords {
         debug_assert_eq!(place.chunk(), self.chunk);
-        // SAFETY: as for the generations. The names follow them, and then the sealed handles.
+        // SAFETY: as for the generations, the place belongs to this chunk and its index is below
+        // the capacity. By `len_of`, all sealed handles lie in the mapping. They follow the names,
+        // and so start at a multiple of eight.
         unsafe { self.at(sealed_at(self.chunk) + place.index() * SEALED_BYTES) }
     }
 
@@ -205,7 +209,7 @@ impl CatalogChunk {
 #[derive(Default)]
 pub(crate) struct Catalog {
     chunks: [OnceLock<CatalogChunk>; CHUNKS],
-    /// Held while a chunk is made, so that it is made once.
+    /// The lock is held while a chunk is made, so that only one thread makes it.
     making: Mutex<()>,
 }
 

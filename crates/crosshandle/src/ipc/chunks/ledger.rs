@@ -31,7 +31,7 @@ const LOCK_AT: u64 = 1 << 40;
 struct Header {
     /// Bytes that commands of the process have copied from or to the context's memory.
     copied_bytes: AtomicU64,
-    /// Not 0 once the process has closed everything and detaches.
+    /// A word that is not 0 after the process has closed all its objects and is detaching.
     has_left: AtomicU64,
     _reserved: [AtomicU64; 6],
     sleepers: [SleeperEntry; SLEEPERS],
@@ -152,7 +152,7 @@ impl LedgerChunk {
 #[derive(Default)]
 pub(crate) struct Ledger {
     chunks: [OnceLock<LedgerChunk>; CHUNKS],
-    /// Held while a chunk is made, so that it is made once.
+    /// The lock is held while a chunk is made, so that only one thread makes it.
     making: Mutex<()>,
     /// Whether the importer has hung up, so that its counts no longer matter.
     has_hung_up: AtomicBool,
@@ -352,7 +352,7 @@ impl Ledger {
         self.has_hung_up.load(Ordering::SeqCst)
     }
 
-    /// Shows that the importer is alive while this ledger exists. `file` is that of the first
+    /// Shows that the importer is alive while this ledger exists. `file` is the file of the first
     /// chunk.
     pub(crate) fn lock_liveness(&self, file: &OwnedFd) -> Result<()> {
         let held = LivenessLocks::get()?.hold(file.as_fd(), LOCK_AT, LockKind::Shared);

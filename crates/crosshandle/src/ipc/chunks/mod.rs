@@ -90,7 +90,7 @@ pub(crate) const fn first_of(chunk: usize) -> u32 {
     }
 }
 
-/// Identifies an event arena among those of a context.
+/// Identifies an event arena of a context.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct ArenaKey(u32);
 

@@ -33,7 +33,7 @@ impl EventCore {
         Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
     }
 
-    /// Gives devices of `pinner` access to all words.
+    /// Gives the devices of `pinner` access to all words of the event.
     #[inline]
     pub(crate) fn pin(&self, pinner: &impl Pinner) -> Result<()> {
         let bit = 1 << pinner.kind() as u32;

@@ -235,8 +235,8 @@ fn notify_job() {
     platform::wake_all(&CHANGES);
 }
 
-/// Finishes the late signals of an event whose turn has come, among those of the word of `number`.
-/// Returns whether the event has other late signals left.
+/// Finishes the late signals of an event in the word of `number`, if their turn has come. Returns
+/// whether the event has other late signals left.
 fn finish_due(key: Key, number: u64) -> bool {
     loop {
         let mut late = LATE.lock();
@@ -292,7 +292,8 @@ impl LateEvent {
             .is_some_and(|(first, _)| *first == number)
     }
 
-    /// Finishes some signals of a word whose turn has come. Returns whether there may be more.
+    /// Finishes a limited number of signals of a word whose turn has come. Returns whether more may
+    /// be left.
     fn finish_batch(&mut self, word: usize) -> bool {
         for _ in 0..LATE_BATCH {
             let Some(first) = self.words[word].first_entry() else {
@@ -308,7 +309,7 @@ impl LateEvent {
         true
     }
 
-    /// Gives back the record for each open that ended meanwhile.
+    /// Releases the records of opens that ended in the meantime.
     fn give_back(self) {
         if self.given_back_later == 0 {
             return;

@@ -46,7 +46,7 @@ pub(crate) struct EventCore {
     /// Whether the creator of the event has made a handle of it. `key` is then the handle's key.
     exported: AtomicBool,
     key: AtomicKey,
-    /// Parts that few events have, if the event has any of them.
+    /// The parts that few events have, or `None` if the event has no such part.
     extras: Option<Box<Extras>>,
     /// Whether this process may have late signals of the event. `late_completion` sets and clears
     /// it.
@@ -328,7 +328,7 @@ impl Drop for EventCore {
 }
 
 impl Role {
-    /// Gives back an event's record, and its own arena if it has one. May call a driver.
+    /// Releases an event's record, and the event's own arena if it has one. May call a driver.
     #[inline]
     fn give_back(&self, record: Record, exported: bool, isolated: Option<&Arc<EventArena>>) {
         match self {

@@ -52,7 +52,7 @@ impl Profile {
         drop(before);
     }
 
-    /// Takes the start and end times of that command from the device.
+    /// Reads the start and end times of that command from the device.
     pub(crate) fn follow(&self, device: Arc<dyn Timestamps>) {
         let before = self.device.lock().replace(device);
         // The lock is released first, because the drop may call a driver.
@@ -67,7 +67,7 @@ impl Profile {
         if let Some(times) = asked {
             let (started, ended) = times.read();
             let mut device = self.device.lock();
-            // The times are dropped if another command was submitted meanwhile.
+            // The times are dropped if another command was submitted in the meantime.
             if device.as_ref().is_some_and(|now| Arc::ptr_eq(now, &times)) {
                 self.started.store(started, Ordering::Relaxed);
                 self.ended.store(ended, Ordering::Relaxed);

@@ -46,8 +46,8 @@ pub(crate) struct EventArena {
     slots: usize,
     /// The descriptor to send to importers, in the process that made the arena.
     file: Option<Arc<OwnedFd>>,
-    /// A bit for each slot whose event this process shares or has opened. It is private to this
-    /// process, because a peer's words must not decide how much work there is.
+    /// One bit for each slot whose event this process shares or has opened. The bits are private to
+    /// this process, because a peer's words must not decide how much work this process does.
     shared: Box<[AtomicU64]>,
 }
 
@@ -59,9 +59,9 @@ pub(crate) fn arena_len(slots: usize) -> usize {
 /// The address of an event's slot, for an object that keeps the arena.
 pub(super) struct SlotPlace(NonNull<Slot>);
 
-// SAFETY: it stands for a shared reference to a slot, whose fields are all atomic.
+// SAFETY: the place stands for a shared reference to a slot, whose fields are all atomic.
 unsafe impl Send for SlotPlace {}
-// SAFETY: as above.
+// SAFETY: the place stands for a shared reference to a slot, whose fields are all atomic.
 unsafe impl Sync for SlotPlace {}
 
 impl SlotPlace {
@@ -131,7 +131,7 @@ impl EventArena {
         unsafe { self.mapping.start().cast::<Slot>().add(index).as_ref() }
     }
 
-    /// Gives the devices of `pinner` access to one of the slots, until the arena is dropped.
+    /// Gives the devices of `pinner` access to one slot, until the arena is dropped.
     pub(super) fn pin(&self, slot: &Slot, pinner: &dyn Pinner) -> Result<()> {
         let (start, len) = (self.mapping.start(), self.mapping.len());
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
@@ -240,7 +240,7 @@ pub(crate) struct EventArenas {
     /// Arenas of a single event.
     isolated: Mutex<HashMap<Record, Weak<EventArena>>>,
     liveness: OnceLock<LivenessFile>,
-    /// Held while a file is created, so that it is created once.
+    /// The lock is held while a file is created, so that only one thread creates it.
     making: Mutex<()>,
 }
 

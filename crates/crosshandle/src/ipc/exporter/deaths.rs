@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 
 impl Exporter {
     /// Records the importer's end in every event that it has open, and returns the events' records.
-    /// The importer's opens still count, so that no slot is reused meanwhile.
+    /// The importer's opens are still counted, so that no slot is reused during this call.
     pub(super) fn note_death(&self, owner: Owner, ledger: &Ledger) -> Vec<u32> {
         let mut events = Vec::new();
         self.arenas.for_each_shared(|record, arena, slot| {

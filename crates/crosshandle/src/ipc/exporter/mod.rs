@@ -60,7 +60,7 @@ pub(crate) struct Exporter {
     /// A value that is dropped with the exporter, before its other fields.
     ends_with_it: OnceLock<Box<dyn Any + Send + Sync>>,
     birth: Birth,
-    /// A reference to this exporter, to give to others.
+    /// A reference to this exporter that other objects can get.
     this: Weak<Exporter>,
 }
 

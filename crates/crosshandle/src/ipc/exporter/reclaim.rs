@@ -121,8 +121,8 @@ impl Exporter {
         }
     }
 
-    /// Drops retired objects that importers have closed meanwhile. Checks a few records per call,
-    /// in rotation, so that its cost does not grow with the number of open objects.
+    /// Drops retired objects that importers have closed since they were retired. Each call checks a
+    /// few records, in rotation, so that its cost does not grow with the number of open objects.
     pub(crate) fn reclaim(&self) {
         drop(self.take_closed(RECLAIM_LOOKS));
     }

@@ -309,7 +309,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
     };
     socket::send(&stream, &attach.encode(1), &[]).unwrap();
     assert!(matches!(read(), (Reply::Attached { .. }, 2)));
-    // The importer reads nothing meanwhile.
+    // In the meantime, the importer reads nothing.
     for serial in 2..10 {
         socket::send(&stream, &question(pieces, 0, 7).encode(serial), &[]).unwrap();
     }

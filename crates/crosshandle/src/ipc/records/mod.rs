@@ -248,7 +248,7 @@ pub(crate) struct Particulars {
     pub(crate) allocation: usize,
 }
 
-/// A freed record that some process still has open.
+/// A freed record that a process still has open.
 pub(super) struct Retired {
     pub(super) index: u32,
     /// Number of the segment, if the object was memory.
@@ -289,7 +289,7 @@ pub(super) struct Records {
     used: u32,
     /// The export of each record, if it has one.
     exports: Vec<Option<Export>>,
-    /// Freed records that some process still has open.
+    /// Freed records that processes still have open.
     pub(super) retired: VecDeque<Retired>,
     /// Whether the context no longer allocates, so that nothing must be kept.
     pub(super) is_closed: bool,

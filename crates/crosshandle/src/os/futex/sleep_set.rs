@@ -246,8 +246,8 @@ mod tests {
                 NonNull::from(&*words).cast(),
                 count * size_of::<AtomicU64>(),
             );
-            // SAFETY: the doorbell is dropped before the words. The words are atomic and are
-            // followed by those of the doorbell.
+            // SAFETY: the doorbell is dropped before the words. The words are atomic, and the
+            // doorbell's words follow them.
             let doorbell = unsafe { Doorbell::new(start, len, sleeps) };
             Self {
                 _doorbell: doorbell,

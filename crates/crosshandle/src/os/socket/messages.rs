@@ -90,7 +90,7 @@ pub(crate) enum Received<D> {
 /// The next thing to receive from a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pending {
-    /// Nothing yet.
+    /// No message has arrived, and the connection has not ended.
     Nothing,
     /// A message, or an error.
     Message,

@@ -113,9 +113,9 @@ pub(crate) struct Client {
     was_refused: AtomicBool,
     /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// Whether a background thread is about to reply. Messages wait meanwhile.
+    /// Whether a background thread is about to reply. New messages wait until it has replied.
     is_answering: AtomicBool,
-    /// A reference to this client, to give to others.
+    /// A reference to this client that other objects can get.
     this: Weak<Client>,
 }
 
@@ -596,7 +596,7 @@ impl Source for Client {
 
     fn ready(&self, registration: Registration) -> Next {
         if self.is_answering.load(Ordering::Acquire) {
-            // Messages wait meanwhile, so this is a hang-up.
+            // New messages wait at this time, so this is a hang-up.
             self.leave();
             return Next::Forget;
         }

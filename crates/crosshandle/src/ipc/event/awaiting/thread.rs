@@ -45,7 +45,7 @@ fn std_word(word: &AtomicU64) -> &AtomicU64 {
     word
 }
 
-/// Serves waiters until there have been none for some time.
+/// Serves waiters until there have been none for a certain time.
 pub(super) fn run() {
     IS_OWN.set(true);
     let mut sleeps = WordSleeps(SleepSet::new(&SERVER_WORD));
