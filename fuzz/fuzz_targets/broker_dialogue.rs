@@ -6,7 +6,7 @@
 
 #![no_main]
 
-use crosshandle::fuzzing::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
+use crosshandle_fuzz::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
 use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};

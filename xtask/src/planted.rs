@@ -15,7 +15,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(20 * 60);
 /// A change to one file that makes the library wrong.
 struct Bug {
     name: &'static str,
-    /// The file under `crates/crosshandle/src`.
+    /// The file, from the root of the checkout.
     file: &'static str,
     /// Text that the file contains exactly once.
     right: &'static str,
@@ -37,14 +37,14 @@ enum Check {
 const BUGS: &[Bug] = &[
     Bug {
         name: "a survivor that fails a dead process's signals wakes no waiter",
-        file: "event_protocol/recovery.rs",
+        file: "crates/crosshandle-events/src/protocol/recovery.rs",
         right: "                wake_sleepers(word, current);\n",
         wrong: "",
         check: Check::Faults("orphan"),
     },
     Bug {
         name: "an importer reads the generation before it counts its open",
-        file: "ipc/open_count.rs",
+        file: "crates/crosshandle-ipc/src/open_count.rs",
         right: "    count.fetch_add(1, Ordering::SeqCst);\n    if generation",
         wrong: "    if generation.load(Ordering::SeqCst) != expected {\n        return false;\n    }\n    \
                 count.fetch_add(1, Ordering::SeqCst);\n    if true || generation",
@@ -52,14 +52,14 @@ const BUGS: &[Bug] = &[
     },
     Bug {
         name: "no key is checked",
-        file: "ipc/exporter/answers.rs",
+        file: "crates/crosshandle-ipc/src/exporter/answers.rs",
         right: "if export.key != credential.key {",
         wrong: "if export.key != credential.key && false {",
         check: Check::Case("hostile::a_key_opens_one_object_alone"),
     },
     Bug {
         name: "a peer's descriptors are closed by the thread that received them",
-        file: "threads/disposer.rs",
+        file: "crates/crosshandle-os/src/threads/disposer.rs",
         right: "impl Drop for PeerDescriptor {\n    fn drop(&mut self) {\n        \
                 if let Some(file) = self.file.take() {\n            dispose(file);\n",
         wrong: "impl Drop for PeerDescriptor {\n    fn drop(&mut self) {\n        \
@@ -68,28 +68,28 @@ const BUGS: &[Bug] = &[
     },
     Bug {
         name: "sleeps have no timeout",
-        file: "os/futex/mod.rs",
+        file: "crates/crosshandle-os/src/futex/mod.rs",
         right: "fn from_now(limit: Duration) -> Timespec {\n",
         wrong: "fn from_now(_: Duration) -> Timespec {\n    let limit = Duration::from_secs(30);\n",
         check: Check::Test("a_requeued_sleeper_keeps_its_timeout"),
     },
     Bug {
         name: "connections have no limits",
-        file: "ipc/broker/admission.rs",
+        file: "crates/crosshandle-ipc/src/broker/admission.rs",
         right: "let verdict = if is_stranger && ",
         wrong: "let verdict = if true {\n            Verdict::Welcome\n        } else if is_stranger && ",
         check: Check::Test("connections_that_say_nothing_are_few_and_short"),
     },
     Bug {
         name: "RLIMIT_FSIZE is not checked",
-        file: "os/memfd.rs",
+        file: "crates/crosshandle-os/src/memfd.rs",
         right: "if len > limit =>",
         wrong: "if len > limit && false =>",
         check: Check::Test("a_limit_of_files_is_no_signal"),
     },
     Bug {
         name: "late signals have no limit",
-        file: "ipc/event/late_completion.rs",
+        file: "crates/crosshandle-ipc/src/event/late_completion.rs",
         right: "event.unfinished >= MAX_LATE_SIGNALS",
         wrong: "event.unfinished >= MAX_LATE_SIGNALS && false",
         check: Check::Test(
@@ -98,57 +98,57 @@ const BUGS: &[Bug] = &[
     },
     Bug {
         name: "attachments are kept without their exporter's number",
-        file: "ipc/attachment/context_id.rs",
+        file: "crates/crosshandle-ipc/src/attachment/context_id.rs",
         right: "            exporter: fields.exporter,\n",
         wrong: "            exporter: 0,\n",
         check: Check::Case("impostor::forgeries_stain_no_original"),
     },
     Bug {
         name: "the overflow user is treated as one user",
-        file: "os/process.rs",
+        file: "crates/crosshandle-os/src/process.rs",
         right: "    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {",
         wrong: "    if true || uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {",
         check: Check::Test("users_who_are_not_mapped_are_nobody"),
     },
     Bug {
         name: "a forked child keeps its parent's sockets",
-        file: "os/fork.rs",
+        file: "crates/crosshandle-os/src/fork.rs",
         right: "    KEPT.replace_all();\n",
         wrong: "",
         check: Check::Test("a_child_does_not_keep_a_dead_importer_attached"),
     },
     Bug {
         name: "symbolic links in directories that all users may write are followed",
-        file: "ipc/broker/directory.rs",
+        file: "crates/crosshandle-ipc/src/broker/directory.rs",
         right: "FLAGS | OFlags::NOFOLLOW",
         wrong: "FLAGS",
         check: Check::Test("links_of_others_are_refused"),
     },
     Bug {
         name: "only 32 bits of a generation are compared",
-        file: "ipc/exporter/mod.rs",
+        file: "crates/crosshandle-ipc/src/exporter/mod.rs",
         right: "now.load(Ordering::SeqCst) == record.generation",
         wrong: "now.load(Ordering::SeqCst) as u32 == record.generation as u32",
         check: Check::Case("hostile::a_key_opens_one_object_alone"),
     },
     Bug {
         name: "a process that cannot lock its byte is refused",
-        file: "ipc/event_arena/mod.rs",
+        file: "crates/crosshandle-ipc/src/event_arena/mod.rs",
         right: "            Err(Errno::AGAIN | Errno::ACCESS) => None,\n",
         wrong: "",
         check: Check::Test("places_that_are_held_keep_nobody_out"),
     },
     Bug {
         name: "each receive starts the timeout again",
-        file: "os/socket/messages.rs",
+        file: "crates/crosshandle-os/src/socket/messages.rs",
         right: "        wait_until(stream.as_fd(), PollFlags::IN, deadline)?;\n        match receive_now(",
-        wrong: "        let _ = deadline;\n        let deadline = Deadline::after(crate::os::tuning::MAX_SOCKET_TIMEOUT);\n        \
+        wrong: "        let _ = deadline;\n        let deadline = Deadline::after(crate::tuning::MAX_SOCKET_TIMEOUT);\n        \
                 wait_until(stream.as_fd(), PollFlags::IN, deadline)?;\n        match receive_now(",
         check: Check::Test("one_deadline_holds_for_all_that_is_waited_for"),
     },
     Bug {
         name: "a panic ends the liveness thread",
-        file: "ipc/liveness.rs",
+        file: "crates/crosshandle-ipc/src/liveness.rs",
         right: "            Err(_) => answer(socket, Err(Errno::IO)),\n",
         wrong: "            Err(panic) => std::panic::resume_unwind(panic),\n",
         check: Check::Test("a_panic_on_the_thread_drops_no_lock"),
@@ -157,7 +157,7 @@ const BUGS: &[Bug] = &[
 
 impl Bug {
     fn path(&self, root: &Path) -> PathBuf {
-        root.join("crates/crosshandle/src").join(self.file)
+        root.join(self.file)
     }
 
     /// Returns the file's text with the bug.
@@ -232,7 +232,7 @@ fn passes(copy: &Workspace, check: Check) -> Result<bool> {
                 "run",
                 "--locked",
                 "--package",
-                "crosshandle",
+                "crosshandle*",
                 "-E",
             ]);
             command.arg(format!("test(/(^|::){name}$/)"));

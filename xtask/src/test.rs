@@ -108,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // The expression contains no spaces, because the arguments are split at spaces.
-        all.push_str(" -E not(test(/^hal::cuda::tests::|::on_a_gpu::/))");
+        all.push_str(" -E not((package(crosshandle-cuda)&test(/^tests::/))|test(/::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
     // `.config/nextest.toml` contains the time limits of each test and of the whole run.

@@ -52,7 +52,7 @@
 //! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command` |
 //! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program`, `api/kernel` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
-//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `handle/bundle/`, `api/bundle` |
+//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `crates/crosshandle-handle/src/bundle/`, `api/bundle` |
 //! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `types/native_object` |
 //!
 //! A *handle* is always the bytes that one process sends to another. A driver's own object is
@@ -142,29 +142,14 @@
 )]
 
 mod api;
-mod error;
-mod event_protocol;
-#[cfg(fuzzing)]
-pub mod fuzzing;
-#[allow(unsafe_code)]
-mod hal;
-pub mod handle;
-#[allow(unsafe_code)]
-mod ipc;
-mod observe;
-#[allow(unsafe_code)]
-mod os;
-mod platform;
+mod backends;
 mod pool;
-mod sync;
-mod threads;
-mod types;
 
 /// Functions for the adapters and the Python module of this workspace only. Programs must not rely
 /// on them.
 #[doc(hidden)]
 pub mod adapter_support {
-    pub use crate::os::fork::PerProcess;
+    pub use crosshandle_os::fork::PerProcess;
 
     /// Checks that neither the context nor its objects come from before a `fork` of this process.
     ///
@@ -174,8 +159,11 @@ pub mod adapter_support {
         context.core().check_birth()
     }
 
-    pub use crate::threads::background::{run, run_blocking};
+    pub use crosshandle_os::threads::background::{run, run_blocking};
 }
+
+#[doc(inline)]
+pub use crosshandle_handle as handle;
 
 pub use api::command::Command;
 pub use api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
@@ -198,20 +186,20 @@ pub use api::program::kernel::Kernel;
 pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
-pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
-pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
-pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub use os::cgroup::{MemoryLimit, memory_limit};
-pub use os::process::host_identity;
-pub use os::socket::interrupt::interruptible;
-pub use sync::Deadline;
-pub use types::{
+pub use crosshandle_handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
+pub use crosshandle_ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
+pub use crosshandle_os::cgroup::{MemoryLimit, memory_limit};
+pub use crosshandle_os::process::host_identity;
+pub use crosshandle_os::socket::interrupt::interruptible;
+pub use crosshandle_types::error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
+pub use crosshandle_types::sync::Deadline;
+pub use crosshandle_types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
     DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
-    ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape,
-    MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits, Pitches, Pod,
-    ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
-    TypedSlice, ViewLimits,
+    ImagePart, KernelArgument, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
+    LaunchShape, MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits,
+    Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling,
+    SharedBytes, TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain old data](Pod).
 pub use zerocopy;

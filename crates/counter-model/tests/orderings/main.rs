@@ -8,7 +8,7 @@
 mod atomics;
 mod platform;
 
-#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
+#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the library uses all of it")]
 mod event_protocol;
 

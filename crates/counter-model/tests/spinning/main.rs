@@ -16,7 +16,7 @@ mod wake_ups;
 #[allow(dead_code, reason = "used in part")]
 mod world;
 
-#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
+#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the library uses all of it")]
 mod event_protocol;
 

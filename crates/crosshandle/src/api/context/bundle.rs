@@ -2,22 +2,13 @@
 
 use crate::api::context::Context;
 use crate::api::memory::Memory;
-use crate::error::{Error, Result};
-use crate::handle::bundle::{Bundle, BundleError, Unpacked};
-use crate::types::{AllocationOptions, MemoryKind};
+use crosshandle_handle::bundle::{Bundle, Unpacked};
+use crosshandle_types::error::Result;
+use crosshandle_types::{AllocationOptions, MemoryKind};
 
 /// Maximum size of a table inside a bundle, in bytes. A longer table is in shared memory, which
 /// makes the bundle a few kilobytes shorter but costs the receiver one more open.
 const MAX_INLINE_TABLE: usize = 16 << 10;
-
-impl From<BundleError> for Error {
-    fn from(error: BundleError) -> Self {
-        match error {
-            BundleError::Handle(error) => Self::Handle(error),
-            error => Self::invalid(error.to_string()),
-        }
-    }
-}
 
 /// A bundle that is ready to be sent, with the shared memory of its table if it has any.
 #[derive(Debug)]
@@ -74,7 +65,7 @@ impl Context {
     }
 
     /// Unpacks a bundle that any process has packed. A table in shared memory is copied, up to
-    /// [`MAX_TABLE`](crate::handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
+    /// [`MAX_TABLE`](crosshandle_handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
     /// opened.
     ///
     /// # Errors

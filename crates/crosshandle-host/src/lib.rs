@@ -1,0 +1,14 @@
+//! The host as a device, with memory in memfd files and queues that are threads.
+//!
+//! Internal to `crosshandle`: this crate promises no stable interface.
+
+#![allow(missing_docs)]
+
+mod device;
+mod info;
+mod program;
+mod queue;
+mod tuning;
+mod work;
+
+pub use device::HostBackend;

@@ -1,0 +1,46 @@
+//! Plain values that users and all layers share. They do not depend on processes or drivers.
+//!
+//! Internal to `crosshandle`: this crate promises no stable interface.
+
+#![allow(missing_docs)]
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod observe;
+pub mod sync;
+
+mod address;
+pub mod byte_range;
+mod device_info;
+mod image;
+mod kernel;
+mod memory;
+mod native_object;
+mod pod;
+mod program_image;
+mod queue_order;
+mod rect;
+pub mod report;
+// Copies from and to memory that other threads and processes write at the same time.
+#[allow(unsafe_code)]
+pub mod shared_bytes;
+
+pub use address::Address;
+pub use device_info::known;
+pub use device_info::{
+    AffinityDomain, Capabilities, DeviceInfo, KernelLimits, Partition, PartitionLimits,
+};
+pub use image::{
+    Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
+    ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,
+};
+pub use kernel::{ArgumentKind, number};
+pub use kernel::{KernelArgument, KernelArguments, KernelParameter, KernelProperties, LaunchShape};
+pub use memory::{Access, AllocationOptions, MemoryKind};
+pub use native_object::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
+pub use pod::Pod;
+pub use program_image::{Format, spirv};
+pub use program_image::{ProgramImage, ProgramOptions};
+pub use queue_order::QueueOrder;
+pub use rect::{Pitches, Region};
+pub use shared_bytes::{SharedBytes, TypedSlice};
