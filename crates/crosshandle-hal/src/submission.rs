@@ -170,7 +170,7 @@ pub type HostFunction =
 
 /// A function that submits to the driver's queue. The thread that hands the command to the driver
 /// calls it once.
-pub type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
+pub(crate) type NativeFunction = Box<dyn Fn(usize) -> Result<()> + Send>;
 
 /// An address that a command uses, and the object that keeps it valid until the command has
 /// finished. There is no such object if the caller of an unsafe method promised to keep the address

@@ -32,7 +32,7 @@ mod event;
 mod event_arena;
 mod exporter;
 mod liveness;
-mod open_count;
+pub mod open_count;
 mod record;
 mod records;
 mod tuning;
@@ -55,12 +55,12 @@ pub use records::{ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMe
 #[cfg(any(test, feature = "testing"))]
 pub use attachment::testing;
 
-/// Items of this module that fuzz targets need.
+/// What the fuzz targets call.
+#[doc(hidden)]
 pub mod fuzzing {
     pub use super::chunks::{
         Catalog, CatalogChunk, Ledger, LedgerChunk, Sleeper, catalog_len, ledger_len, open_sealed,
     };
-    pub use super::open_count::{close, try_open};
 
     use super::event_arena::EventArena;
     pub use super::event_arena::arena_len;

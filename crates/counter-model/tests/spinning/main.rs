@@ -17,7 +17,12 @@ mod wake_ups;
 mod world;
 
 #[path = "../../../crosshandle-events/src/protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 
 /// Whether waiters spin before they sleep.

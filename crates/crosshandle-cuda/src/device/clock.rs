@@ -32,7 +32,7 @@ struct Latest {
 impl Gpu {
     /// Finds a moment that both clocks know, before a command with times is submitted. The device's
     /// context is current. The caller holds no lock, because this may take several milliseconds.
-    pub fn refresh_clock(&self) -> Result<()> {
+    pub(crate) fn refresh_clock(&self) -> Result<()> {
         base(self, CLOCK_TRY_SUBMIT_NS).map(drop)
     }
 }
@@ -97,7 +97,7 @@ fn find(gpu: &Gpu, longest: u64) -> Result<Option<Base>> {
 }
 
 /// The start and end times of one command.
-pub struct CommandTimes {
+pub(crate) struct CommandTimes {
     gpu: Arc<Gpu>,
     /// The moment that was known when the command was submitted, if any.
     base: Option<Arc<Base>>,
@@ -109,7 +109,7 @@ pub struct CommandTimes {
 impl CommandTimes {
     /// Records the time at which a stream starts the commands that are submitted from now on. The
     /// device's context is current.
-    pub fn begin(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
+    pub(crate) fn begin(gpu: &Arc<Gpu>, stream: StreamHandle) -> Result<Self> {
         let base = gpu.clock.0.lock().base.clone();
         let driver = gpu.driver();
         let times = Self {
@@ -125,7 +125,7 @@ impl CommandTimes {
 
     /// Records the time at which the stream has finished the commands that were submitted since
     /// [`begin`](Self::begin).
-    pub fn end(&self, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn end(&self, stream: StreamHandle) -> Result<()> {
         self.gpu.driver().record_event(self.end.handle(), stream)
     }
 

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// Waits for at most `longest` until another thread has made a condition true. Returns whether the
 /// condition is true.
-pub fn await_condition(longest: Duration, is_so: impl Fn() -> bool) -> bool {
+pub(crate) fn await_condition(longest: Duration, is_so: impl Fn() -> bool) -> bool {
     let began = Instant::now();
     let backoff = Backoff::new(FINISH_SLEEP_SHORTEST, FINISH_SLEEP_LONGEST);
     while !is_so() {
@@ -63,7 +63,7 @@ impl Gpu {
     /// Returns a function that any thread may call. The function calls `act` with this context
     /// current, or with the error if the context cannot be made current. In a context of the
     /// program, the function keeps nothing alive, and does nothing once the guard is shut.
-    pub fn later(
+    pub(crate) fn later(
         &self,
         what: &'static str,
         act: impl FnOnce(Result<&'static Driver>) -> Result<()> + Send + 'static,

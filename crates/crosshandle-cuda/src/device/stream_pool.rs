@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[derive(Default)]
-pub struct StreamPool {
+pub(crate) struct StreamPool {
     streams: Mutex<Vec<Stream>>,
     /// Whether deferred calls are queued that fill the pool when no stream waits (`is_ordered`).
     /// Also whether a call is queued that creates one stream immediately (`is_urgent`).
@@ -28,7 +28,7 @@ pub struct StreamPool {
 impl StreamPool {
     /// Takes a stream with nothing in flight. The device's context is current. The caller holds no
     /// lock, because this may wait for other streams if the pool is empty and streams wait.
-    pub fn take(&self, gpu: &Gpu) -> Result<Stream> {
+    pub(crate) fn take(&self, gpu: &Gpu) -> Result<Stream> {
         // Room must be made before any stream waits.
         if self.order(gpu) && !gpu.scheduler().is_blocked() {
             gpu.scheduler().make_room();
@@ -61,7 +61,7 @@ impl StreamPool {
 
     /// Takes a stream from the pool, or requests a new one if the pool is empty. Returns an error
     /// if the driver cannot create a stream. Never waits, so the caller may have its queue locked.
-    pub fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
+    pub(crate) fn try_take(&self, gpu: &Gpu) -> Result<Option<Stream>> {
         self.order(gpu);
         if let Some(stream) = self.streams.lock().pop() {
             return Ok(Some(stream));
@@ -92,7 +92,7 @@ impl StreamPool {
     }
 
     /// Returns a stream to the pool. Nothing is in flight in the stream.
-    pub fn put(&self, stream: Stream) {
+    pub(crate) fn put(&self, stream: Stream) {
         if process::is_forked() {
             return;
         }

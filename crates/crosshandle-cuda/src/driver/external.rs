@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 impl Driver {
     /// Imports memory by one of the driver's descriptors. The driver checks whether the descriptor
     /// stands for memory.
-    pub fn import_external(&self, file: OwnedFd, len: u64) -> Result<ExternalHandle> {
+    pub(crate) fn import_external(&self, file: OwnedFd, len: u64) -> Result<ExternalHandle> {
         let mut external = ExternalHandle::NONE;
         // SAFETY: this is a union of a number and pointers, for which zeros are valid.
         let mut handle: CUDA_EXTERNAL_MEMORY_HANDLE_DESC_st__bindgen_ty_1 =
@@ -38,7 +38,7 @@ impl Driver {
     }
 
     /// Maps a part of imported memory at an address.
-    pub fn map_external(
+    pub(crate) fn map_external(
         &self,
         external: ExternalHandle,
         offset: u64,
@@ -62,13 +62,13 @@ impl Driver {
     /// # Safety
     /// The mapping was created by [`map_external`](Self::map_external), and nothing uses it any
     /// more.
-    pub unsafe fn unmap_external(&self, start: DeviceAddress) -> Result<()> {
+    pub(crate) unsafe fn unmap_external(&self, start: DeviceAddress) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemFree", unsafe { (self.images()?.mem_free)(start) })
     }
 
     /// Maps imported memory, from its start, as an array of one or several levels.
-    pub fn external_levels(
+    pub(crate) fn external_levels(
         &self,
         external: ExternalHandle,
         shape: &ArrayShape,
@@ -94,7 +94,7 @@ impl Driver {
     /// # Safety
     /// The memory was imported by [`import_external`](Self::import_external), and all mappings of
     /// it are freed.
-    pub unsafe fn release_external(&self, external: ExternalHandle) -> Result<()> {
+    pub(crate) unsafe fn release_external(&self, external: ExternalHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.external_destroy)(external) };
         self.check("cuDestroyExternalMemory", code)

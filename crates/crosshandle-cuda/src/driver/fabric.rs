@@ -45,7 +45,7 @@ fn fabric_properties(device: DeviceHandle) -> CUmemAllocationProp {
 
 impl Driver {
     /// Returns the granularity of memory for other hosts, in bytes.
-    pub fn fabric_granularity(&self, device: DeviceHandle) -> Result<usize> {
+    pub(crate) fn fabric_granularity(&self, device: DeviceHandle) -> Result<usize> {
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut bytes = 0;
         let code = (self.library.mem_get_allocation_granularity)(
@@ -60,7 +60,7 @@ impl Driver {
 
     /// Creates physical memory of a device for other processes and other hosts. `len` is a multiple
     /// of both granularities.
-    pub fn create_fabric_memory(
+    pub(crate) fn create_fabric_memory(
         &'static self,
         device: DeviceHandle,
         len: usize,
@@ -76,7 +76,7 @@ impl Driver {
     }
 
     /// Returns the handle by which another host imports memory.
-    pub fn export_to_fabric(&self, memory: &Allocation) -> Result<[u8; DRIVER_HANDLE_SIZE]> {
+    pub(crate) fn export_to_fabric(&self, memory: &Allocation) -> Result<[u8; DRIVER_HANDLE_SIZE]> {
         let mut bytes = [0; DRIVER_HANDLE_SIZE];
         // SAFETY: the driver writes 64 bytes for this kind of handle, and the result has that
         // length.
@@ -90,7 +90,7 @@ impl Driver {
 
     /// Imports memory of the fabric. The bytes may be anything, because the driver refuses bytes
     /// that are not a handle of an allocation.
-    pub fn import_from_fabric(
+    pub(crate) fn import_from_fabric(
         &'static self,
         bytes: &[u8; DRIVER_HANDLE_SIZE],
     ) -> Result<Allocation> {

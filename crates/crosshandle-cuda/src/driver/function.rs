@@ -19,7 +19,7 @@ const INVALID_CLUSTER_SIZE: Code = 912;
 impl Driver {
     /// Ensures that a function is loaded on the device. Otherwise the driver may load it at its
     /// first launch, and may then wait for all work of the device.
-    pub fn load_function(&self, function: FunctionHandle) -> Result<()> {
+    pub(crate) fn load_function(&self, function: FunctionHandle) -> Result<()> {
         let Some(load) = self.programs()?.func_load else {
             return Ok(());
         };
@@ -27,7 +27,7 @@ impl Driver {
     }
 
     /// Returns an attribute of a function, or 0 if the attribute is negative.
-    pub fn function_attribute(
+    pub(crate) fn function_attribute(
         &self,
         function: FunctionHandle,
         attribute: CUfunction_attribute,
@@ -40,14 +40,14 @@ impl Driver {
     }
 
     /// Allows launches of a function to request up to `bytes` bytes of dynamic shared memory.
-    pub fn allow_shared_memory(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
+    pub(crate) fn allow_shared_memory(&self, function: FunctionHandle, bytes: u32) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         self.set_function_attribute(function, attribute, bytes)
     }
 
     /// Allows launches of a function to request larger clusters than all devices with clusters
     /// support.
-    pub fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
+    pub(crate) fn allow_large_clusters(&self, function: FunctionHandle) -> Result<()> {
         let attribute = CUfunction_attribute::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
         self.set_function_attribute(function, attribute, 1)
     }
@@ -65,7 +65,10 @@ impl Driver {
 
     /// Returns the offset and the size in bytes of each parameter of a function. Returns `None` if
     /// the driver cannot report them.
-    pub fn parameters(&self, function: FunctionHandle) -> Result<Option<Vec<(usize, usize)>>> {
+    pub(crate) fn parameters(
+        &self,
+        function: FunctionHandle,
+    ) -> Result<Option<Vec<(usize, usize)>>> {
         let Some(get) = self.programs()?.func_get_param_info else {
             return Ok(None);
         };
@@ -84,7 +87,7 @@ impl Driver {
 
     /// Returns the number of blocks of `threads` threads that a compute unit can run at the same
     /// time.
-    pub fn blocks_per_unit(
+    pub(crate) fn blocks_per_unit(
         &self,
         function: FunctionHandle,
         threads: u32,
@@ -100,7 +103,7 @@ impl Driver {
 
     /// Returns the number of threads per block, at most `limit`, with which the most threads run at
     /// the same time.
-    pub fn suggest_block(
+    pub(crate) fn suggest_block(
         &self,
         function: FunctionHandle,
         dynamic_shared: usize,
@@ -127,7 +130,7 @@ impl Driver {
     /// The function's program stays loaded until the stream has run this launch. There is one
     /// argument for each parameter, of the parameter's size. The function uses its arguments
     /// soundly.
-    pub unsafe fn launch(
+    pub(crate) unsafe fn launch(
         &self,
         stream: StreamHandle,
         function: FunctionHandle,
@@ -178,7 +181,7 @@ impl Driver {
 
 /// The blocks and threads that a function runs on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Grid {
+pub(crate) struct Grid {
     pub blocks: [u32; 3],
     pub threads: [u32; 3],
     pub cluster: Option<[u32; 3]>,

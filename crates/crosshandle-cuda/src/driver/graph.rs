@@ -14,7 +14,7 @@ use std::ffi::{c_uint, c_void};
 use std::ptr;
 
 /// The work of one node of a driver graph.
-pub enum Step<'a> {
+pub(crate) enum Step<'a> {
     /// No work: the node only orders other nodes.
     Empty,
     Copy(&'a RectCopy),
@@ -26,7 +26,7 @@ pub enum Step<'a> {
 
 /// A graph and its description. After [`instantiate`](Self::instantiate), the driver has an
 /// executable copy. A graph may be dropped only if no stream runs it.
-pub struct Graph {
+pub(crate) struct Graph {
     driver: &'static Driver,
     library: &'static GraphLibrary,
     context: ContextHandle,
@@ -37,12 +37,12 @@ pub struct Graph {
 
 impl Driver {
     /// Returns whether the driver has all functions for graphs.
-    pub fn has_graphs(&self) -> bool {
+    pub(crate) fn has_graphs(&self) -> bool {
         self.library.graphs.is_some()
     }
 
     /// Creates a graph without nodes for the current context, which is `context`.
-    pub fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
+    pub(crate) fn create_graph(&'static self, context: ContextHandle) -> Result<Graph> {
         let library = self.library.graphs.as_ref().ok_or_else(|| {
             Error::Unsupported(
                 "this NVIDIA driver lacks functions for graphs; submit the commands one by one"
@@ -70,7 +70,7 @@ impl Graph {
     /// # Safety
     /// Everything that the step names stays valid as long as the graph can be launched with it. A
     /// function's arguments match its parameters in number and size.
-    pub unsafe fn add(&mut self, step: Step<'_>, after: &[usize]) -> Result<usize> {
+    pub(crate) unsafe fn add(&mut self, step: Step<'_>, after: &[usize]) -> Result<usize> {
         let after: Vec<_> = after.iter().map(|index| self.nodes[*index]).collect();
         let (before, count) = (after.as_ptr(), after.len());
         let mut node = GraphNodeHandle::NONE;
@@ -114,7 +114,7 @@ impl Graph {
     }
 
     /// Creates the executable graph. No node is added after this call.
-    pub fn instantiate(&mut self) -> Result<()> {
+    pub(crate) fn instantiate(&mut self) -> Result<()> {
         let mut run = GraphRunHandle::NONE;
         let code = (self.library.graph_instantiate)(&mut run, self.description, 0);
         self.driver
@@ -127,7 +127,7 @@ impl Graph {
     ///
     /// # Safety
     /// As for [`add`](Self::add).
-    pub unsafe fn update(&self, index: usize, step: Step<'_>) -> Result<()> {
+    pub(crate) unsafe fn update(&self, index: usize, step: Step<'_>) -> Result<()> {
         let (driver, node) = (self.driver, self.nodes[index]);
         let library = self.library;
         let Some(run) = self.run else {
@@ -158,7 +158,7 @@ impl Graph {
     }
 
     /// Uploads the graph to the device, so that the first launch takes no longer than later ones.
-    pub fn upload(&self, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn upload(&self, stream: StreamHandle) -> Result<()> {
         let Some(run) = self.run else {
             return Ok(());
         };
@@ -173,7 +173,7 @@ impl Graph {
     /// # Safety
     /// The graph, and everything that its nodes name, stays valid until the stream has run this
     /// launch.
-    pub unsafe fn launch(&self, stream: StreamHandle) -> Result<()> {
+    pub(crate) unsafe fn launch(&self, stream: StreamHandle) -> Result<()> {
         let Some(run) = self.run else {
             return Ok(());
         };

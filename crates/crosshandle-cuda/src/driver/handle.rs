@@ -11,7 +11,7 @@ macro_rules! handles {
         $(#[$doc])*
         #[derive(Clone, Copy, PartialEq, Eq)]
         #[repr(transparent)]
-        pub struct $name($raw);
+        pub(crate) struct $name($raw);
 
         impl $name {
             /// The handle of no object, over which the driver can write a handle.
@@ -22,13 +22,13 @@ macro_rules! handles {
             /// # Safety
             /// The object is alive, and stays alive as long as the handle is used.
             #[allow(dead_code, reason = "not all of them come from programs")]
-            pub unsafe fn from_raw(number: usize) -> Self {
+            pub(crate) unsafe fn from_raw(number: usize) -> Self {
                 Self(ptr::with_exposed_provenance_mut(number))
             }
 
             /// Returns the number by which the program knows the object.
             #[allow(dead_code, reason = "programs know not all of them")]
-            pub fn number(self) -> usize {
+            pub(crate) fn number(self) -> usize {
                 self.0.expose_provenance()
             }
         }

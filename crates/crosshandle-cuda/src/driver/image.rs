@@ -21,14 +21,14 @@ use std::ptr;
 
 /// The pixels of an array: the type of a channel, and the number of channels (1, 2 or 4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Pixel {
+pub(crate) struct Pixel {
     pub format: CUarray_format,
     pub channels: c_uint,
 }
 
 /// The size of an array in pixels. It is 0 in dimensions that the array does not have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ArrayShape {
+pub(crate) struct ArrayShape {
     pub width: usize,
     pub height: usize,
     /// The depth in pixels, or the number of layers of a layered array.
@@ -39,7 +39,7 @@ pub struct ArrayShape {
 
 /// The source that a texture reads.
 #[derive(Clone, Copy)]
-pub enum TextureSource {
+pub(crate) enum TextureSource {
     Array(ArrayHandle),
     Levels(LevelsHandle),
     /// A row of pixels in memory, with its length in pixels.
@@ -50,7 +50,7 @@ pub enum TextureSource {
 
 /// The rules by which a texture reads.
 #[derive(Clone, Copy)]
-pub struct TextureRules {
+pub(crate) struct TextureRules {
     pub addressing: [CUaddress_mode; 3],
     pub filter: CUfilter_mode,
     pub level_filter: CUfilter_mode,
@@ -133,7 +133,7 @@ impl TextureSource {
 
 impl Pixel {
     /// Returns the size of a pixel in bytes.
-    pub fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         let channel = match self.format {
             CUarray_format::CU_AD_FORMAT_UNSIGNED_INT8
             | CUarray_format::CU_AD_FORMAT_SIGNED_INT8 => 1,
@@ -169,7 +169,7 @@ impl TextureRules {
 
 impl Driver {
     /// Returns whether the driver has all functions for images.
-    pub fn has_images(&self) -> bool {
+    pub(crate) fn has_images(&self) -> bool {
         self.library.images.is_some()
     }
 
@@ -179,7 +179,7 @@ impl Driver {
     }
 
     /// Creates an array with arbitrary contents. Surfaces can be created on it.
-    pub fn create_array(&self, shape: &ArrayShape, pixel: Pixel) -> Result<ArrayHandle> {
+    pub(crate) fn create_array(&self, shape: &ArrayShape, pixel: Pixel) -> Result<ArrayHandle> {
         let mut array = ArrayHandle::NONE;
         let code = (self.images()?.array_create)(&mut array, &shape.description(pixel));
         self.check_memory("cuArray3DCreate", shape.bytes(pixel), code)?;
@@ -191,14 +191,14 @@ impl Driver {
     /// # Safety
     /// The array was created by [`create_array`](Self::create_array). Neither the host nor the
     /// device uses it any more.
-    pub unsafe fn destroy_array(&self, array: ArrayHandle) -> Result<()> {
+    pub(crate) unsafe fn destroy_array(&self, array: ArrayHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.array_destroy)(array) };
         self.check("cuArrayDestroy", code)
     }
 
     /// Creates an array of several levels.
-    pub fn create_levels(
+    pub(crate) fn create_levels(
         &self,
         shape: &ArrayShape,
         pixel: Pixel,
@@ -212,7 +212,7 @@ impl Driver {
     }
 
     /// Returns one level, which is destroyed together with the whole array.
-    pub fn level(&self, levels: LevelsHandle, number: u32) -> Result<ArrayHandle> {
+    pub(crate) fn level(&self, levels: LevelsHandle, number: u32) -> Result<ArrayHandle> {
         let mut array = ArrayHandle::NONE;
         let code = (self.images()?.levels_get)(&mut array, levels, number);
         self.check("cuMipmappedArrayGetLevel", code)?;
@@ -223,7 +223,7 @@ impl Driver {
     ///
     /// # Safety
     /// As for [`destroy_array`](Self::destroy_array).
-    pub unsafe fn destroy_levels(&self, levels: LevelsHandle) -> Result<()> {
+    pub(crate) unsafe fn destroy_levels(&self, levels: LevelsHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.levels_destroy)(levels) };
         self.check("cuMipmappedArrayDestroy", code)
@@ -234,7 +234,7 @@ impl Driver {
     /// # Safety
     /// The source lives as long as kernels use the result. If the source is memory, it contains all
     /// the pixels and is aligned.
-    pub unsafe fn create_texture(
+    pub(crate) unsafe fn create_texture(
         &self,
         source: TextureSource,
         pixel: Pixel,
@@ -255,7 +255,7 @@ impl Driver {
     /// # Safety
     /// The texture was created by [`create_texture`](Self::create_texture), and no kernel uses it
     /// any more.
-    pub unsafe fn destroy_texture(&self, texture: u64) -> Result<()> {
+    pub(crate) unsafe fn destroy_texture(&self, texture: u64) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.texture_destroy)(texture) };
         self.check("cuTexObjectDestroy", code)
@@ -265,7 +265,7 @@ impl Driver {
     ///
     /// # Safety
     /// The array lives as long as kernels use the result.
-    pub unsafe fn create_surface(&self, array: ArrayHandle, pixel: Pixel) -> Result<u64> {
+    pub(crate) unsafe fn create_surface(&self, array: ArrayHandle, pixel: Pixel) -> Result<u64> {
         let mut surface = 0;
         let source = TextureSource::Array(array).description(pixel);
         let create = self.images()?.surface_create;
@@ -280,7 +280,7 @@ impl Driver {
     /// # Safety
     /// The surface was created by [`create_surface`](Self::create_surface), and no kernel uses it
     /// any more.
-    pub unsafe fn destroy_surface(&self, surface: u64) -> Result<()> {
+    pub(crate) unsafe fn destroy_surface(&self, surface: u64) -> Result<()> {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.images()?.surface_destroy)(surface) };
         self.check("cuSurfObjectDestroy", code)
@@ -289,7 +289,7 @@ impl Driver {
 
 impl ArrayShape {
     /// Returns the number of bytes of all pixels, without padding that the driver adds.
-    pub fn bytes(&self, pixel: Pixel) -> usize {
+    pub(crate) fn bytes(&self, pixel: Pixel) -> usize {
         let sizes = [self.width, self.height.max(1), self.depth.max(1)];
         let sizes = sizes.into_iter();
         sizes.fold(pixel.bytes(), usize::saturating_mul)

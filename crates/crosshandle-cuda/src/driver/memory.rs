@@ -18,13 +18,13 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// An address as devices use it.
-pub type DeviceAddress = sys::CUdeviceptr;
+pub(crate) type DeviceAddress = sys::CUdeviceptr;
 
 const DESCRIPTOR: c_uint = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0;
 
 /// Physical memory that the driver counts. This handle, every mapping and every descriptor in any
 /// process keep it alive.
-pub struct Allocation {
+pub(crate) struct Allocation {
     pub(super) driver: &'static Driver,
     pub(super) handle: CUmemGenericAllocationHandle,
 }
@@ -32,7 +32,7 @@ pub struct Allocation {
 impl Allocation {
     /// Returns whether both are handles of the same allocation in this process. No other allocation
     /// gets the handle's number while one of the two handles lives.
-    pub fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.handle == other.handle
     }
 }
@@ -50,11 +50,11 @@ impl Drop for Allocation {
 
 /// The kind of memory at an address, its context and its device, as far as the driver knows them.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Home([Option<u64>; 3]);
+pub(crate) struct Home([Option<u64>; 3]);
 
 impl Driver {
     /// Returns the granularity of physical memory and of mappings, in bytes.
-    pub fn granularity(&self, device: DeviceHandle) -> Result<usize> {
+    pub(crate) fn granularity(&self, device: DeviceHandle) -> Result<usize> {
         let properties = properties(device);
         let minimum = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         let mut bytes = 0;
@@ -71,7 +71,11 @@ impl Driver {
 
     /// Creates physical memory of a device, which can be exported. `len` is a multiple of the
     /// granularity.
-    pub fn create_memory(&'static self, device: DeviceHandle, len: usize) -> Result<Allocation> {
+    pub(crate) fn create_memory(
+        &'static self,
+        device: DeviceHandle,
+        len: usize,
+    ) -> Result<Allocation> {
         let properties = properties(device);
         let mut handle = 0;
         self.check_memory(
@@ -86,7 +90,7 @@ impl Driver {
     }
 
     /// Returns a descriptor by which another process can import the memory.
-    pub fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
+    pub(crate) fn export_memory(&self, memory: &Allocation) -> Result<OwnedFd> {
         let mut descriptor: c_int = -1;
         // SAFETY: the driver writes a descriptor number for this kind of handle, and the result has
         // room for it.
@@ -104,7 +108,7 @@ impl Driver {
 
     /// Imports memory that another process exported. The descriptor may be anything, because the
     /// driver refuses descriptors that are not allocations of its own.
-    pub fn import_memory(&'static self, descriptor: BorrowedFd<'_>) -> Result<Allocation> {
+    pub(crate) fn import_memory(&'static self, descriptor: BorrowedFd<'_>) -> Result<Allocation> {
         let mut handle = 0;
         let number = descriptor.as_raw_fd() as usize;
         // SAFETY: the result is live. The descriptor is passed as the value of the pointer, and is
@@ -121,7 +125,7 @@ impl Driver {
     }
 
     /// Reserves addresses without memory, at a multiple of `align`.
-    pub fn reserve_addresses(
+    pub(crate) fn reserve_addresses(
         &self,
         wish: usize,
         len: usize,
@@ -142,7 +146,7 @@ impl Driver {
     /// # Safety
     /// The range was returned by [`reserve_addresses`](Self::reserve_addresses), is freed once, and
     /// has nothing mapped.
-    pub unsafe fn free_addresses(&self, start: DeviceAddress, len: usize) -> Result<()> {
+    pub(crate) unsafe fn free_addresses(&self, start: DeviceAddress, len: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemAddressFree", unsafe {
             (self.library.mem_address_free)(start, len)
@@ -154,7 +158,7 @@ impl Driver {
     ///
     /// # Safety
     /// The addresses are reserved and belong to the caller, and nothing is mapped there.
-    pub unsafe fn map(
+    pub(crate) unsafe fn map(
         &self,
         start: DeviceAddress,
         len: usize,
@@ -172,7 +176,7 @@ impl Driver {
     /// # Safety
     /// The range is exactly what one call of [`map`](Self::map) mapped, or several calls without a
     /// gap between them (measured: the driver unmaps them together). No use of it is outstanding.
-    pub unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
+    pub(crate) unsafe fn unmap(&self, start: DeviceAddress, len: usize) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuMemUnmap", unsafe {
             (self.library.mem_unmap)(start, len)
@@ -184,7 +188,7 @@ impl Driver {
     /// # Safety
     /// The range is exactly what one call of [`map`](Self::map) mapped, or several calls without a
     /// gap between them. If the call reduces access, no use that needs more access is outstanding.
-    pub unsafe fn set_access(
+    pub(crate) unsafe fn set_access(
         &self,
         start: DeviceAddress,
         len: usize,
@@ -210,7 +214,7 @@ impl Driver {
     /// # Safety
     /// The range consists of whole mapped pages that permit the given access, and stays mapped
     /// until [`unregister_host`](Self::unregister_host).
-    pub unsafe fn register_host(
+    pub(crate) unsafe fn register_host(
         &self,
         start: NonNull<u8>,
         len: usize,
@@ -242,7 +246,7 @@ impl Driver {
     ///
     /// # Safety
     /// Memory that starts at `start` is registered, and nothing uses it any more.
-    pub unsafe fn unregister_host(&self, start: NonNull<u8>) {
+    pub(crate) unsafe fn unregister_host(&self, start: NonNull<u8>) {
         // SAFETY: promised by the caller.
         let code = unsafe { (self.library.mem_host_unregister)(start.as_ptr().cast()) };
         self.note("cuMemHostUnregister", code);
@@ -250,13 +254,13 @@ impl Driver {
 
     /// Returns whether the driver knows the memory at an address, as its own or as registered host
     /// memory.
-    pub fn knows(&self, address: DeviceAddress) -> bool {
+    pub(crate) fn knows(&self, address: DeviceAddress) -> bool {
         let kind = Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
         self.pointer_attribute(address, kind).is_some()
     }
 
     /// Returns the kind, the context and the device of the memory at an address.
-    pub fn home(&self, address: DeviceAddress) -> Home {
+    pub(crate) fn home(&self, address: DeviceAddress) -> Home {
         let attributes = [
             Attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
             Attribute::CU_POINTER_ATTRIBUTE_CONTEXT,

@@ -16,11 +16,11 @@ use std::ptr;
 
 /// The bytes that name an allocation to other processes in the driver's legacy sharing (`cuIpc`).
 /// They do not keep the allocation alive.
-pub type LegacyHandle = [u8; 64];
+pub(crate) type LegacyHandle = [u8; 64];
 
 /// The allocation that an address lies in.
 #[derive(Clone, Copy, Debug)]
-pub struct Found {
+pub(crate) struct Found {
     pub start: DeviceAddress,
     pub len: usize,
     pub device: c_int,
@@ -38,7 +38,7 @@ pub struct Found {
 
 impl Driver {
     /// Returns the device of the current context.
-    pub fn current_device(&self) -> Result<DeviceHandle> {
+    pub(crate) fn current_device(&self) -> Result<DeviceHandle> {
         let mut device = 0;
         self.check("cuCtxGetDevice", (self.library.ctx_get_device)(&mut device))?;
         Ok(DeviceHandle(device))
@@ -48,7 +48,7 @@ impl Driver {
     /// other code. It does so by freeing memory, which also works while another thread captures a
     /// stream. `cuCtxSynchronize` would invalidate the capture, in any capture mode of either
     /// thread.
-    pub fn synchronize(&self) -> Result<()> {
+    pub(crate) fn synchronize(&self) -> Result<()> {
         let mut memory = ptr::null_mut();
         self.beside_captures(|| {
             // SAFETY: the result is a live place for one address.
@@ -62,7 +62,7 @@ impl Driver {
 
     /// Returns the context that a stream belongs to. For default streams, this is the current
     /// context.
-    pub fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
+    pub(crate) fn context_of(&self, stream: StreamHandle) -> Result<ContextHandle> {
         let mut context = ContextHandle::NONE;
         self.check(
             "cuStreamGetCtx",
@@ -73,7 +73,7 @@ impl Driver {
 
     /// Returns whether commands that are submitted to a stream are recorded in a graph instead of
     /// run.
-    pub fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
+    pub(crate) fn is_recording(&self, stream: StreamHandle) -> Result<bool> {
         let mut status = 0;
         self.check(
             "cuStreamIsCapturing",
@@ -84,7 +84,10 @@ impl Driver {
 
     /// Returns the start and the length of the allocation at an address, or `None` if the driver
     /// knows of none.
-    pub fn extent_at(&self, address: DeviceAddress) -> Result<Option<(DeviceAddress, usize)>> {
+    pub(crate) fn extent_at(
+        &self,
+        address: DeviceAddress,
+    ) -> Result<Option<(DeviceAddress, usize)>> {
         let (mut start, mut len) = (0, 0);
         let code = (self.library.mem_get_address_range)(&mut start, &mut len, address);
         // The driver returns these codes for an address that it does not know.
@@ -96,7 +99,7 @@ impl Driver {
     }
 
     /// Returns the allocation at an address, or `None` if the driver knows of none.
-    pub fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
+    pub(crate) fn look_at(&self, address: DeviceAddress) -> Result<Option<Found>> {
         let Some((start, len)) = self.extent_at(address)? else {
             return Ok(None);
         };
@@ -164,7 +167,7 @@ impl Driver {
     }
 
     /// Returns a handle to an allocation of the program. The handle keeps the allocation alive.
-    pub fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
+    pub(crate) fn retain_memory(&'static self, start: DeviceAddress) -> Result<Allocation> {
         let mut handle = 0;
         let start = ptr::without_provenance_mut(start as usize);
         self.check(
@@ -178,7 +181,7 @@ impl Driver {
     }
 
     /// Returns the bytes that name an allocation to other processes.
-    pub fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
+    pub(crate) fn legacy_handle(&self, start: DeviceAddress) -> Result<LegacyHandle> {
         let mut handle = CUipcMemHandle { reserved: [0; 64] };
         self.check(
             "cuIpcGetMemHandle",
@@ -190,7 +193,7 @@ impl Driver {
     /// Maps the whole of another process's allocation. Any bytes may be tried, because the driver
     /// refuses bytes that name no allocation. An allocation has the same address however often it
     /// is opened.
-    pub fn open_legacy(&self, handle: &LegacyHandle) -> Result<DeviceAddress> {
+    pub(crate) fn open_legacy(&self, handle: &LegacyHandle) -> Result<DeviceAddress> {
         let handle = CUipcMemHandle {
             reserved: handle.map(|byte| byte as c_char),
         };
@@ -208,7 +211,7 @@ impl Driver {
     /// # Safety
     /// The address was returned by a call of [`open_legacy`](Self::open_legacy), and is unmapped
     /// once for each such call. Nothing uses the memory any more.
-    pub unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {
+    pub(crate) unsafe fn close_legacy(&self, start: DeviceAddress) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuIpcCloseMemHandle", unsafe {
             (self.library.ipc_close_mem_handle)(start)
@@ -218,12 +221,12 @@ impl Driver {
 
 impl Found {
     /// Returns the address after the end of the allocation.
-    pub fn end(&self) -> usize {
+    pub(crate) fn end(&self) -> usize {
         self.start as usize + self.len
     }
 
     /// Returns an error if neither legacy sharing nor a descriptor can share the allocation.
-    pub fn check_shareable(&self) -> Result<()> {
+    pub(crate) fn check_shareable(&self) -> Result<()> {
         let reason = if !self.is_device {
             "it is host memory"
         } else if self.is_managed {

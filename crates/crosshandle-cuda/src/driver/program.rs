@@ -16,7 +16,7 @@ use std::ptr;
 
 /// The format of an image's bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ImageKind {
+pub(crate) enum ImageKind {
     Ptx,
     Cubin,
     Fatbin,
@@ -24,7 +24,7 @@ pub enum ImageKind {
 
 /// An image in the form that the driver takes. Assembly ends with a zero, and the headers of a
 /// binary give its length.
-pub struct Image<'a> {
+pub(crate) struct Image<'a> {
     pub kind: ImageKind,
     pub bytes: &'a [u8],
 }
@@ -85,7 +85,7 @@ fn text_of(log: &[u8]) -> String {
 
 impl Driver {
     /// Returns whether the driver has all functions for programs.
-    pub fn has_programs(&self) -> bool {
+    pub(crate) fn has_programs(&self) -> bool {
         self.library.programs.is_some()
     }
 
@@ -109,7 +109,7 @@ impl Driver {
     }
 
     /// Loads a program. Also returns the compiler's output.
-    pub fn load_module(
+    pub(crate) fn load_module(
         &self,
         image: &Image<'_>,
         max_registers: Option<u32>,
@@ -135,7 +135,7 @@ impl Driver {
     }
 
     /// Loads a program that is linked from several images.
-    pub fn link_modules(
+    pub(crate) fn link_modules(
         &self,
         images: &[Image<'_>],
         max_registers: Option<u32>,
@@ -215,7 +215,7 @@ impl Driver {
     ///
     /// # Safety
     /// No handle of the program or of its functions is used any more.
-    pub unsafe fn unload_module(&self, module: ModuleHandle) -> Result<()> {
+    pub(crate) unsafe fn unload_module(&self, module: ModuleHandle) -> Result<()> {
         // SAFETY: promised by the caller.
         self.check("cuModuleUnload", unsafe {
             (self.programs()?.module_unload)(module)
@@ -223,7 +223,7 @@ impl Driver {
     }
 
     /// Returns a function of a program.
-    pub fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
+    pub(crate) fn function(&self, module: ModuleHandle, name: &CStr) -> Result<FunctionHandle> {
         let mut function = FunctionHandle::NONE;
         // SAFETY: the result and the name are live. The handle stands for a loaded program.
         let code =
@@ -233,7 +233,11 @@ impl Driver {
     }
 
     /// Returns the address of a variable, and its length in bytes.
-    pub fn variable(&self, module: ModuleHandle, name: &CStr) -> Result<(DeviceAddress, usize)> {
+    pub(crate) fn variable(
+        &self,
+        module: ModuleHandle,
+        name: &CStr,
+    ) -> Result<(DeviceAddress, usize)> {
         let (mut start, mut len) = (0, 0);
         // SAFETY: the results and the name are live. The handle stands for a loaded program.
         let code = unsafe {

@@ -14,17 +14,17 @@ use std::ops::RangeInclusive;
 use std::ptr;
 
 /// A function that a stream calls with the pointer that was passed along with it.
-pub type HostCallback = unsafe extern "C" fn(*mut c_void);
+pub(super) type HostCallback = unsafe extern "C" fn(*mut c_void);
 
 /// A stream that this library created or took over. Work that was submitted still runs after the
 /// drop.
-pub struct Stream {
+pub(crate) struct Stream {
     driver: &'static Driver,
     handle: StreamHandle,
 }
 
 impl Stream {
-    pub fn handle(&self) -> StreamHandle {
+    pub(crate) fn handle(&self) -> StreamHandle {
         self.handle
     }
 }
@@ -42,7 +42,7 @@ impl Drop for Stream {
 }
 
 /// Returns whether an error occurred only because a thread is recording a graph.
-pub fn is_capturing(error: &Error) -> bool {
+pub(crate) fn is_capturing(error: &Error) -> bool {
     matches!(error, Error::Driver { code, .. } if CAPTURE_ERRORS.contains(code))
 }
 
@@ -51,13 +51,13 @@ pub fn is_capturing(error: &Error) -> bool {
 const CAPTURE_ERRORS: RangeInclusive<i64> = 900..=908;
 
 /// An event of the driver that this object owns.
-pub struct CudaEvent {
+pub(crate) struct CudaEvent {
     driver: &'static Driver,
     handle: EventHandle,
 }
 
 impl CudaEvent {
-    pub fn handle(&self) -> EventHandle {
+    pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
 }
@@ -76,7 +76,7 @@ impl Drop for CudaEvent {
 
 impl Driver {
     /// Creates a stream in the current context. The stream does not wait for the default stream.
-    pub fn create_stream(&'static self) -> Result<Stream> {
+    pub(crate) fn create_stream(&'static self) -> Result<Stream> {
         let mut handle = StreamHandle::NONE;
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as c_uint;
         let code = (self.library.stream_create)(&mut handle, flags);
@@ -91,7 +91,7 @@ impl Driver {
     ///
     /// # Safety
     /// No other code destroys the stream.
-    pub unsafe fn take_stream(&'static self, handle: StreamHandle) -> Stream {
+    pub(crate) unsafe fn take_stream(&'static self, handle: StreamHandle) -> Stream {
         Stream {
             driver: self,
             handle,
@@ -100,7 +100,7 @@ impl Driver {
 
     /// Returns whether all work of a stream has finished. An error may come from any earlier
     /// command.
-    pub fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
+    pub(crate) fn is_stream_done(&self, stream: StreamHandle) -> Result<bool> {
         let code = (self.library.stream_query)(stream);
         if code == NOT_READY {
             return Ok(false);
@@ -110,7 +110,7 @@ impl Driver {
 
     /// Lets the calling thread query its streams while another thread records a graph. Without this
     /// call, a query would invalidate the recording.
-    pub fn ignore_captures(&self) {
+    pub(crate) fn ignore_captures(&self) {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
         self.note("cuThreadExchangeStreamCaptureMode", code);
@@ -118,7 +118,7 @@ impl Driver {
 
     /// Runs calls that the calling thread may otherwise not make while another thread captures a
     /// stream.
-    pub fn beside_captures<R>(&self, call: impl FnOnce() -> R) -> R {
+    pub(crate) fn beside_captures<R>(&self, call: impl FnOnce() -> R) -> R {
         let mut mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED as c_uint;
         let code = (self.library.thread_exchange_capture_mode)(&mut mode);
         self.note("cuThreadExchangeStreamCaptureMode", code);
@@ -132,7 +132,7 @@ impl Driver {
     }
 
     /// Makes a stream wait for a recorded event.
-    pub fn wait_for_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
+    pub(crate) fn wait_for_event(&self, stream: StreamHandle, event: EventHandle) -> Result<()> {
         self.check(
             "cuStreamWaitEvent",
             (self.library.stream_wait_event)(stream, event, 0),
@@ -143,7 +143,7 @@ impl Driver {
     ///
     /// # Safety
     /// `function(data)` may be called once from another thread, and does not unwind.
-    pub unsafe fn call_host(
+    pub(crate) unsafe fn call_host(
         &self,
         stream: StreamHandle,
         function: HostCallback,
@@ -159,7 +159,7 @@ impl Driver {
     ///
     /// # Safety
     /// Both ranges stay valid until the stream has run this copy.
-    pub unsafe fn copy(
+    pub(crate) unsafe fn copy(
         &self,
         stream: StreamHandle,
         to: DeviceAddress,
@@ -176,7 +176,7 @@ impl Driver {
     ///
     /// # Safety
     /// Both sides stay valid until the stream has run this copy.
-    pub unsafe fn copy_rect(&self, stream: StreamHandle, copy: &RectCopy) -> Result<()> {
+    pub(crate) unsafe fn copy_rect(&self, stream: StreamHandle, copy: &RectCopy) -> Result<()> {
         // SAFETY: promised by the caller. The description is read before the call returns.
         self.check("cuMemcpy3DAsync", unsafe {
             (self.library.memcpy_3d)(&copy.description(), stream)
@@ -187,7 +187,7 @@ impl Driver {
     ///
     /// # Safety
     /// The range stays valid until the stream has run this fill.
-    pub unsafe fn fill(
+    pub(crate) unsafe fn fill(
         &self,
         stream: StreamHandle,
         to: DeviceAddress,
@@ -214,7 +214,7 @@ impl Driver {
     }
 
     /// Creates an event in the current context, with or without timestamps.
-    pub fn create_event(&'static self, timestamps: bool) -> Result<CudaEvent> {
+    pub(crate) fn create_event(&'static self, timestamps: bool) -> Result<CudaEvent> {
         let flags = if timestamps {
             CUevent_flags::CU_EVENT_DEFAULT
         } else {
@@ -235,7 +235,7 @@ impl Driver {
     ///
     /// # Safety
     /// No other code destroys the event.
-    pub unsafe fn take_event(&'static self, handle: EventHandle) -> CudaEvent {
+    pub(crate) unsafe fn take_event(&'static self, handle: EventHandle) -> CudaEvent {
         CudaEvent {
             driver: self,
             handle,
@@ -243,12 +243,12 @@ impl Driver {
     }
 
     /// Records the current position of a stream in an event.
-    pub fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
+    pub(crate) fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<()> {
         self.check("cuEventRecord", (self.library.event_record)(event, stream))
     }
 
     /// Returns whether a recorded event has happened.
-    pub fn is_event_done(&self, event: EventHandle) -> Result<bool> {
+    pub(crate) fn is_event_done(&self, event: EventHandle) -> Result<bool> {
         let code = (self.library.event_query)(event);
         if code == NOT_READY {
             return Ok(false);
@@ -258,7 +258,7 @@ impl Driver {
 
     /// Returns the milliseconds between two events that have timestamps and have happened. The
     /// 32-bit float has about seven significant digits.
-    pub fn milliseconds_between(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
+    pub(crate) fn milliseconds_between(&self, start: EventHandle, end: EventHandle) -> Result<f32> {
         let mut milliseconds = 0.0;
         self.check(
             "cuEventElapsedTime",
@@ -270,7 +270,7 @@ impl Driver {
 
 /// The source or the destination of a copied rectangle.
 #[derive(Clone, Copy)]
-pub enum Side {
+pub(crate) enum Side {
     Rows(Rows),
     /// A part of an array. The numbers are the part's first byte in a row, its first row, and its
     /// first slice or layer.
@@ -279,7 +279,7 @@ pub enum Side {
 
 /// Rows and slices of memory.
 #[derive(Clone, Copy)]
-pub struct Rows {
+pub(crate) struct Rows {
     pub start: DeviceAddress,
     pub row_pitch: usize,
     /// The distance between the starts of two slices, in rows.
@@ -290,7 +290,7 @@ pub struct Rows {
 
 /// A copy of a rectangle.
 #[derive(Clone, Copy)]
-pub struct RectCopy {
+pub(crate) struct RectCopy {
     pub to: Side,
     pub from: Side,
     /// The size of the rectangle in bytes, rows and slices.
@@ -299,12 +299,12 @@ pub struct RectCopy {
 
 impl RectCopy {
     /// Returns whether a side is an array.
-    pub fn has_array(&self) -> bool {
+    pub(crate) fn has_array(&self) -> bool {
         matches!(self.to, Side::Array(..)) || matches!(self.from, Side::Array(..))
     }
 
     /// Returns the copy with `is_unknown` set as the driver reports it for the memory of each side.
-    pub fn located(&self, driver: &Driver) -> Self {
+    pub(crate) fn located(&self, driver: &Driver) -> Self {
         let locate = |side: Side| match side {
             Side::Rows(rows) => Side::Rows(Rows {
                 is_unknown: !driver.knows(rows.start),
@@ -367,7 +367,7 @@ impl RectCopy {
 
 /// The word that a fill repeats.
 #[derive(Clone, Copy)]
-pub enum FillWord {
+pub(crate) enum FillWord {
     Byte(u8),
     Half(u16),
     Word(u32),

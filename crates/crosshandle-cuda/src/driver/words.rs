@@ -19,7 +19,7 @@ const WRITE: c_uint = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as
 
 /// An operation of a stream on a word of 32 bits.
 #[derive(Clone, Copy)]
-pub enum WordOp {
+pub(crate) enum WordOp {
     /// Waits until the word reaches or passes a value, cyclically: `(word - value) as i32 >= 0`.
     Wait(DeviceAddress, u32),
     /// Writes the word when all earlier work is complete and visible to every device and process.
@@ -34,7 +34,7 @@ impl Driver {
     /// The words are aligned, and stay accessible to the device until the stream has done the
     /// operations.
     #[inline]
-    pub unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
+    pub(crate) unsafe fn word_ops(&self, stream: StreamHandle, ops: &[WordOp]) -> Result<()> {
         let library = &self.library;
         for ops in ops.chunks(WORD_OPS_PER_CALL) {
             // SAFETY: promised by the caller.

@@ -42,7 +42,7 @@ fn shape(copy: &ImageCopy) -> Shape {
 }
 
 /// Returns the number of driver copies that make up a copy.
-pub fn calls(copy: &ImageCopy) -> u32 {
+pub(crate) fn calls(copy: &ImageCopy) -> u32 {
     match shape(copy) {
         Shape::Mixed => u32::try_from(copy.extent[1]).unwrap_or(u32::MAX),
         Shape::Rows | Shape::Layers => 1,
@@ -50,7 +50,7 @@ pub fn calls(copy: &ImageCopy) -> u32 {
 }
 
 /// Returns the driver copies that make up a copy.
-pub fn copies(copy: &ImageCopy) -> Result<SmallVec<[RectCopy; 1]>> {
+pub(crate) fn copies(copy: &ImageCopy) -> Result<SmallVec<[RectCopy; 1]>> {
     let pixel = [&copy.to, &copy.from]
         .into_iter()
         .find_map(ImageSide::image);

@@ -34,7 +34,7 @@ unsafe impl Send for CudaMapping {}
 unsafe impl Sync for CudaMapping {}
 
 /// Imports memory. The caller holds no lock, because the driver may wait for streams.
-pub fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+pub(crate) fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
     let kind = descriptor::kind(&file).map_err(Error::os("looking at imported memory"))?;
     // The driver must not see a descriptor of anything else.
     if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {

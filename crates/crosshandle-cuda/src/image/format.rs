@@ -18,7 +18,7 @@ pub(super) fn pixel(format: ImageFormat) -> Result<Pixel> {
 }
 
 /// Returns an error for pixels that the driver does not support.
-pub fn check_format(format: ImageFormat) -> Result<()> {
+pub(crate) fn check_format(format: ImageFormat) -> Result<()> {
     pixel(format).map(|_| ())
 }
 

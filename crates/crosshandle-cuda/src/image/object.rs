@@ -58,7 +58,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
 }
 
 /// Creates an image. The caller holds no lock, because the driver may wait for streams.
-pub fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
     let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
     let _current = gpu.enter()?;
     let array = make(gpu, |driver| driver.create_array(&shape, pixel))?;
@@ -76,7 +76,7 @@ pub fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn Device
 }
 
 /// Creates an image of several levels. The rules of [`create`] apply.
-pub fn create_levels(
+pub(crate) fn create_levels(
     gpu: &Arc<Gpu>,
     image: &ImageDescription,
     levels: u32,
@@ -95,7 +95,7 @@ pub fn create_levels(
 }
 
 /// Creates a sampler.
-pub fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn DeviceSampler> {
+pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn DeviceSampler> {
     Arc::new(CudaSampler(word(sampler)))
 }
 

@@ -29,7 +29,7 @@ struct Surface {
 }
 
 /// Creates a view that samples. The caller holds no lock, because the driver may wait for streams.
-pub fn sampled(
+pub(crate) fn sampled(
     gpu: &Arc<Gpu>,
     source: &ViewSource<'_>,
     image: &ImageDescription,
@@ -74,7 +74,7 @@ pub fn sampled(
 }
 
 /// Returns a view through which kernels read and write pixels without conversion.
-pub fn unsampled(image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
+pub(crate) fn unsampled(image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
     Ok(Arc::new(Surface {
         number: inner(image)?.surface(),
         _image: Arc::clone(image),

@@ -19,10 +19,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// The major device number of all devices of the NVIDIA driver on Linux.
-pub const NVIDIA_MAJOR: u32 = 195;
+pub(crate) const NVIDIA_MAJOR: u32 = 195;
 
 /// Physical memory of a GPU.
-pub struct CudaPhysical {
+pub(crate) struct CudaPhysical {
     gpu: Arc<Gpu>,
     allocation: Allocation,
     len: usize,
@@ -72,7 +72,7 @@ fn allocate(gpu: &Arc<Gpu>, allocate: impl Fn() -> Result<Allocation>) -> Result
 
 impl CudaPhysical {
     /// Allocates memory. `len` is a multiple of the device's granularity.
-    pub fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+    pub(crate) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         if !gpu.info().capabilities.memory_sharing {
             return Err(Error::Unsupported(format!(
                 "{} has no virtual memory management with descriptors, which device memory needs",
@@ -94,7 +94,7 @@ impl CudaPhysical {
 
     /// Imports memory of another process. The exporter claims `len`, and the driver refuses to map
     /// more memory than exists.
-    pub fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
+    pub(crate) fn import(gpu: &Arc<Gpu>, file: &OwnedFd, len: usize) -> Result<Self> {
         let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
         if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
             return Err(Error::Protocol("its memory does not belong to the driver"));
@@ -116,7 +116,7 @@ impl CudaPhysical {
 
     /// Allocates memory that other hosts of the fabric can import too, and returns the driver's
     /// handle for them.
-    pub fn create_for_fabric(
+    pub(crate) fn create_for_fabric(
         gpu: &Arc<Gpu>,
         len: usize,
     ) -> Result<(Self, [u8; DRIVER_HANDLE_SIZE])> {
@@ -141,7 +141,7 @@ impl CudaPhysical {
 
     /// Imports memory of the fabric. The handle claims `len`, and the driver refuses to map more
     /// memory than exists.
-    pub fn import_from_fabric(
+    pub(crate) fn import_from_fabric(
         gpu: &Arc<Gpu>,
         handle: &[u8; DRIVER_HANDLE_SIZE],
         len: usize,
@@ -161,7 +161,7 @@ impl CudaPhysical {
     }
 
     /// Wraps an allocation of the program. `len` bytes of it are mapped.
-    pub fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
+    pub(crate) fn retained(gpu: &Arc<Gpu>, allocation: Allocation, len: usize) -> Self {
         Self {
             gpu: Arc::clone(gpu),
             allocation,
@@ -172,7 +172,7 @@ impl CudaPhysical {
         }
     }
 
-    pub fn allocation(&self) -> &Allocation {
+    pub(crate) fn allocation(&self) -> &Allocation {
         &self.allocation
     }
 
@@ -230,7 +230,7 @@ impl Shared for CudaPhysical {
 }
 
 /// Reserved device addresses. Nothing may be mapped there at the drop.
-pub struct Reservation {
+pub(crate) struct Reservation {
     gpu: Arc<Gpu>,
     start: Address,
     len: usize,
@@ -239,7 +239,7 @@ pub struct Reservation {
 impl Reservation {
     /// Reserves addresses at a multiple of `align`, which is a power of two and a multiple of the
     /// device's granularity.
-    pub fn new(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
         let _current = gpu.enter()?;
         let driver = gpu.driver();
         let start = match wish - wish % align {
@@ -259,19 +259,19 @@ impl Reservation {
         })
     }
 
-    pub fn gpu(&self) -> &Arc<Gpu> {
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
 
-    pub fn start(&self) -> Address {
+    pub(crate) fn start(&self) -> Address {
         self.start
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn address(&self, offset: usize) -> DeviceAddress {
+    pub(crate) fn address(&self, offset: usize) -> DeviceAddress {
         (self.start.get() + offset) as DeviceAddress
     }
 
@@ -279,7 +279,7 @@ impl Reservation {
     ///
     /// # Safety
     /// The place lies inside the reservation and has nothing mapped.
-    pub unsafe fn map(
+    pub(crate) unsafe fn map(
         &self,
         offset: usize,
         memory: &CudaPhysical,
@@ -304,7 +304,7 @@ impl Reservation {
     }
 
     /// Allows the other devices of this process that can reach the memory to access it.
-    pub fn open_to_peers(&self, offset: usize, len: usize, access: Access) {
+    pub(crate) fn open_to_peers(&self, offset: usize, len: usize, access: Access) {
         let gpu = &self.gpu;
         if gpu.peer_devices().is_empty() {
             return;
@@ -335,19 +335,19 @@ impl Drop for Reservation {
 }
 
 /// Device memory at an address.
-pub struct CudaSegment {
+pub(super) struct CudaSegment {
     reservation: Reservation,
     memory: CudaPhysical,
 }
 
 impl CudaSegment {
     /// Allocates memory of a device and maps it, for the devices of this process that can reach it.
-    pub fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
+    pub(super) fn create(gpu: &Arc<Gpu>, len: usize) -> Result<Self> {
         Self::map_new(CudaPhysical::create(gpu, len)?)
     }
 
     /// Maps new memory, for the devices of this process that can reach it.
-    pub fn map_new(memory: CudaPhysical) -> Result<Self> {
+    pub(super) fn map_new(memory: CudaPhysical) -> Result<Self> {
         let segment = Self::map(memory, Access::ReadWrite)?;
         let reservation = &segment.reservation;
         reservation.open_to_peers(0, reservation.len, Access::ReadWrite);
@@ -355,7 +355,7 @@ impl CudaSegment {
     }
 
     /// Maps the whole of `memory`, which may belong to another device.
-    pub fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
+    pub(super) fn map(memory: CudaPhysical, access: Access) -> Result<Self> {
         let len = memory.len;
         let align = memory.gpu.info().granularity.max(HUGE_PAGE);
         let reservation = Reservation::new(&memory.gpu, 0, len, align)?;

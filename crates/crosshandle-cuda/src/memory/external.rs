@@ -30,7 +30,10 @@ const NUMBER_BYTES: usize = 16;
 
 /// Returns, for each range, the allocation of the program that contains it, and the range's offset
 /// there. A range is an address and a length. Ranges in adjacent allocations share one segment.
-pub fn adopt(gpu: &Arc<Gpu>, ranges: &[(usize, usize)]) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+pub(crate) fn adopt(
+    gpu: &Arc<Gpu>,
+    ranges: &[(usize, usize)],
+) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
     let _current = gpu.enter()?;
     let mut touched = BTreeMap::new();
     for (address, len) in ranges {
@@ -176,7 +179,7 @@ impl AddressSegment<PiecedMemory> {
 }
 
 /// Returns the program's allocation at an address, if it belongs to this device.
-pub fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
+pub(crate) fn find(gpu: &Arc<Gpu>, address: usize) -> Result<Option<DriverAllocation>> {
     let _current = gpu.enter()?;
     let found = gpu.driver().look_at(address as DeviceAddress)?;
     let own = found.filter(|found| found.device == gpu.handle().number());
@@ -312,7 +315,11 @@ impl Shared for LegacyExport {
 const LEGACY_BYTES: usize = size_of::<LegacyHandle>();
 
 /// Maps memory of another process. The exporter claims `handle` and `len`.
-pub fn open_legacy(gpu: &Arc<Gpu>, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+pub(crate) fn open_legacy(
+    gpu: &Arc<Gpu>,
+    handle: &BackendBlob,
+    len: usize,
+) -> Result<Arc<dyn Segment>> {
     let bytes = handle.as_bytes();
     let Some((handle, number)) = bytes.split_first_chunk::<LEGACY_BYTES>() else {
         return Err(Error::Protocol("its handle of the driver is too short"));

@@ -9,7 +9,7 @@ static FREE: Mutex<Vec<&'static AtomicU32>> = Mutex::new(Vec::new());
 
 /// A word through which a stream and this process signal each other. The writer writes increasing
 /// numbers, each one more than the one before, and the reader waits for a number.
-pub struct ProcessWord {
+pub(crate) struct ProcessWord {
     word: &'static AtomicU32,
 }
 
@@ -32,21 +32,21 @@ impl ProcessWord {
     /// Returns the number that was written last. Everything that its writer did before the write is
     /// visible to the caller.
     #[inline]
-    pub fn read(&self) -> u32 {
+    pub(crate) fn read(&self) -> u32 {
         self.word.load(Ordering::Acquire)
     }
 
     /// Returns whether this number or a later one was written.
     #[inline]
-    pub fn has_reached(&self, number: u32) -> bool {
+    pub(crate) fn has_reached(&self, number: u32) -> bool {
         self.read().wrapping_sub(number) as i32 >= 0
     }
 
-    pub fn write(&self, number: u32) {
+    pub(crate) fn write(&self, number: u32) {
         self.word.store(number, Ordering::Release);
     }
 
-    pub fn address(&self) -> DeviceAddress {
+    pub(crate) fn address(&self) -> DeviceAddress {
         std::ptr::from_ref(self.word).addr() as DeviceAddress
     }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Reserved addresses into which physical memory is mapped.
-pub struct CudaRange {
+pub(crate) struct CudaRange {
     reservation: Reservation,
     /// The lengths of the mappings by offset, because the driver unmaps only whole mappings.
     mapped: Mutex<BTreeMap<usize, usize>>,
@@ -24,7 +24,7 @@ pub struct CudaRange {
 
 impl CudaRange {
     /// Reserves addresses, at `wish` if that is not 0 and those addresses are free.
-    pub fn reserve(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
+    pub(crate) fn reserve(gpu: &Arc<Gpu>, wish: usize, len: usize, align: usize) -> Result<Self> {
         Ok(Self {
             reservation: Reservation::new(gpu, wish, len, align)?,
             mapped: Mutex::default(),

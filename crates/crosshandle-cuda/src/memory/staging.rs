@@ -13,12 +13,12 @@ use std::sync::Arc;
 static FREE: Mutex<Vec<Arc<dyn Segment>>> = Mutex::new(Vec::new());
 
 /// A copy of some bytes. When it is dropped, the device has read it.
-pub struct Staging {
+pub(crate) struct Staging {
     segment: Option<Arc<dyn Segment>>,
 }
 
 impl Staging {
-    pub fn new(gpu: &Arc<Gpu>, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, bytes: &[u8]) -> Result<Self> {
         let kept = match bytes.len() <= STAGING_BYTES {
             true => FREE.lock().pop(),
             false => None,
@@ -37,7 +37,7 @@ impl Staging {
         Ok(Self { segment })
     }
 
-    pub fn address(&self) -> DeviceAddress {
+    pub(crate) fn address(&self) -> DeviceAddress {
         let segment = self.segment.as_ref().expect("present until drop");
         segment.start().get() as DeviceAddress
     }

@@ -144,7 +144,7 @@ impl LoadedKernel for CudaKernel {
 }
 
 /// A launch in the form that the driver accepts. It borrows the arguments of a [`Launch`].
-pub struct DriverLaunch {
+pub(crate) struct DriverLaunch {
     pub function: FunctionHandle,
     pub grid: Grid,
     /// The addresses of the arguments' bytes, which belong to the borrowed launch.
@@ -153,7 +153,7 @@ pub struct DriverLaunch {
 
 /// Converts a launch to the form that the driver accepts, and obtains the permissions that it
 /// needs. The device's context is current.
-pub fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> {
+pub(crate) fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> {
     let kernel: &dyn Any = &*launch.kernel;
     let kernel = kernel
         .downcast_ref::<CudaKernel>()
@@ -193,7 +193,7 @@ pub fn driver_launch(gpu: &Gpu, launch: &Launch) -> Result<DriverLaunch> {
 /// # Safety
 /// The launch stays valid until the stream has passed it. The launch is sound, as its creator
 /// promised.
-pub unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
+pub(crate) unsafe fn launch(gpu: &Gpu, stream: StreamHandle, launch: &Launch) -> Result<()> {
     let DriverLaunch {
         function,
         grid,

@@ -103,7 +103,7 @@ impl Target for Parts<'_> {
 }
 
 /// Returns the driver's steps for the work of a node.
-pub fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
+pub(crate) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
     let _current = gpu.enter()?;
     let extra = work::prepare(gpu, work)?;
     let mut target = Parts {
@@ -234,7 +234,7 @@ fn with_step<R>(
 
 /// Creates a driver graph of prepared nodes. The driver may wait for streams, so the caller holds
 /// no lock.
-pub fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
+pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
     let _current = gpu.enter()?;
     let mut graph = gpu.driver().create_graph(gpu.context()?)?;
     let mut places: Vec<Range<usize>> = Vec::with_capacity(nodes.len());

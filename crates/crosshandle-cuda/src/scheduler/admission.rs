@@ -18,7 +18,7 @@ const CONNECTIONS_VARIABLE: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// A condition that a stream waits for.
 #[derive(Clone)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// A signal of an event.
     Event(Arc<EventCore>, u64),
     /// A word of this process that reaches a number when a host function has returned.
@@ -29,7 +29,7 @@ pub enum Wait {
 
 impl Wait {
     #[inline]
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         match self {
             Self::Event(event, number) => event.releases_device(*number),
             Self::Word(word, number) => word.has_reached(*number),
@@ -48,7 +48,7 @@ impl Wait {
 type OverWaits = SmallVec<[Wait; 4]>;
 
 /// The waits of one stream, in order.
-pub struct StreamWaits {
+pub(crate) struct StreamWaits {
     scheduler: Arc<Scheduler>,
     list: Mutex<VecDeque<Wait>>,
     /// Whether the stream has commands in flight, as far as its queue knows.
@@ -63,7 +63,7 @@ impl StreamWaits {
     /// Makes the stream busy, unless it could be queued behind a stream that waits. Returns whether
     /// the stream is busy now.
     #[inline]
-    pub fn begin(&self) -> bool {
+    pub(crate) fn begin(&self) -> bool {
         self.is_busy.load(Ordering::Relaxed) || self.begin_first()
     }
 
@@ -80,7 +80,7 @@ impl StreamWaits {
 
     /// Makes the stream busy, even if it is queued behind a stream that waits.
     #[inline]
-    pub fn begin_anyway(&self) {
+    pub(crate) fn begin_anyway(&self) {
         if !self.is_busy.load(Ordering::Relaxed) && !self.is_busy.swap(true, Ordering::Relaxed) {
             self.scheduler.busy.fetch_add(1, Ordering::SeqCst);
         }
@@ -90,7 +90,7 @@ impl StreamWaits {
     /// would otherwise be treated as current until it is over. A wait that is over would keep its
     /// event alive.
     #[inline]
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         if self.is_busy.load(Ordering::Relaxed) && self.is_busy.swap(false, Ordering::Relaxed) {
             self.scheduler.busy.fetch_sub(1, Ordering::SeqCst);
             self.clear();
@@ -98,19 +98,19 @@ impl StreamWaits {
     }
 
     /// Returns whether the stream waits for a condition that has not happened.
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.list().iter().any(|wait| !wait.is_over())
     }
 
     /// Returns all conditions that the stream waits for.
-    pub fn pending(&self) -> Vec<Wait> {
+    pub(crate) fn pending(&self) -> Vec<Wait> {
         let list = self.list();
         let pending = list.iter().filter(|wait| !wait.is_over());
         pending.cloned().collect()
     }
 
     /// Returns the signal that the stream waits for now, if there is one.
-    pub fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
+    pub(crate) fn first_event(&self) -> Option<(Arc<EventCore>, u64)> {
         let list = self.list();
         match list.iter().find(|wait| !wait.is_over())? {
             Wait::Event(event, number) => Some((Arc::clone(event), *number)),
@@ -120,7 +120,7 @@ impl StreamWaits {
 
     /// Adds waits without admission. The caller has a [`HoldOff`], or accepts that the waits delay
     /// a deferred call.
-    pub fn note(&self, waits: impl IntoIterator<Item = Wait>) {
+    pub(crate) fn note(&self, waits: impl IntoIterator<Item = Wait>) {
         let mut waits = waits.into_iter().peekable();
         if waits.peek().is_some() {
             let over = take_over(&mut self.list(), waits);
@@ -146,7 +146,7 @@ impl StreamWaits {
     }
 
     /// Forgets all waits, because none of their conditions will happen.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let all: OverWaits = self.list().drain(..).collect();
         drop(all);
     }
@@ -154,7 +154,7 @@ impl StreamWaits {
     /// Lets the stream wait for one more signal, if it already waits and no deferred call needs
     /// quiet. Most commands that wait need only this check.
     #[inline]
-    pub fn admit_more(&self, wait: &WaitPoint) -> bool {
+    pub(crate) fn admit_more(&self, wait: &WaitPoint) -> bool {
         let mut list = self.list();
         let is_blocked = list.front().is_some_and(|first| !first.is_over());
         // As in `extend`, the list must be locked before `is_halted` is read.
@@ -172,14 +172,14 @@ impl StreamWaits {
     /// Lets the stream wait, unless too many streams wait or a deferred call needs quiet. The
     /// command otherwise stays pending and is tried again.
     #[inline]
-    pub fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
+    pub(crate) fn admit(&self, waits: impl IntoIterator<Item = Wait>) -> bool {
         self.admit_among(most_blocked(), SchedulerState::is_halted, waits)
     }
 
     /// Lets the stream wait until a host function returns. The function runs only while the stream
     /// waits, so one stream may wait even if there is only one connection. After a second, the
     /// stream may wait even while calls are due, because host functions may wait for each other.
-    pub fn admit_function(&self) -> bool {
+    pub(crate) fn admit_function(&self) -> bool {
         self.admit_among(most_blocked().max(1), SchedulerState::halts_functions, [])
     }
 
@@ -226,10 +226,10 @@ fn take_over(list: &mut VecDeque<Wait>, waits: impl IntoIterator<Item = Wait>) -
 }
 
 /// The waits of a stream. The stream's scheduler knows them until this is dropped.
-pub struct KnownWaits(Arc<StreamWaits>);
+pub(crate) struct KnownWaits(Arc<StreamWaits>);
 
 impl KnownWaits {
-    pub fn new(scheduler: &Arc<Scheduler>) -> Self {
+    pub(crate) fn new(scheduler: &Arc<Scheduler>) -> Self {
         let waits = Arc::new(StreamWaits {
             scheduler: Arc::clone(scheduler),
             list: Mutex::default(),
@@ -266,7 +266,7 @@ impl Drop for KnownWaits {
 
 /// Keeps quiet calls from beginning until it is dropped. A stream may then begin to wait without
 /// delaying such a call.
-pub struct HoldOff(Arc<Scheduler>);
+pub(crate) struct HoldOff(Arc<Scheduler>);
 
 impl Drop for HoldOff {
     fn drop(&mut self) {
@@ -279,7 +279,7 @@ impl Drop for HoldOff {
 impl Scheduler {
     /// Waits until no running call needs quiet, and then holds off quiet calls. The caller holds no
     /// lock.
-    pub fn hold_off(self: &Arc<Self>) -> HoldOff {
+    pub(crate) fn hold_off(self: &Arc<Self>) -> HoldOff {
         let mut state = self.state();
         while state.calls.needs_quiet() {
             state = self.call_returned.wait_timeout(state, DEFERRED_CALL_WAIT).0;
@@ -289,7 +289,7 @@ impl Scheduler {
     }
 
     /// Holds off quiet calls, unless one is running.
-    pub fn try_hold_off(self: &Arc<Self>) -> Option<HoldOff> {
+    pub(crate) fn try_hold_off(self: &Arc<Self>) -> Option<HoldOff> {
         let mut state = self.state();
         if state.calls.needs_quiet() {
             return None;
@@ -299,12 +299,12 @@ impl Scheduler {
     }
 
     /// Returns whether a stream waits.
-    pub fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.state().blocked() > 0
     }
 
     /// Returns whether one more busy stream would be queued behind another stream.
-    pub fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         self.busy.load(Ordering::SeqCst) >= connections()
     }
 }
@@ -326,7 +326,7 @@ pub(super) fn most_blocked() -> usize {
 }
 
 /// Returns the number of streams of one queue that should run at the same time.
-pub fn most_running() -> usize {
+pub(crate) fn most_running() -> usize {
     (connections() - most_blocked())
         .saturating_sub(1)
         .clamp(1, 3)

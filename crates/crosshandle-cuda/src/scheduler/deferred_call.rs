@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// The urgency of a deferred call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Urgency {
+pub(crate) enum Urgency {
     /// The call is made when no stream waits.
     WhenQuiet,
     /// The call is made at once, although streams wait. It may return only when they continue.
@@ -153,7 +153,7 @@ impl Scheduler {
 
     /// Defers a call, which frees `bytes` bytes. If the call can be made now, waits briefly for its
     /// return.
-    pub fn call(
+    pub(crate) fn call(
         self: &Arc<Self>,
         urgency: Urgency,
         bytes: usize,
@@ -177,7 +177,7 @@ impl Scheduler {
     }
 
     /// Defers a call like [`call`](Self::call), but does not wait for its return.
-    pub fn call_later(
+    pub(crate) fn call_later(
         self: &Arc<Self>,
         urgency: Urgency,
         bytes: usize,
@@ -224,7 +224,7 @@ impl Scheduler {
     }
 
     /// Makes the scheduler check its calls and streams now, even if it had no thread before.
-    pub fn prompt(self: &Arc<Self>) {
+    pub(crate) fn prompt(self: &Arc<Self>) {
         let mut state = self.state();
         self.start_thread(&mut state);
         self.request_runner(&mut state);
@@ -334,7 +334,7 @@ impl Scheduler {
     /// Waits for a limited time until all quiet calls have returned. An allocation can then be
     /// tried again, or streams exist before they are needed. The caller holds no lock.
     #[cold]
-    pub fn make_room(self: &Arc<Self>) {
+    pub(crate) fn make_room(self: &Arc<Self>) {
         let start = Instant::now();
         let mut state = self.state();
         state.calls.waiting += 1;

@@ -18,7 +18,7 @@ thread_local! {
 
 /// Runs a function on a thread that queues depend on. Values that the function passes to
 /// [`drop_or_defer`] are dropped on another thread.
-pub fn handing_over<R>(function: impl FnOnce() -> R) -> R {
+pub(crate) fn handing_over<R>(function: impl FnOnce() -> R) -> R {
     let before = HANDS_OVER.replace(true);
     let result = function();
     HANDS_OVER.set(before);
@@ -26,7 +26,7 @@ pub fn handing_over<R>(function: impl FnOnce() -> R) -> R {
 }
 
 /// Drops values on this thread or in the background. The caller holds no lock.
-pub fn drop_or_defer<T: Any + Send>(values: impl IntoIterator<Item = T>) {
+pub(crate) fn drop_or_defer<T: Any + Send>(values: impl IntoIterator<Item = T>) {
     if !HANDS_OVER.get() {
         values.into_iter().for_each(user_code::drop_contained);
         return;

@@ -13,7 +13,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 /// Returns the limits of images, or the reason why there are none.
-pub fn limits() -> std::result::Result<&'static ImageLimits, String> {
+pub(crate) fn limits() -> std::result::Result<&'static ImageLimits, String> {
     static LIMITS: OnceLock<Option<ImageLimits>> = OnceLock::new();
     let runtime = Runtime::get()?;
     let describe = || runtime.limits().images.as_ref().map(describe);
@@ -43,14 +43,14 @@ fn describe(limits: &opencl_cpu::ImageLimits) -> ImageLimits {
 }
 
 /// The factory of images for a set of compute units.
-pub struct HostImages(Units);
+pub(crate) struct HostImages(Units);
 
 struct HostImage(ImageObject);
 
 struct HostSampler(SamplerObject);
 
 impl HostImages {
-    pub fn new(units: &Units) -> Self {
+    pub(crate) fn new(units: &Units) -> Self {
         Self(units.clone())
     }
 }

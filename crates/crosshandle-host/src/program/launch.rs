@@ -9,16 +9,16 @@ use opencl_cpu::{Completion, Queue, Shape};
 use std::any::Any;
 
 /// The OpenCL queue behind a queue of this library. It is created with the first launch or copy.
-pub struct Launcher {
+pub(crate) struct Launcher {
     units: Units,
     queue: Mutex<Option<Queue>>,
 }
 
 /// A launch that was passed to the runtime.
-pub struct StartedLaunch(Completion);
+pub(crate) struct StartedLaunch(Completion);
 
 impl Launcher {
-    pub fn new(units: &Units) -> Self {
+    pub(crate) fn new(units: &Units) -> Self {
         Self {
             units: units.clone(),
             queue: Mutex::default(),
@@ -26,13 +26,13 @@ impl Launcher {
     }
 
     /// Runs a kernel, and returns when it is complete.
-    pub fn run(&self, launch: &Launch) -> Result<()> {
+    pub(crate) fn run(&self, launch: &Launch) -> Result<()> {
         self.start(launch)?.wait()
     }
 
     /// Passes a launch to the runtime, which runs it after all launches that were started earlier.
     /// The caller keeps `launch` until it is complete.
-    pub fn start(&self, launch: &Launch) -> Result<StartedLaunch> {
+    pub(crate) fn start(&self, launch: &Launch) -> Result<StartedLaunch> {
         let kernel: &dyn Any = &*launch.kernel;
         let kernel = kernel.downcast_ref::<HostKernel>();
         let kernel = kernel.ok_or_else(|| Error::invalid("this kernel is not the host's"))?;
@@ -48,7 +48,7 @@ impl Launcher {
     }
 
     /// Copies pixels, and returns when the copy is complete.
-    pub fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
+    pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
         images::copy(self.made(&mut self.queue.lock())?, copy)
     }
 
@@ -63,12 +63,12 @@ impl Launcher {
 
 impl StartedLaunch {
     /// Waits until the launch is complete. The runtime may run it on the calling thread.
-    pub fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(&self) -> Result<()> {
         self.0.wait().map_err(error)
     }
 
     /// Returns the result of a completed launch, or `None` if it is still running.
-    pub fn result(&self) -> Option<Result<()>> {
+    pub(crate) fn result(&self) -> Option<Result<()>> {
         match self.0.is_done() {
             Ok(false) => None,
             Ok(true) => Some(Ok(())),

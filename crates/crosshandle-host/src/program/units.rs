@@ -8,7 +8,7 @@ use opencl_cpu::{Affinity, Device, Runtime};
 /// The compute units that run the kernels of a context. The default is the whole device, whose
 /// OpenCL runtime is loaded on first use.
 #[derive(Clone, Default)]
-pub struct Units(Option<Device>);
+pub(crate) struct Units(Option<Device>);
 
 impl Units {
     /// Returns the runtime's device.
@@ -24,7 +24,7 @@ impl Units {
     }
 
     /// Returns the runtime's own objects.
-    pub fn native(&self) -> std::result::Result<NativeRuntime, String> {
+    pub(crate) fn native(&self) -> std::result::Result<NativeRuntime, String> {
         let (platform, device, context) = self.look()?.raw();
         Ok(NativeRuntime {
             platform,
@@ -34,7 +34,7 @@ impl Units {
     }
 
     /// Returns the ways in which the device can be divided, or the reason why it cannot.
-    pub fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
+    pub(crate) fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
         let device = self.look()?;
         let limits = device.partitions();
         let limits = limits.map_err(|failure| failure.to_string())?;
@@ -49,7 +49,7 @@ impl Units {
     }
 
     /// Divides the device, and returns each part with its number of compute units.
-    pub fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
+    pub(crate) fn partition(&self, how: &Partition) -> Result<Vec<(Self, u32)>> {
         let whole = self.device()?;
         let how = match how {
             // Intel's runtime creates a single part only when it divides by counts.
@@ -74,7 +74,7 @@ impl Units {
 
     /// Returns the resource that the compute units of this part share, if the device was divided by
     /// affinity.
-    pub fn affinity(&self) -> Option<AffinityDomain> {
+    pub(crate) fn affinity(&self) -> Option<AffinityDomain> {
         self.0.as_ref()?.affinity().map(domain)
     }
 }

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 /// Maximum length of an object's name in bytes.
 pub const MAX_NAME_BYTES: usize = 32;
 /// Maximum length of a program's name in bytes.
-pub const MAX_PROGRAM_BYTES: usize = 16;
+pub(crate) const MAX_PROGRAM_BYTES: usize = 16;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"XHCATLG3");
 /// Number of bytes before the peers in the first chunk, or before the generations in other chunks.

@@ -11,16 +11,17 @@ mod sealed_handle;
 
 pub use catalog::{Catalog, CatalogChunk, MAX_NAME_BYTES};
 pub use ledger::{Ledger, LedgerChunk, Sleeper};
-pub use sealed_handle::{open as open_sealed, seal};
+pub use sealed_handle::open as open_sealed;
+pub(crate) use sealed_handle::seal;
 
 pub use {catalog::len_of as catalog_len, ledger::len_of as ledger_len};
 
 use crosshandle_os::mapping::page_size;
 
 /// Maximum number of objects that one context can share at a time.
-pub const MAX_RECORDS: u32 = 1 << 20;
+pub(crate) const MAX_RECORDS: u32 = 1 << 20;
 /// Number of chunks.
-pub const CHUNKS: usize = 6;
+pub(crate) const CHUNKS: usize = 6;
 
 /// Binary logarithm of the number of records in the first chunk.
 const FIRST_LOG: u32 = 10;
@@ -31,26 +32,26 @@ const GROWTH_LOG: u32 = 2;
 /// The chunk of a record, and its index there, which is below the chunk's capacity. Only
 /// [`place_of`] makes this value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct RecordPlace {
+pub(crate) struct RecordPlace {
     chunk: usize,
     index: usize,
 }
 
 impl RecordPlace {
     #[inline]
-    pub fn chunk(self) -> usize {
+    pub(crate) fn chunk(self) -> usize {
         self.chunk
     }
 
     #[inline]
-    pub fn index(self) -> usize {
+    pub(crate) fn index(self) -> usize {
         self.index
     }
 }
 
 /// Returns the place of a record, or `None` if the record is out of range.
 #[inline]
-pub fn place_of(record: u32) -> Option<RecordPlace> {
+pub(crate) fn place_of(record: u32) -> Option<RecordPlace> {
     if record < 1 << FIRST_LOG {
         return Some(RecordPlace {
             chunk: 0,
@@ -74,7 +75,7 @@ const fn end_of(chunk: u32) -> usize {
 }
 
 /// Returns the number of records in a chunk.
-pub const fn capacity(chunk: usize) -> usize {
+pub(crate) const fn capacity(chunk: usize) -> usize {
     match chunk {
         0 => end_of(0),
         chunk => end_of(chunk as u32) - end_of(chunk as u32 - 1),
@@ -82,7 +83,7 @@ pub const fn capacity(chunk: usize) -> usize {
 }
 
 /// Returns the first record of a chunk.
-pub const fn first_of(chunk: usize) -> u32 {
+pub(crate) const fn first_of(chunk: usize) -> u32 {
     match chunk {
         0 => 0,
         chunk => end_of(chunk as u32 - 1) as u32,
@@ -108,7 +109,7 @@ impl ArenaKey {
 }
 
 /// Returns the length of a file with this many bytes of contents, rounded up to whole pages.
-pub fn file_len(bytes: usize) -> usize {
+pub(crate) fn file_len(bytes: usize) -> usize {
     bytes.next_multiple_of(page_size())
 }
 

@@ -54,7 +54,7 @@ fn combine(key: &Key, bytes: [u8; SEALED_BYTES]) -> [u8; SEALED_BYTES] {
 
 /// Seals a handle with the key of its record. A handle that is too long becomes one that no key
 /// opens, and then importers send a request for it.
-pub fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
+pub(crate) fn seal(key: &Key, found: &FetchedHandle) -> [u8; SEALED_BYTES] {
     let bytes = found.handle.as_bytes();
     let mut handle = [0; MAX_HANDLE_BYTES];
     let Some(room) = handle.get_mut(..bytes.len()) else {

@@ -7,8 +7,8 @@
 mod peer_watch;
 mod pins;
 
-pub use super::chunks::ArenaKey;
-pub use peer_watch::PeerWatches;
+pub(crate) use super::chunks::ArenaKey;
+pub(crate) use peer_watch::PeerWatches;
 pub use pins::{Pin, Pinner};
 
 use super::chunks::{CHUNKS, capacity, file_len, first_of, place_of};
@@ -234,7 +234,7 @@ fn lock_of(owner: Owner) -> u64 {
 
 /// The event arenas of a context, in the exporter or in an importer.
 #[derive(Default)]
-pub struct EventArenas {
+pub(crate) struct EventArenas {
     /// The arenas of the context, by chunk.
     chunks: [OnceLock<EventArena>; CHUNKS],
     /// Arenas of a single event.

@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 
 /// The processes that an attachment watches, by their owner numbers.
 #[derive(Default)]
-pub struct PeerWatches(Mutex<BTreeMap<u16, PeerWatch>>);
+pub(crate) struct PeerWatches(Mutex<BTreeMap<u16, PeerWatch>>);
 
 struct PeerWatch {
     pid: u32,
@@ -42,7 +42,7 @@ impl PeerWatch {
 
 impl PeerWatches {
     /// Starts to watch the process with number `owner`. Cheap if the process is watched already.
-    pub fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
+    pub(crate) fn watch(&self, owner: Owner, catalog: &Catalog, arenas: &Arc<EventArenas>) {
         let pid = catalog.peer_pid(owner);
         let mut watches = self.0.lock();
         match watches.get(&owner.get()) {

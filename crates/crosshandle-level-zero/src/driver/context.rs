@@ -11,10 +11,10 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::AtomicBool;
 
 /// The length of the driver's handles for other processes, in bytes.
-pub const IPC_HANDLE_BYTES: usize = 64;
+pub(crate) const IPC_HANDLE_BYTES: usize = 64;
 
 /// A context of the driver. Every object of a driver belongs to a context.
-pub struct DriverContext {
+pub(crate) struct DriverContext {
     pub driver: &'static Driver,
     pub handle: ContextHandle,
     /// Whether the context is destroyed with this value. Otherwise it belongs to the program.
@@ -45,7 +45,7 @@ impl DriverContext {
     ///
     /// # Safety
     /// `handle` is a context of this driver, and lives as long as the result.
-    pub unsafe fn adopt(driver: &'static Driver, handle: ContextHandle) -> Self {
+    pub(crate) unsafe fn adopt(driver: &'static Driver, handle: ContextHandle) -> Self {
         Self {
             driver,
             handle,
@@ -57,7 +57,7 @@ impl DriverContext {
 
     /// Returns whether this value owns the driver's context. Otherwise the program decides when it
     /// is destroyed.
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.is_ours
     }
 
@@ -65,7 +65,7 @@ impl DriverContext {
     /// `export`. Otherwise Intel's driver places small allocations next to other memory of the
     /// process and would share all of it. On some GPUs, it also compresses memory without `export`,
     /// and handles report compression only since version 26.14.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &self,
         device: DeviceHandle,
         kind: MemoryKind,
@@ -113,7 +113,7 @@ impl DriverContext {
     ///
     /// # Safety
     /// No command and no thread accesses the memory any more.
-    pub unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
+    pub(crate) unsafe fn free(&self, start: NonNull<u8>) -> Result<()> {
         self.driver.known_memory.remove(start.addr().get());
         // SAFETY: promised by the caller.
         let code = unsafe {
@@ -124,7 +124,7 @@ impl DriverContext {
 
     /// Returns the driver's IPC handle of memory that `allocate` returned. The driver owns the
     /// descriptor in the handle until the memory is freed.
-    pub fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE_BYTES]> {
+    pub(crate) fn export(&self, start: NonNull<u8>) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_mem_handle_t {
             data: [0; IPC_HANDLE_BYTES],
         };
@@ -136,7 +136,7 @@ impl DriverContext {
     }
 
     /// Opens memory of another process by its driver's handle, which the caller has checked.
-    pub fn open(
+    pub(crate) fn open(
         &self,
         device: DeviceHandle,
         handle: [u8; IPC_HANDLE_BYTES],
@@ -156,7 +156,7 @@ impl DriverContext {
     ///
     /// # Safety
     /// No command and no thread accesses the memory any more.
-    pub unsafe fn close(&self, start: NonNull<u8>) -> Result<()> {
+    pub(crate) unsafe fn close(&self, start: NonNull<u8>) -> Result<()> {
         let close = self.driver.loader.zeMemCloseIpcHandle;
         // SAFETY: promised by the caller.
         let code = unsafe { close(self.handle.0, start.as_ptr().cast()) };
@@ -164,7 +164,7 @@ impl DriverContext {
     }
 
     /// Returns the start of the allocation that contains an address, and its length in bytes.
-    pub fn range_of(&self, address: NonNull<u8>) -> Result<(usize, usize)> {
+    pub(crate) fn range_of(&self, address: NonNull<u8>) -> Result<(usize, usize)> {
         let (mut start, mut len) = (ptr::null_mut(), 0);
         let get = self.driver.loader.zeMemGetAddressRange;
         // SAFETY: the results are live. For an address that the driver does not know, it returns an
@@ -176,7 +176,7 @@ impl DriverContext {
 
     /// Returns the start, the length in bytes and the device of the device memory that contains an
     /// address.
-    pub fn device_memory(
+    pub(crate) fn device_memory(
         &self,
         address: NonNull<u8>,
     ) -> Option<(NonNull<u8>, usize, DeviceHandle)> {
@@ -200,7 +200,7 @@ impl DriverContext {
     }
 
     /// Returns whether the driver reports the memory as host memory.
-    pub fn is_host_memory(&self, address: NonNull<u8>) -> bool {
+    pub(crate) fn is_host_memory(&self, address: NonNull<u8>) -> bool {
         self.kind_of(address.as_ptr().cast()) == ze_memory_type_t::ZE_MEMORY_TYPE_HOST
     }
 
@@ -225,7 +225,7 @@ impl DriverContext {
 
     /// Releases an object in a `drop`. A failure is logged. In a forked child, which must not call
     /// the driver, this does nothing.
-    pub fn release(&self, what: &'static str, release: impl FnOnce(&Self) -> Result<()>) {
+    pub(crate) fn release(&self, what: &'static str, release: impl FnOnce(&Self) -> Result<()>) {
         if process::is_forked() {
             return;
         }

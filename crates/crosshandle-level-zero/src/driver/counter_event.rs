@@ -101,19 +101,22 @@ fn has_own_handles(driver: &Driver) -> bool {
 }
 
 /// Returns the error of a driver without counter-based events.
-pub fn missing() -> Error {
+pub(crate) fn missing() -> Error {
     Error::Unsupported("this Level Zero driver has no counter-based events".into())
 }
 
 /// An event that this process created. Dropping it destroys the driver's event.
-pub struct CreatedEvent {
+pub(crate) struct CreatedEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
 }
 
 impl CreatedEvent {
     /// Creates an event, or returns `None` if the driver has no counter-based events.
-    pub fn create(context: &Arc<DriverContext>, device: DeviceHandle) -> Option<Result<Self>> {
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+    ) -> Option<Result<Self>> {
         let functions = context.driver.counter_events()?;
         let mut desc = description!(
             ze_event_counter_based_desc_t,
@@ -139,7 +142,7 @@ impl CreatedEvent {
     ///
     /// # Safety
     /// `handle` is an event of the driver, and no other code destroys it.
-    pub unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
+    pub(crate) unsafe fn given(context: &Arc<DriverContext>, handle: EventHandle) -> Self {
         Self {
             context: Arc::clone(context),
             handle,
@@ -152,7 +155,7 @@ impl CreatedEvent {
     /// Handles are snapshots in Intel's drivers before 26.14, and in later ones that cannot fetch
     /// descriptors. Such drivers refuse to create a handle of an event that was never signalled,
     /// which this check uses.
-    pub fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
+    pub(crate) fn check_live(context: &Arc<DriverContext>, device: DeviceHandle) -> Result<()> {
         if context.has_live_events.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -164,16 +167,16 @@ impl CreatedEvent {
         Ok(())
     }
 
-    pub fn handle(&self) -> EventHandle {
+    pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
 
-    pub fn context(&self) -> &Arc<DriverContext> {
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
         &self.context
     }
 
     /// Returns the driver's IPC handle. The driver owns the descriptor in it.
-    pub fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
+    pub(crate) fn export(&self) -> Result<[u8; IPC_HANDLE_BYTES]> {
         let mut handle = ze_ipc_event_counter_based_handle_t {
             data: [0; IPC_HANDLE_BYTES],
         };
@@ -198,7 +201,7 @@ impl Drop for CreatedEvent {
 }
 
 /// An event that was opened by another process's handle. Dropping it closes the driver's event.
-pub struct OpenedEvent {
+pub(crate) struct OpenedEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
 }
@@ -206,7 +209,7 @@ pub struct OpenedEvent {
 impl OpenedEvent {
     /// Opens an event by a handle that the caller has checked. Returns `None` if the driver has no
     /// counter-based events.
-    pub fn open(
+    pub(crate) fn open(
         context: &Arc<DriverContext>,
         bytes: [u8; IPC_HANDLE_BYTES],
     ) -> Option<Result<Self>> {
@@ -224,7 +227,7 @@ impl OpenedEvent {
         Some(opened)
     }
 
-    pub fn handle(&self) -> EventHandle {
+    pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
 }

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// can then no longer signal it, and lists can wait for it only after another list has signalled
 /// it. An event is therefore never signalled by both sides.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Signaller {
+pub(crate) enum Signaller {
     List,
     Host,
 }
@@ -122,7 +122,7 @@ impl DriverContext {
     /// Allocates another pool if few fences are free. Callers do this before they take a lock under
     /// which they need fences.
     #[inline]
-    pub fn stock_fences(&self) {
+    pub(crate) fn stock_fences(&self) {
         if self.events.free_fences.load(Ordering::Relaxed) < MIN_FREE_FENCES
             && let Err(error) = self.events.grow(self, Signaller::List)
         {
@@ -132,17 +132,17 @@ impl DriverContext {
     }
 
     /// Takes a fence that is not signalled.
-    pub fn take_fence(&self) -> Result<EventHandle> {
+    pub(crate) fn take_fence(&self) -> Result<EventHandle> {
         self.events.take(self, Signaller::List)
     }
 
     /// Returns a fence that is in no list and is not signalled.
-    pub fn return_fence(&self, fence: EventHandle) {
+    pub(crate) fn return_fence(&self, fence: EventHandle) {
         self.events.change(|state| state.fences.push(fence));
     }
 
     /// Returns a fence that its list has signalled.
-    pub fn recycle_fence(&self, fence: EventHandle) {
+    pub(crate) fn recycle_fence(&self, fence: EventHandle) {
         match reset(self, fence) {
             true => self.return_fence(fence),
             false => self.lose_fence(fence),
@@ -150,13 +150,13 @@ impl DriverContext {
     }
 
     /// Keeps a fence until the context is destroyed, because a list may signal it at any time.
-    pub fn lose_fence(&self, fence: EventHandle) {
+    pub(crate) fn lose_fence(&self, fence: EventHandle) {
         self.events.change(|state| state.spent.push(fence));
     }
 
     /// Waits until a fence is signalled, for at most `timeout`. Returns whether the fence is
     /// signalled. The caller keeps the fence during the wait.
-    pub fn wait_for_fence(&self, fence: EventHandle, timeout: Duration) -> Result<bool> {
+    pub(crate) fn wait_for_fence(&self, fence: EventHandle, timeout: Duration) -> Result<bool> {
         let wait = self.driver.loader.zeEventHostSynchronize;
         // SAFETY: the event is from a pool of this context, and pools are destroyed only with the
         // context.
@@ -170,14 +170,14 @@ impl DriverContext {
 
 /// An event from a pool that is signalled once. Dropping it returns it to its pool, so no command
 /// may use it then.
-pub struct PooledEvent {
+pub(crate) struct PooledEvent {
     context: Arc<DriverContext>,
     handle: EventHandle,
     signaller: Signaller,
 }
 
 impl PooledEvent {
-    pub fn take(context: &Arc<DriverContext>, signaller: Signaller) -> Result<Self> {
+    pub(crate) fn take(context: &Arc<DriverContext>, signaller: Signaller) -> Result<Self> {
         Ok(Self {
             handle: context.events.take(context, signaller)?,
             context: Arc::clone(context),
@@ -185,12 +185,12 @@ impl PooledEvent {
         })
     }
 
-    pub fn handle(&self) -> EventHandle {
+    pub(crate) fn handle(&self) -> EventHandle {
         self.handle
     }
 
     /// Signals a host fence, so that the list that waits for it continues.
-    pub fn signal(&self) -> Result<()> {
+    pub(crate) fn signal(&self) -> Result<()> {
         let signal = self.context.driver.loader.zeEventHostSignal;
         // SAFETY: the event is from this context, which `self` keeps alive.
         check("zeEventHostSignal", unsafe { signal(self.handle.0) })
@@ -212,14 +212,14 @@ impl Drop for PooledEvent {
 
 /// An event that the program may use in any way. It therefore has a pool of its own and is never
 /// reused.
-pub struct ProgramEvent {
+pub(crate) struct ProgramEvent {
     context: Arc<DriverContext>,
     pool: PoolHandle,
     event: EventHandle,
 }
 
 impl ProgramEvent {
-    pub fn create(context: &Arc<DriverContext>) -> Result<Self> {
+    pub(crate) fn create(context: &Arc<DriverContext>) -> Result<Self> {
         // Intel's driver does not turn events that could be shared into counters. If a list already
         // waits for a counter, a later signal would not reach it.
         let pool = create_pool(context, 1, ZE_EVENT_POOL_FLAG_IPC);
@@ -233,11 +233,11 @@ impl ProgramEvent {
         })
     }
 
-    pub fn handle(&self) -> EventHandle {
+    pub(crate) fn handle(&self) -> EventHandle {
         self.event
     }
 
-    pub fn context(&self) -> &Arc<DriverContext> {
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
         &self.context
     }
 }

@@ -15,19 +15,19 @@ use std::ptr;
 use std::sync::Arc;
 
 /// An image of the driver.
-pub struct DriverImage {
+pub(crate) struct DriverImage {
     context: Arc<DriverContext>,
     handle: ImageHandle,
 }
 
 /// A sampler of the driver.
-pub struct DriverSampler {
+pub(crate) struct DriverSampler {
     context: Arc<DriverContext>,
     handle: SamplerHandle,
 }
 
 /// The type, format and size of an image, in the driver's terms.
-pub struct ImageShape {
+pub(crate) struct ImageShape {
     pub kind: ze_image_type_t,
     pub format: ze_image_format_t,
     /// The size in pixels. Dimensions that the image lacks are 1.
@@ -38,7 +38,7 @@ pub struct ImageShape {
 
 /// A region of an image, in pixels.
 #[derive(Clone, Copy)]
-pub struct ImageRegion {
+pub(crate) struct ImageRegion {
     pub origin: [u32; 3],
     pub extent: [u32; 3],
 }
@@ -59,7 +59,7 @@ impl ImageRegion {
 
 impl DriverImage {
     /// Creates an image that kernels can read and write.
-    pub fn create(
+    pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
         shape: &ImageShape,
@@ -82,7 +82,7 @@ impl DriverImage {
         })
     }
 
-    pub fn handle(&self) -> ImageHandle {
+    pub(crate) fn handle(&self) -> ImageHandle {
         self.handle
     }
 }
@@ -99,7 +99,7 @@ impl Drop for DriverImage {
 
 impl DriverSampler {
     /// Creates a sampler.
-    pub fn create(
+    pub(crate) fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
         addressing: ze_sampler_address_mode_t,
@@ -121,7 +121,7 @@ impl DriverSampler {
         })
     }
 
-    pub fn handle(&self) -> SamplerHandle {
+    pub(crate) fn handle(&self) -> SamplerHandle {
         self.handle
     }
 }
@@ -143,7 +143,7 @@ impl List {
     /// # Safety
     /// The images and the event live until the list has passed this command. The regions lie inside
     /// their images and do not overlap.
-    pub unsafe fn copy_image(
+    pub(crate) unsafe fn copy_image(
         &self,
         (to, to_region): (ImageHandle, ImageRegion),
         (from, from_region): (ImageHandle, ImageRegion),
@@ -173,7 +173,7 @@ impl List {
     /// # Safety
     /// The requirements of `copy_image` apply. The memory also lives until the list has passed this
     /// command.
-    pub unsafe fn read_image(
+    pub(crate) unsafe fn read_image(
         &self,
         to: *mut c_void,
         (from, region): (ImageHandle, ImageRegion),
@@ -190,7 +190,7 @@ impl List {
     ///
     /// # Safety
     /// The requirements of `read_image` apply.
-    pub unsafe fn write_image(
+    pub(crate) unsafe fn write_image(
         &self,
         (to, region): (ImageHandle, ImageRegion),
         from: *const c_void,
@@ -205,7 +205,7 @@ impl List {
 }
 
 /// Converts a number of pixels to the driver's 32-bit type.
-pub fn small(number: usize) -> Result<u32> {
+pub(crate) fn small(number: usize) -> Result<u32> {
     u32::try_from(number)
         .map_err(|_| Error::invalid(format!("{number} pixels are more than the driver counts")))
 }

@@ -9,19 +9,19 @@ use std::collections::BTreeSet;
 /// number from these bytes to the address that it opens. A hostile exporter could therefore make
 /// this process mistake other memory of its own for the opened memory, and free it on closing.
 #[derive(Default)]
-pub struct KnownMemory(Mutex<BTreeSet<usize>>);
+pub(crate) struct KnownMemory(Mutex<BTreeSet<usize>>);
 
 impl KnownMemory {
     /// Adds memory. Returns `false` if known memory already starts at this address. This never
     /// happens for memory that was opened correctly, because the driver opens nothing twice at one
     /// address.
-    pub fn add(&self, start: usize) -> bool {
+    pub(crate) fn add(&self, start: usize) -> bool {
         self.0.lock().insert(start)
     }
 
     /// Removes memory. Must be called before the memory is freed, because the driver may then give
     /// its address to the next allocation.
-    pub fn remove(&self, start: usize) {
+    pub(crate) fn remove(&self, start: usize) {
         self.0.lock().remove(&start);
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn raw(signal: Option<EventHandle>) -> ze_event_handle_t {
 
 /// An immediate command list, which runs its commands one after the other as they are appended.
 /// Callers append from one thread at a time.
-pub struct List {
+pub(crate) struct List {
     context: Arc<DriverContext>,
     handle: ListHandle,
     /// Whether dropping this value destroys the list.
@@ -29,7 +29,11 @@ pub struct List {
 
 impl List {
     /// Creates a list on a group of the device's queues.
-    pub fn create(context: &Arc<DriverContext>, device: DeviceHandle, group: u32) -> Result<Self> {
+    pub(crate) fn create(
+        context: &Arc<DriverContext>,
+        device: DeviceHandle,
+        group: u32,
+    ) -> Result<Self> {
         let mut desc = description!(
             ze_command_queue_desc_t,
             ZE_STRUCTURE_TYPE_COMMAND_QUEUE_DESC
@@ -54,7 +58,7 @@ impl List {
     /// # Safety
     /// `handle` is an immediate in-order list of the driver. It lives as long as the result and all
     /// appended commands. If `is_given` is true, no other code destroys the list.
-    pub unsafe fn adopt(
+    pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ListHandle,
         is_given: bool,
@@ -94,7 +98,7 @@ impl List {
     }
 
     /// Wraps any list, so that commands can be appended to it.
-    pub fn borrow(context: &Arc<DriverContext>, handle: ListHandle) -> Self {
+    pub(crate) fn borrow(context: &Arc<DriverContext>, handle: ListHandle) -> Self {
         Self {
             context: Arc::clone(context),
             handle,
@@ -106,14 +110,14 @@ impl List {
         &self.context.driver.loader
     }
 
-    pub fn handle(&self) -> ListHandle {
+    pub(crate) fn handle(&self) -> ListHandle {
         self.handle
     }
 
     /// Returns whether `error` says that the device is lost, and the driver confirms that it no
     /// longer executes any command of the list. Drivers before Level Zero 1.6 do not report this,
     /// so the result is `false`.
-    pub fn is_lost(&self, error: &Error) -> bool {
+    pub(crate) fn is_lost(&self, error: &Error) -> bool {
         let wait = self.context.driver.loader.zeCommandListHostSynchronize;
         let Some(wait) = wait.filter(|_| is_device_lost(error)) else {
             return false;
@@ -131,7 +135,11 @@ impl List {
     ///
     /// # Safety
     /// The events live until the list has passed this command.
-    pub unsafe fn wait(&self, events: &[EventHandle], signal: Option<EventHandle>) -> Result<()> {
+    pub(crate) unsafe fn wait(
+        &self,
+        events: &[EventHandle],
+        signal: Option<EventHandle>,
+    ) -> Result<()> {
         // A handle is just a pointer, and the driver only reads the handles.
         let (count, events) = (events.len() as u32, events.as_ptr().cast_mut().cast());
         let Some(signal) = signal else {
@@ -150,7 +158,7 @@ impl List {
     ///
     /// # Safety
     /// The event lives until the list has passed this command.
-    pub unsafe fn signal(&self, event: EventHandle) -> Result<()> {
+    pub(crate) unsafe fn signal(&self, event: EventHandle) -> Result<()> {
         let append = self.context.driver.loader.zeCommandListAppendSignalEvent;
         // SAFETY: promised by the caller.
         let code = unsafe { append(self.handle.0, event.0) };
@@ -162,7 +170,7 @@ impl List {
     /// # Safety
     /// Both ranges are memory of the driver or of the host. They and the event live until the list
     /// has passed this command.
-    pub unsafe fn copy(
+    pub(crate) unsafe fn copy(
         &self,
         to: *mut c_void,
         from: *const c_void,
@@ -181,7 +189,7 @@ impl List {
     ///
     /// # Safety
     /// The requirements of `copy` apply.
-    pub unsafe fn copy_region(
+    pub(crate) unsafe fn copy_region(
         &self,
         (to, to_pitch, to_slice_pitch): (*mut c_void, u32, u32),
         (from, from_pitch, from_slice_pitch): (*const c_void, u32, u32),
@@ -227,7 +235,7 @@ impl List {
     /// # Safety
     /// The requirements of `copy` apply. The pattern itself may be dropped after the call, because
     /// the driver copies it immediately.
-    pub unsafe fn fill(
+    pub(crate) unsafe fn fill(
         &self,
         to: *mut c_void,
         pattern: &[u8],
@@ -259,7 +267,7 @@ impl List {
     /// # Safety
     /// The kernel and the event live until the list has passed this command. The kernel's accesses
     /// are sound.
-    pub unsafe fn launch(
+    pub(crate) unsafe fn launch(
         &self,
         kernel: KernelHandle,
         groups: [u32; 3],
@@ -289,7 +297,7 @@ impl List {
         check(operation, code)
     }
 
-    pub fn context(&self) -> &Arc<DriverContext> {
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
         &self.context
     }
 }

@@ -22,13 +22,13 @@ const CONSTANT_BYTES: usize = 8;
 
 /// The format of a program image.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum ModuleFormat {
+pub(crate) enum ModuleFormat {
     SpirV,
     Native,
 }
 
 /// A program image with its compiler flags and specialization constants.
-pub struct Input<'a> {
+pub(crate) struct Input<'a> {
     pub bytes: &'a [u8],
     pub flags: CString,
     pub constants: &'a [(u32, Vec<u8>)],
@@ -67,7 +67,7 @@ impl Constants {
 }
 
 /// A program on a device.
-pub struct Module {
+pub(crate) struct Module {
     context: Arc<DriverContext>,
     handle: ModuleHandle,
     /// Whether the module is destroyed with this value.
@@ -80,7 +80,7 @@ impl Module {
     ///
     /// # Safety
     /// The images are valid, because drivers trust their contents.
-    pub unsafe fn create(
+    pub(crate) unsafe fn create(
         context: &Arc<DriverContext>,
         device: DeviceHandle,
         format: ModuleFormat,
@@ -155,7 +155,7 @@ impl Module {
     /// # Safety
     /// `handle` is a module of this context's driver and lives as long as the result. If `is_given`
     /// is true, no other code destroys the module.
-    pub unsafe fn adopt(
+    pub(crate) unsafe fn adopt(
         context: &Arc<DriverContext>,
         handle: ModuleHandle,
         is_given: bool,
@@ -167,17 +167,17 @@ impl Module {
         }
     }
 
-    pub fn context(&self) -> &Arc<DriverContext> {
+    pub(crate) fn context(&self) -> &Arc<DriverContext> {
         &self.context
     }
 
-    pub fn handle(&self) -> ModuleHandle {
+    pub(crate) fn handle(&self) -> ModuleHandle {
         self.handle
     }
 
     /// Returns the address and the length in bytes of a variable, or `None` if the module has no
     /// variable of that name.
-    pub fn variable(&self, name: &CStr) -> Result<Option<(*mut u8, usize)>> {
+    pub(crate) fn variable(&self, name: &CStr) -> Result<Option<(*mut u8, usize)>> {
         let get = self.context.driver.loader.zeModuleGetGlobalPointer;
         let (mut len, mut start) = (0, ptr::null_mut());
         // SAFETY: our module, a name that ends with a zero byte, and live results.
@@ -190,7 +190,7 @@ impl Module {
     }
 
     /// Returns the names of all kernels.
-    pub fn kernel_names(&self) -> Result<Vec<String>> {
+    pub(crate) fn kernel_names(&self) -> Result<Vec<String>> {
         let get = self.context.driver.loader.zeModuleGetKernelNames;
         let names = list_of("zeModuleGetKernelNames", ptr::null(), |count, items| {
             // SAFETY: our module, and room for `count` items.
@@ -205,7 +205,7 @@ impl Module {
     }
 
     /// Returns the module in the driver's own format.
-    pub fn binary(&self) -> Result<Vec<u8>> {
+    pub(crate) fn binary(&self) -> Result<Vec<u8>> {
         let get = self.context.driver.loader.zeModuleGetNativeBinary;
         let mut len = 0;
         // SAFETY: our module, and a live result.
@@ -220,7 +220,7 @@ impl Module {
     }
 
     /// Returns the kernel with a name, or `None` if the module has no kernel of that name.
-    pub fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Option<DriverKernel>> {
+    pub(crate) fn kernel(self: &Arc<Self>, name: &CStr) -> Result<Option<DriverKernel>> {
         let loader = &self.context.driver.loader;
         let mut desc = description!(ze_kernel_desc_t, ZE_STRUCTURE_TYPE_KERNEL_DESC);
         desc.pKernelName = name.as_ptr();
@@ -306,26 +306,26 @@ fn refusal(code: ze_result_t, log: String) -> Error {
 
 /// A kernel of a module. Its settings apply to all later launches, so callers use it from one
 /// thread at a time.
-pub struct DriverKernel {
+pub(crate) struct DriverKernel {
     module: Arc<Module>,
     handle: KernelHandle,
 }
 
 /// The arguments of a launch, as [`KernelArguments`](crosshandle_types::KernelArguments) stores them.
-pub type Arguments<'a> = dyn Iterator<Item = (ArgumentKind, &'a [u8])> + 'a;
+pub(super) type Arguments<'a> = dyn Iterator<Item = (ArgumentKind, &'a [u8])> + 'a;
 
 impl DriverKernel {
-    pub fn handle(&self) -> KernelHandle {
+    pub(crate) fn handle(&self) -> KernelHandle {
         self.handle
     }
 
-    pub fn module(&self) -> &Arc<Module> {
+    pub(crate) fn module(&self) -> &Arc<Module> {
         &self.module
     }
 
     /// Returns the kernel's properties, its maximum group size, and its preferred group size
     /// multiple. A value is 0 if the driver does not report it.
-    pub fn properties(&self) -> Result<(ze_kernel_properties_t, u32, u32)> {
+    pub(crate) fn properties(&self) -> Result<(ze_kernel_properties_t, u32, u32)> {
         let mut preferred = description!(
             ze_kernel_preferred_group_size_properties_t,
             ZE_STRUCTURE_TYPE_KERNEL_PREFERRED_GROUP_SIZE_PROPERTIES
@@ -352,7 +352,7 @@ impl DriverKernel {
 
     /// Sets an argument and returns the driver's code. If `addresses` is false, an address argument
     /// is set to null.
-    pub fn set_argument(
+    pub(crate) fn set_argument(
         &self,
         index: u32,
         (kind, bytes): (ArgumentKind, &[u8]),
@@ -372,7 +372,7 @@ impl DriverKernel {
     }
 
     /// Sets all arguments of the next launch.
-    pub fn set_arguments(&self, arguments: &mut Arguments<'_>) -> Result<()> {
+    pub(crate) fn set_arguments(&self, arguments: &mut Arguments<'_>) -> Result<()> {
         for (index, argument) in arguments.enumerate() {
             let code = self.set_argument(index as u32, argument, true);
             check("zeKernelSetArgumentValue", code)?;
@@ -381,7 +381,7 @@ impl DriverKernel {
     }
 
     /// Sets the group size of later launches.
-    pub fn set_group_size(&self, [x, y, z]: [u32; 3]) -> Result<()> {
+    pub(crate) fn set_group_size(&self, [x, y, z]: [u32; 3]) -> Result<()> {
         let set = self.module.context.driver.loader.zeKernelSetGroupSize;
         // SAFETY: our kernel.
         check("zeKernelSetGroupSize", unsafe {
@@ -390,7 +390,7 @@ impl DriverKernel {
     }
 
     /// Sets the global offset, which is the index of the first work-item in each dimension.
-    pub fn set_offset(&self, [x, y, z]: [u32; 3]) -> Result<()> {
+    pub(crate) fn set_offset(&self, [x, y, z]: [u32; 3]) -> Result<()> {
         let Some(set) = self.module.context.driver.loader.zeKernelSetGlobalOffsetExp else {
             return Err(Error::Unsupported("this driver knows no offsets".into()));
         };
@@ -401,7 +401,7 @@ impl DriverKernel {
     }
 
     /// Returns the group size that the driver suggests for the given number of work-items.
-    pub fn suggest_group_size(&self, [x, y, z]: [u32; 3]) -> Result<[u32; 3]> {
+    pub(crate) fn suggest_group_size(&self, [x, y, z]: [u32; 3]) -> Result<[u32; 3]> {
         let suggest = self.module.context.driver.loader.zeKernelSuggestGroupSize;
         let mut size = [0; 3];
         let [to_x, to_y, to_z] = &mut size;
@@ -413,7 +413,7 @@ impl DriverKernel {
 
     /// Returns the maximum number of groups that can wait for each other, for the current group
     /// size.
-    pub fn cooperative_groups(&self) -> Result<u32> {
+    pub(crate) fn cooperative_groups(&self) -> Result<u32> {
         let loader = &self.module.context.driver.loader;
         let mut count = 0;
         // SAFETY: our kernel, and a live result.

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
 
 /// The calls of a context for physical memory and reserved address ranges.
-pub struct VirtualMemory<'a>(pub &'a DriverContext);
+pub(crate) struct VirtualMemory<'a>(pub &'a DriverContext);
 
 fn attribute(access: Access) -> ze_memory_access_attribute_t {
     match access {
@@ -21,7 +21,7 @@ fn attribute(access: Access) -> ze_memory_access_attribute_t {
 
 impl VirtualMemory<'_> {
     /// Creates physical memory. It can be exported as `kind`, or not at all if `kind` is `None`.
-    pub fn create(
+    pub(crate) fn create(
         &self,
         device: DeviceHandle,
         len: usize,
@@ -38,7 +38,7 @@ impl VirtualMemory<'_> {
 
     /// Imports physical memory by the number of a descriptor. The driver may close the descriptor
     /// when the memory is destroyed, but not earlier.
-    pub fn import(
+    pub(crate) fn import(
         &self,
         device: DeviceHandle,
         len: usize,
@@ -74,7 +74,7 @@ impl VirtualMemory<'_> {
     /// Returns the descriptor of physical memory, which the driver owns. Returns `None` if the
     /// driver provides the descriptor only for a mapped address, as drivers before Level Zero 1.15
     /// do.
-    pub fn descriptor_of(
+    pub(crate) fn descriptor_of(
         &self,
         memory: PhysicalHandle,
         kind: ze_external_memory_type_flags_t,
@@ -99,7 +99,7 @@ impl VirtualMemory<'_> {
 
     /// Returns the descriptor of the physical memory that is mapped at an address. The driver owns
     /// the descriptor.
-    pub fn descriptor(
+    pub(crate) fn descriptor(
         &self,
         mapped_at: NonNull<u8>,
         kind: ze_external_memory_type_flags_t,
@@ -127,7 +127,7 @@ impl VirtualMemory<'_> {
     ///
     /// # Safety
     /// The memory is not mapped anywhere.
-    pub unsafe fn destroy(&self, memory: PhysicalHandle) -> Result<()> {
+    pub(crate) unsafe fn destroy(&self, memory: PhysicalHandle) -> Result<()> {
         let destroy = self.0.driver.loader.zePhysicalMemDestroy;
         // SAFETY: promised by the caller.
         let code = unsafe { destroy(self.0.handle.0, memory.0) };
@@ -136,7 +136,7 @@ impl VirtualMemory<'_> {
 
     /// Reserves addresses without memory. The range starts at `wish` if `wish` is not 0 and the
     /// driver grants it.
-    pub fn reserve(&self, wish: usize, len: usize) -> Result<NonNull<u8>> {
+    pub(crate) fn reserve(&self, wish: usize, len: usize) -> Result<NonNull<u8>> {
         let mut start = ptr::null_mut();
         let reserve = self.0.driver.loader.zeVirtualMemReserve;
         let wish = ptr::without_provenance(wish);
@@ -150,7 +150,7 @@ impl VirtualMemory<'_> {
     ///
     /// # Safety
     /// The addresses were reserved as one range, and nothing is mapped there.
-    pub unsafe fn unreserve(&self, start: NonNull<u8>, len: usize) -> Result<()> {
+    pub(crate) unsafe fn unreserve(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let free = self.0.driver.loader.zeVirtualMemFree;
         // SAFETY: promised by the caller.
         let code = unsafe { free(self.0.handle.0, start.as_ptr().cast(), len) };
@@ -161,7 +161,7 @@ impl VirtualMemory<'_> {
     ///
     /// # Safety
     /// The addresses are reserved, and nothing is mapped there.
-    pub unsafe fn map(
+    pub(crate) unsafe fn map(
         &self,
         start: NonNull<u8>,
         len: usize,
@@ -190,7 +190,7 @@ impl VirtualMemory<'_> {
     ///
     /// # Safety
     /// The memory was mapped as one range, and no command and no thread accesses it any more.
-    pub unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<()> {
+    pub(crate) unsafe fn unmap(&self, start: NonNull<u8>, len: usize) -> Result<()> {
         let unmap = self.0.driver.loader.zeVirtualMemUnmap;
         // SAFETY: promised by the caller.
         let code = unsafe { unmap(self.0.handle.0, start.as_ptr().cast(), len) };
@@ -202,7 +202,12 @@ impl VirtualMemory<'_> {
     /// # Safety
     /// The memory was mapped as one range, and no code relies any longer on access that this call
     /// removes.
-    pub unsafe fn set_access(&self, start: NonNull<u8>, len: usize, access: Access) -> Result<()> {
+    pub(crate) unsafe fn set_access(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        access: Access,
+    ) -> Result<()> {
         let set = self.0.driver.loader.zeVirtualMemSetAccessAttribute;
         let start = start.as_ptr().cast::<c_void>();
         // SAFETY: promised by the caller.

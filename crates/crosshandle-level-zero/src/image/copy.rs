@@ -63,7 +63,7 @@ impl Pieces {
 /// # Safety
 /// All objects that the command uses live until the list has passed the copy, including the event.
 /// This also holds if the call fails.
-pub unsafe fn append(
+pub(crate) unsafe fn append(
     list: &List,
     copy: &ImageCopy,
     signal: Option<EventHandle>,

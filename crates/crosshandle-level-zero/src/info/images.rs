@@ -4,7 +4,10 @@ use crate::driver::{DeviceHandle, Driver, check, description};
 use crosshandle_types::ImageLimits;
 
 /// Queries the driver for the limits of images. The error is the reason why the device has none.
-pub fn describe(driver: &Driver, device: DeviceHandle) -> std::result::Result<ImageLimits, String> {
+pub(crate) fn describe(
+    driver: &Driver,
+    device: DeviceHandle,
+) -> std::result::Result<ImageLimits, String> {
     let mut found = description!(
         ze_device_image_properties_t,
         ZE_STRUCTURE_TYPE_DEVICE_IMAGE_PROPERTIES

@@ -28,7 +28,7 @@ const EXTENSIONS_BY_FLAG: [(u32, &str); 3] = [
 ];
 
 /// Queries the driver for the limits of kernels. The error is the reason why the device has none.
-pub fn describe(
+pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
     details: &Details,

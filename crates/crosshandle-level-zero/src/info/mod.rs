@@ -1,8 +1,8 @@
 //! The properties of a device. This file creates its description, and two other files find the
 //! limits of kernels and of images.
 
-pub mod images;
-pub mod kernels;
+pub(crate) mod images;
+pub(crate) mod kernels;
 
 use crate::driver::{DeviceHandle, Driver, INTEL_26_18, check, description, list_of};
 use crosshandle_handle::{BackendKind, DeviceUuid};
@@ -23,7 +23,7 @@ use std::time::Duration;
 const INTEL: u32 = 0x8086;
 
 /// Properties of a device that only this backend needs.
-pub struct Details {
+pub(crate) struct Details {
     /// The ordinal of the queue group on which lists are created.
     pub group: u32,
     /// The abilities of that group, as `ze_command_queue_group_property_flags_t`.
@@ -37,7 +37,7 @@ pub struct Details {
 }
 
 /// Queries the driver for the properties of a device.
-pub fn describe(
+pub(crate) fn describe(
     driver: &Driver,
     device: DeviceHandle,
     index: usize,

@@ -18,14 +18,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawF
 static LENDING: Mutex<()> = Mutex::new(());
 
 /// A descriptor that was passed to the driver by its number.
-pub struct LoanedDescriptor {
+pub(crate) struct LoanedDescriptor {
     number: RawFd,
     /// The device and inode numbers of the file.
     file: (u64, u64),
 }
 
 /// Returns the device and inode numbers of a descriptor's file.
-pub fn identity(file: impl AsFd) -> Result<(u64, u64)> {
+pub(crate) fn identity(file: impl AsFd) -> Result<(u64, u64)> {
     let status = fstat(file).map_err(Error::os("looking at a descriptor"))?;
     Ok((status.st_dev, status.st_ino))
 }
@@ -46,7 +46,7 @@ impl LoanedDescriptor {
     }
 
     /// Lends the driver a descriptor during a call. Its number differs from `other`.
-    pub fn for_a_call<T>(
+    pub(crate) fn for_a_call<T>(
         file: impl AsFd,
         other: Option<RawFd>,
         call: impl FnOnce(RawFd) -> Result<T>,
@@ -60,7 +60,7 @@ impl LoanedDescriptor {
 
     /// Lends the driver a descriptor for as long as the object lives that the call creates from it.
     /// If the call fails, the loan ends.
-    pub fn for_longer<T>(
+    pub(crate) fn for_longer<T>(
         file: impl AsFd,
         call: impl FnOnce(RawFd) -> Result<T>,
     ) -> Result<(T, Self)> {
@@ -76,7 +76,7 @@ impl LoanedDescriptor {
     }
 
     /// Ends the loan after a call that destroys the object.
-    pub fn end<T>(self, call: impl FnOnce() -> T) -> T {
+    pub(crate) fn end<T>(self, call: impl FnOnce() -> T) -> T {
         let _lending = LENDING.lock();
         let result = call();
         self.take_back();

@@ -19,7 +19,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Physical memory, with one of the driver's handles to it.
-pub struct LevelZeroPhysical {
+pub(crate) struct LevelZeroPhysical {
     gpu: Arc<Gpu>,
     context: Arc<DriverContext>,
     handles: Arc<PhysicalHandles>,
@@ -35,10 +35,10 @@ pub struct LevelZeroPhysical {
 
 /// The addresses at which physical memory is mapped. The memory stays mapped while the lock is
 /// held.
-pub type Places = Arc<Mutex<Vec<Address>>>;
+pub(super) type Places = Arc<Mutex<Vec<Address>>>;
 
 impl LevelZeroPhysical {
-    pub fn create(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, len: usize) -> Result<Self> {
+    pub(crate) fn create(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, len: usize) -> Result<Self> {
         let handle = VirtualMemory(context).create(gpu.handle(), len, gpu.external_memory())?;
         let handles = PhysicalHandles::new(context, handle);
         Ok(Self::new(gpu, context, (handles, handle), len, None))
@@ -46,7 +46,11 @@ impl LevelZeroPhysical {
 
     /// Imports physical memory of another process. If its file has no size, the driver checks the
     /// length that the exporter claims.
-    pub fn import(gpu: &Arc<Gpu>, context: &Arc<DriverContext>, import: &Import) -> Result<Self> {
+    pub(crate) fn import(
+        gpu: &Arc<Gpu>,
+        context: &Arc<DriverContext>,
+        import: &Import,
+    ) -> Result<Self> {
         ipc_handle::decode(context.driver, Subject::Physical, &import.note)?;
         if import.len == 0 || !import.len.is_multiple_of(gpu.info().granularity) {
             return Err(Error::Protocol("its memory is not of whole pages"));
@@ -60,7 +64,7 @@ impl LevelZeroPhysical {
 
     /// Creates another handle to the memory, because Intel's drivers map each handle only once at a
     /// time.
-    pub fn alias(&self) -> Result<Self> {
+    pub(crate) fn alias(&self) -> Result<Self> {
         let kind = self.gpu.external_memory();
         let kind = kind.ok_or_else(|| unsupported(&self.gpu))?;
         let file = self.file()?;
@@ -90,15 +94,15 @@ impl LevelZeroPhysical {
     }
 
     /// Returns whether the memory belongs to `context`, so that its driver knows the handle.
-    pub fn is_of(&self, context: &Arc<DriverContext>) -> bool {
+    pub(crate) fn is_of(&self, context: &Arc<DriverContext>) -> bool {
         self.handles.is_of(context)
     }
 
-    pub fn handle(&self) -> PhysicalHandle {
+    pub(crate) fn handle(&self) -> PhysicalHandle {
         self.handle
     }
 
-    pub fn places(&self) -> &Places {
+    pub(crate) fn places(&self) -> &Places {
         &self.places
     }
 

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// A reserved address range into which physical memory is mapped.
-pub struct LevelZeroRange {
+pub(crate) struct LevelZeroRange {
     context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
@@ -73,7 +73,7 @@ unsafe impl Sync for LevelZeroRange {}
 impl LevelZeroRange {
     /// Reserves addresses. The range starts at `wish` if `wish` is not 0 and its addresses are
     /// free.
-    pub fn reserve(
+    pub(crate) fn reserve(
         context: &Arc<DriverContext>,
         wish: usize,
         len: usize,

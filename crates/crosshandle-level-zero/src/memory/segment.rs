@@ -16,7 +16,7 @@ use std::ptr::{self, NonNull};
 use std::sync::{Arc, OnceLock};
 
 /// Memory of the driver at an address.
-pub struct LevelZeroSegment {
+pub(crate) struct LevelZeroSegment {
     context: Arc<DriverContext>,
     start: NonNull<u8>,
     len: usize,
@@ -55,7 +55,7 @@ enum Source {
 
 impl LevelZeroSegment {
     /// Allocates memory that can be shared.
-    pub fn create(
+    pub(crate) fn create(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
         kind: MemoryKind,
@@ -65,7 +65,7 @@ impl LevelZeroSegment {
     }
 
     /// Allocates memory that stays in this process.
-    pub fn create_private(
+    pub(crate) fn create_private(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
         kind: MemoryKind,
@@ -98,7 +98,7 @@ impl LevelZeroSegment {
     }
 
     /// Opens memory of another process.
-    pub fn import(
+    pub(crate) fn import(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
         import: &Import,
@@ -135,7 +135,7 @@ impl LevelZeroSegment {
     }
 
     /// Returns the program's allocation that contains an address, if it belongs to this device.
-    pub fn find(
+    pub(crate) fn find(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
         address: usize,
@@ -152,7 +152,7 @@ impl LevelZeroSegment {
     /// Adopts the program's allocation that contains an address, and also returns the offset of the
     /// address. If `is_given` is set, this value takes ownership of the allocation, and the address
     /// must be its start. Otherwise the allocation remains the program's.
-    pub fn adopt(
+    pub(crate) fn adopt(
         gpu: &Gpu,
         context: &Arc<DriverContext>,
         address: usize,

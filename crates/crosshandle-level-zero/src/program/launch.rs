@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// # Safety
 /// The launch and the event live until the list has run the launch, and the kernel's accesses are
 /// sound.
-pub unsafe fn launch(
+pub(crate) unsafe fn launch(
     gpu: &Gpu,
     list: &List,
     launch: &Launch,

@@ -14,7 +14,7 @@ thread_local! {
 }
 
 #[derive(Default)]
-pub struct Drain(Mutex<DrainState>);
+pub(crate) struct Drain(Mutex<DrainState>);
 
 #[derive(Default)]
 struct DrainState {
@@ -49,13 +49,13 @@ impl Drain {
     }
 
     /// Marks the context as dropped by the program, and gives all lists a short time to end.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         self.0.lock().is_closed = true;
         self.join_until(Deadline::after(CONTEXT_DROP_TIMEOUT));
     }
 
     /// Joins the threads of idle lists, so that these lists release their driver objects.
-    pub fn join_idle(&self) {
+    pub(crate) fn join_idle(&self) {
         self.join_until(Deadline::now());
     }
 

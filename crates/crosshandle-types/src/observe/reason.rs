@@ -23,7 +23,7 @@ impl Side {
 
 /// The outcome of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcome {
+pub(super) enum Outcome {
     Complete,
     TimedOut,
     PeerDied,

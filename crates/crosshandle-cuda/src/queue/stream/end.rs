@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 impl QueueStream {
     /// Releases the commands that have finished according to the fences. Does not ask the driver.
     #[inline]
-    pub fn prune(&mut self) {
+    pub(crate) fn prune(&mut self) {
         let written = self.progress.read();
         while let Some(mut command) = self.in_flight.pop_done(written) {
             self.calls -= command.calls;
@@ -26,7 +26,7 @@ impl QueueStream {
 
     /// Tells the scheduler that the stream is idle, if nothing is in flight.
     #[inline]
-    pub fn end_if_idle(&self) {
+    pub(crate) fn end_if_idle(&self) {
         if self.in_flight.is_empty() {
             self.waits.end();
         }
@@ -34,7 +34,7 @@ impl QueueStream {
 
     /// Returns whether the device has reported that all work is finished. Makes the device write a
     /// fence after all commands submitted so far. This is cheap.
-    pub fn is_done(&mut self) -> bool {
+    pub(crate) fn is_done(&mut self) -> bool {
         self.prune();
         if self.check_recording().is_err() {
             return false;
@@ -51,7 +51,7 @@ impl QueueStream {
 
     /// Returns whether all work is finished. An error means that the device or the driver has
     /// failed permanently.
-    pub fn finish(&mut self) -> Result<bool> {
+    pub(crate) fn finish(&mut self) -> Result<bool> {
         self.prune();
         if self.in_flight.is_empty() && (!self.is_shared || self.is_abandoned) {
             return Ok(true);
@@ -81,7 +81,7 @@ impl QueueStream {
 
     /// Fails all commands in flight, because the device has stopped. The returned commands may have
     /// the last references to objects of the program.
-    pub fn fail_all(&mut self, error: &Error) -> VecDeque<InFlight> {
+    pub(crate) fn fail_all(&mut self, error: &Error) -> VecDeque<InFlight> {
         let mut commands = self.take_in_flight();
         for command in &mut commands {
             command.fail(error);
@@ -98,7 +98,7 @@ impl QueueStream {
 
     /// Clears the stream's waits if nothing is in flight. Called after the driver has refused them.
     #[cold]
-    pub fn clear_waits_if_idle(&mut self) {
+    pub(crate) fn clear_waits_if_idle(&mut self) {
         if self.in_flight.is_empty() {
             self.waits.clear();
             self.waits.end();

@@ -22,7 +22,7 @@ use std::sync::Arc;
 impl QueueStream {
     /// Returns whether the stream accepts one more command without blocking the submitter while the
     /// stream waits.
-    pub fn has_room(&self, submission: &Submission, due: &Due) -> bool {
+    pub(crate) fn has_room(&self, submission: &Submission, due: &Due) -> bool {
         // The two additional calls are a wait for another stream's signal, and a fence.
         self.calls == 0 || self.calls + calls_of(submission, due) + 2 <= STREAM_MAX_CALLS
     }
@@ -30,7 +30,7 @@ impl QueueStream {
     /// Passes a command to the driver, after the waits that are due. Keeps the objects that the
     /// command uses until it has finished. It keeps them even if the driver refused a part of the
     /// command, because the other parts may be in flight.
-    pub fn submit(
+    pub(crate) fn submit(
         &mut self,
         pending: &mut Pending,
         due: &Due,
