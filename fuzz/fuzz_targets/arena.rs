@@ -19,7 +19,12 @@
 #![no_main]
 
 #[path = "../../crates/crosshandle-events/src/protocol/mod.rs"]
-#[allow(dead_code, unreachable_pub, unused_imports, reason = "the library uses all of it")]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 #[path = "arena/input.rs"]
 mod input;

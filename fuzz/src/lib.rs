@@ -1,282 +1,122 @@
-//! The parts of the library that fuzz targets call.
+//! Checks that several fuzz targets for handles use, and access to internals of the library.
 
-use crosshandle_events::Owner;
-use crosshandle_handle::{AnyHandle, Key};
-use crosshandle_ipc::broker::Client;
-use crosshandle_ipc::broker::protocol::{PieceSpan, Reply, Request};
-use crosshandle_ipc::fuzzing as parts;
-use crosshandle_ipc::{Credential, Record};
-use crosshandle_os::socket::{self, Guard};
-use crosshandle_events::platform::Ordering;
-use crosshandle_os::threads::exchange::{Next, Registration, Source};
-use crosshandle_types::Access;
-use std::fmt::Display;
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
+mod exchange;
 
-/// Reads bytes as a broker reads an importer's request; the bytes of what was understood.
-pub fn request(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (request, serial) = Request::decode(bytes).ok()?;
-    Some(request.encode(serial).to_vec())
+pub use exchange::*;
+
+use crosshandle::handle::{
+    AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
+    PhysicalMemoryHandle, TEXT_LENGTH,
+};
+
+/// Returns the bytes with a valid tag, or `None` if they do not have the size of a handle. A fuzzer
+/// cannot find a CRC by itself, and without a valid tag it would never reach the later checks.
+pub fn retagged(bytes: &[u8]) -> Option<[u8; HANDLE_SIZE]> {
+    let mut bytes: [u8; HANDLE_SIZE] = bytes.try_into().ok()?;
+    let (contents, tag) = bytes.split_at_mut(HANDLE_SIZE - 4);
+    tag.copy_from_slice(&crc32c::crc32c(contents).to_le_bytes());
+    Some(bytes)
 }
 
-/// Reads bytes as an importer reads a broker's reply; the bytes of what was understood.
-pub fn reply(bytes: &[u8]) -> Option<Vec<u8>> {
-    let (reply, serial, pieces) = Reply::read(bytes).ok()?;
-    let mut message = reply.encode(serial).to_vec();
-    if let Some(pieces) = pieces {
-        pieces.encode(&mut message);
+/// Parses the bytes with each type, and checks that the types agree.
+pub fn parse_bytes(bytes: &[u8]) -> Result<AnyHandle, HandleError> {
+    let any = AnyHandle::from_bytes(bytes);
+    agree(
+        &any,
+        MemoryHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::Memory,
+    );
+    agree(
+        &any,
+        PhysicalMemoryHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::PhysicalMemory,
+    );
+    agree(
+        &any,
+        EventHandle::from_bytes(bytes).map(AnyHandle::from),
+        HandleKind::Event,
+    );
+    if let Ok(handle) = &any {
+        assert_eq!(handle.as_bytes(), bytes);
+        check_accepted(handle);
     }
-    Some(message)
+    any
 }
 
-/// A connection of an importer with this process's broker, without the exchange thread between.
-pub struct Dialogue {
-    client: Option<Arc<Client>>,
-    importer: OwnedFd,
-}
-
-impl Dialogue {
-    /// Connects. `None`: refused.
-    pub fn begin() -> Option<Self> {
-        let (exporter, importer) = socket::pair().expect("two sockets");
-        let client = Client::admit(exporter, Guard::Look).ok()??;
-        Some(Self {
-            client: Some(client),
-            importer,
-        })
-    }
-
-    /// Sends a message as the importer. `false`: it cannot be sent.
-    pub fn send(&self, message: &[u8], files: &[BorrowedFd<'_>]) -> bool {
-        socket::send(&self.importer, message, files).is_ok()
-    }
-
-    /// Has the broker handle a message, as the exchange thread does. `false`: it has hung up.
-    pub fn serve(&mut self) -> bool {
-        let Some(client) = &self.client else {
-            return false;
-        };
-        if client.ready(Registration::NONE) == Next::Forget {
-            self.client = None;
+/// Parses the text with each type, and checks that the types agree.
+pub fn parse_text(text: &str) -> Result<AnyHandle, HandleError> {
+    let any = text.parse::<AnyHandle>();
+    agree(
+        &any,
+        text.parse::<MemoryHandle>().map(AnyHandle::from),
+        HandleKind::Memory,
+    );
+    agree(
+        &any,
+        text.parse::<PhysicalMemoryHandle>().map(AnyHandle::from),
+        HandleKind::PhysicalMemory,
+    );
+    agree(
+        &any,
+        text.parse::<EventHandle>().map(AnyHandle::from),
+        HandleKind::Event,
+    );
+    match &any {
+        Ok(handle) => {
+            assert_eq!(
+                handle.to_string(),
+                text.trim_ascii(),
+                "two texts for one handle"
+            );
+            check_accepted(handle);
         }
-        self.client.is_some()
-    }
-
-    /// Returns the importer's end.
-    pub fn importer(&self) -> &OwnedFd {
-        &self.importer
-    }
-}
-
-/// What a status of 0 means in a reply, and which number it gives an attached importer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Answer {
-    /// Attached, as this owner.
-    Attached(u16),
-    /// Descriptors come along.
-    Sent,
-    /// A descriptor comes along, of so many bytes.
-    Fetched(u64),
-    /// Refused.
-    Refused,
-}
-
-/// Reads a reply.
-pub fn answer(bytes: &[u8]) -> Option<(Answer, u32)> {
-    let (reply, serial, _) = Reply::read(bytes).ok()?;
-    let answer = match reply {
-        Reply::Attached { owner, .. } => Answer::Attached(owner),
-        Reply::Sent => Answer::Sent,
-        Reply::Fetched { len, .. }
-        | Reply::Pieces { len, .. }
-        | Reply::DriverHandle { len, .. } => Answer::Fetched(len),
-        Reply::Refused(_) => Answer::Refused,
-    };
-    Some((answer, serial))
-}
-
-/// What a request asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum Question {
-    Attach { context: u32 },
-    Chunk,
-    Memory { writable: bool },
-    Arena,
-    Mirror,
-    Describe,
-}
-
-/// What a request shows: the numbers in a handle.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub struct Shown {
-    pub record: u32,
-    pub generation: u64,
-    pub key: [u8; 16],
-}
-
-/// Returns the bytes of a request.
-pub fn encode(question: Question, shown: Shown, serial: u32) -> Vec<u8> {
-    let credential = Credential {
-        record: Record {
-            index: shown.record,
-            generation: shown.generation,
-        },
-        key: Key::from_bytes(shown.key),
-    };
-    let request = match question {
-        Question::Attach { context } => Request::Attach {
-            context,
-            credential,
-            program: *b"fuzzer\xff\0\0\0\0\0\0\0\0\0",
-        },
-        Question::Chunk => Request::Chunk(credential),
-        Question::Memory { writable } => Request::Memory {
-            credential,
-            access: if writable {
-                Access::ReadWrite
-            } else {
-                Access::ReadOnly
-            },
-            span: PieceSpan::ALL,
-        },
-        Question::Arena => Request::Arena(credential),
-        Question::Mirror => Request::Mirror(credential),
-        Question::Describe => Request::Describe,
-    };
-    request.encode(serial).to_vec()
-}
-
-/// Returns the numbers in a handle's bytes, and its context.
-pub fn shown(handle: &[u8]) -> Option<(Shown, u32)> {
-    let fields = AnyHandle::from_bytes(handle).ok()?.fields();
-    let shown = Shown {
-        record: fields.record,
-        generation: fields.generation,
-        key: *fields.key.as_bytes(),
-    };
-    Some((shown, fields.context))
-}
-
-fn message(error: impl Display) -> String {
-    error.to_string()
-}
-
-/// A catalog with one chunk, as an importer has it.
-pub struct Catalog(parts::Catalog);
-
-impl Catalog {
-    /// Opens a chunk.
-    pub fn open(file: &OwnedFd, chunk: usize) -> Result<Self, String> {
-        let catalog = parts::Catalog::default();
-        catalog.add(parts::CatalogChunk::open(file, chunk).map_err(message)?);
-        Ok(Self(catalog))
-    }
-
-    /// Returns the length of a chunk's file.
-    pub fn file_len(chunk: usize) -> u64 {
-        parts::catalog_len(chunk) as u64
-    }
-
-    /// Returns the generation of a record, if its chunk is here.
-    pub fn generation(&self, record: u32) -> Option<u64> {
-        let generation = self.0.generation(record)?;
-        Some(generation.load(Ordering::SeqCst))
-    }
-
-    /// Returns the name of a record's object.
-    pub fn name(&self, record: u32) -> String {
-        self.0.name(record)
-    }
-
-    /// Returns the driver's handle of a record that a key opens, and the segment and its length
-    /// that come with it.
-    pub fn sealed_handle(&self, record: u32, key: [u8; 16]) -> Option<(u32, u64, Vec<u8>)> {
-        let sealed = self.0.sealed_handle(record)?;
-        let found = parts::open_sealed(&Key::from_bytes(key), sealed)?;
-        Some((found.segment, found.len, found.handle.as_bytes().to_vec()))
-    }
-
-    /// Returns a process's number and program, and when it ended.
-    pub fn peer(&self, owner: u16) -> Option<(u32, String, u64)> {
-        let peer = self.0.peer(Owner::new(owner)?);
-        Some((peer.pid, peer.program, peer.ended))
-    }
-}
-
-/// A ledger with one chunk, as an importer or the exporter has it.
-pub struct Ledger(parts::Ledger);
-
-impl Ledger {
-    /// Opens a chunk.
-    pub fn open(file: &OwnedFd, chunk: usize) -> Result<Self, String> {
-        let ledger = parts::Ledger::default();
-        ledger.add(parts::LedgerChunk::open(file, chunk).map_err(message)?);
-        Ok(Self(ledger))
-    }
-
-    /// Returns the length of a chunk's file.
-    pub fn file_len(chunk: usize) -> u64 {
-        parts::ledger_len(chunk) as u64
-    }
-
-    /// Returns the open count of a record, if its chunk is here.
-    pub fn count(&self, record: u32) -> Option<u32> {
-        let count = self.0.count(record)?;
-        Some(count.load(Ordering::SeqCst))
-    }
-
-    /// Opens a record that has this generation in a catalog, and closes it again. `None`: one of
-    /// the chunks is not here.
-    pub fn open_and_close(&self, catalog: &Catalog, record: u32, generation: u64) -> Option<bool> {
-        let (count, now) = (self.0.count(record)?, catalog.0.generation(record)?);
-        let is_open = parts::try_open(count, now, generation);
-        if is_open {
-            parts::close(count);
+        Err(HandleError::BadText { at, .. }) => {
+            let characters = text.trim_ascii().chars().count();
+            assert!((1..=characters + 1).contains(at), "no such character: {at}");
         }
-        Some(is_open)
+        Err(_) => {}
     }
+    any
+}
 
-    /// Returns whether a record is open.
-    pub fn is_open(&self, record: u32) -> bool {
-        self.0.is_open(record)
-    }
-
-    /// Returns the number of sleepers that the ledger tells of.
-    pub fn sleepers(&self) -> usize {
-        self.0.sleepers().len()
-    }
-
-    /// Enters a sleeper.
-    pub fn enter(&self, record: u32, thread: u32, number: u64, since: u64) -> Option<usize> {
-        self.0.enter(parts::Sleeper {
-            record,
-            number,
-            thread,
-            since,
-        })
-    }
-
-    /// Ends what `enter` began.
-    pub fn leave(&self, index: usize) {
-        self.0.leave(index);
-    }
-
-    /// Counts copied bytes, and returns the sum.
-    pub fn add_copied(&self, bytes: u64) -> u64 {
-        self.0.add_copied(bytes);
-        self.0.copied()
+/// Checks that a handle type accepts what `AnyHandle` accepts of its kind. Both must refuse other
+/// input for the same reason, unless the kind is the reason.
+fn agree(
+    any: &Result<AnyHandle, HandleError>,
+    one: Result<AnyHandle, HandleError>,
+    kind: HandleKind,
+) {
+    match (any, one) {
+        (Ok(handle), Err(HandleError::WrongKind { expected, found })) => {
+            assert_eq!((expected, found), (kind, handle.kind()));
+            assert_ne!(expected, found);
+        }
+        (Err(_), Err(HandleError::WrongKind { expected, found })) => {
+            assert_eq!(expected, kind);
+            assert_ne!(expected, found);
+        }
+        (any, one) => assert_eq!(*any, one),
     }
 }
 
-/// Opens an event arena.
-pub fn open_arena(file: &OwnedFd, slots: usize) -> Result<(), String> {
-    parts::open_arena(file, slots).map_err(message)
-}
-
-/// Returns the length of an arena's file.
-pub fn arena_len(slots: usize) -> u64 {
-    parts::arena_len(slots) as u64
+/// Checks the rules for every value of a handle type.
+fn check_accepted(handle: &AnyHandle) {
+    assert_eq!(AnyHandle::from_bytes(handle.as_bytes()), Ok(*handle));
+    let text = handle.to_string();
+    assert_eq!(text.len(), TEXT_LENGTH);
+    assert_eq!(text.parse(), Ok(*handle));
+    let explanation = handle.explain(Some(1));
+    assert_eq!(explanation.kind, handle.kind().to_string());
+    match (&explanation.memory, handle.kind()) {
+        (None, HandleKind::Event) => assert!(matches!(handle.as_bytes()[76..80], [0 | 1, 0, 0, 0])),
+        (Some(range), HandleKind::Memory | HandleKind::PhysicalMemory) => {
+            assert_ne!(range.length, 0);
+            assert!(range.offset.checked_add(range.length).is_some());
+        }
+        (memory, kind) => panic!("{kind} with {memory:?}"),
+    }
+    assert_ne!(explanation.context, 0);
+    assert_eq!(explanation.generation & 3, handle.kind() as u64);
+    assert!(explanation.to_string().lines().count() > explanation.opening.len());
+    assert!(format!("{handle:?}").contains("Key(..)"));
 }

@@ -536,6 +536,15 @@ fn file_size_limit() -> String {
     }
 }
 
+impl From<BundleError> for Error {
+    fn from(error: BundleError) -> Self {
+        match error {
+            BundleError::Handle(error) => Self::Handle(error),
+            error => Self::invalid(error.to_string()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -549,14 +558,5 @@ mod tests {
         let limit = Error::os("trying")(Errno::MFILE);
         assert_eq!(limit.kind(), ErrorKind::ResourceExhausted);
         assert_eq!(limit.raw_os_error(), None);
-    }
-}
-
-impl From<BundleError> for Error {
-    fn from(error: BundleError) -> Self {
-        match error {
-            BundleError::Handle(error) => Self::Handle(error),
-            error => Self::invalid(error.to_string()),
-        }
     }
 }
