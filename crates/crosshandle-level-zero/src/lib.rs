@@ -17,7 +17,7 @@
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, rustdoc::private_intra_doc_links)]
 
 mod device;
 mod driver;

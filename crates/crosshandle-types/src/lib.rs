@@ -2,7 +2,7 @@
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
-#![allow(missing_docs)]
+#![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
 
 pub mod error;

@@ -258,7 +258,7 @@ impl Command {
     /// Everything that the kernel does with these arguments and this shape must be sound, from the
     /// submission of the command until it is complete:
     /// - The kernel accesses only memory that stays valid for the device until then. Only memory
-    ///   added with [`memory`](KernelArguments::memory) is kept valid. An address inside a value or
+    ///   added with [`with`](KernelArguments::with) is kept valid. An address inside a value or
     ///   inside other memory keeps nothing.
     /// - The kernel writes no memory that was opened read-only, and none to which host code has a
     ///   plain Rust reference.

@@ -45,7 +45,7 @@ impl Context {
     /// See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
     ///
     /// # Errors
-    /// - [`Error::InvalidArgument`] if the bundle cannot be encoded.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bundle cannot be encoded.
     /// - The errors of [`allocate`](Self::allocate).
     pub fn pack_bundle(&self, bundle: &Bundle) -> Result<PackedBundle> {
         let table = bundle.encode_table()?;
@@ -69,7 +69,7 @@ impl Context {
     /// opened.
     ///
     /// # Errors
-    /// - [`Error::Handle`] and [`Error::InvalidArgument`] if the bytes are not a bundle.
+    /// - [`Error::Handle`](crate::Error::Handle) and [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
     /// - The errors of [`open_memory`](Self::open_memory) for a table in shared memory.
     pub fn unpack_bundle(&self, bytes: &[u8]) -> Result<Bundle> {
         let head = match Bundle::decode(bytes)? {

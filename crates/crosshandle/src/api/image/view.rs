@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// argument, or stored in memory that the kernel reads. Any number of views can be used at once.
 ///
 /// A view keeps the image or memory that it shows. If the number is passed with
-/// [`KernelArguments::view`], the command keeps the view. A program that stores the number in
+/// [`KernelArguments::with`], the command keeps the view. A program that stores the number in
 /// memory must keep the view itself, until the kernels that read the number are complete.
 ///
 /// Cloning is cheap, and any thread may use it.
 ///
-/// [`KernelArguments::view`]: crate::KernelArguments::view
+/// [`KernelArguments::with`]: crate::KernelArguments::with
 #[derive(Clone)]
 pub struct ImageView {
     inner: Arc<dyn DeviceView>,
