@@ -11,7 +11,9 @@ const SUITE: &str = "crates/conformance/src/suite.rs";
 /// two underscores or more. The name of a case is `topic::rule`, and `topic::…` is a whole topic.
 pub(super) fn check(files: &Files) -> Vec<Fault> {
     let sources = files.iter().filter(|(path, _)| path.ends_with(".rs"));
-    let mut tests: BTreeSet<_> = sources.flat_map(|(_, text)| functions(text)).collect();
+    let marked = sources.flat_map(|(_, text)| text.split("#[test]\n").skip(1));
+    let functions = marked.filter_map(|rest| rest.split_once("fn ")?.1.split('(').next());
+    let mut tests: BTreeSet<_> = functions.map(str::to_owned).collect();
     tests.extend(cases(text(files, SUITE)));
     let is_missing = |code: &str| match code.split_once("::") {
         Some((topic, "…")) => !tests
@@ -25,13 +27,6 @@ pub(super) fn check(files: &Files) -> Vec<Fault> {
     let missing = named.filter(|(_, code)| is_missing(code));
     let missing = missing.map(|(line, code)| (line, format!("there is no test {code}")));
     missing.collect()
-}
-
-/// Returns the functions of a source that are marked as tests.
-fn functions(source: &str) -> impl Iterator<Item = String> {
-    let marked = source.split("#[test]\n").skip(1);
-    let named = marked.filter_map(|rest| rest.split_once("fn ")?.1.split('(').next());
-    named.map(str::to_owned)
 }
 
 /// Returns the cases of the suite's list: a topic with a brace, a rule on each line, and a brace.

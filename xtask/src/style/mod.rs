@@ -10,10 +10,8 @@ mod sizes;
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::time::Instant;
 
 use crate::Result;
-use crate::step::{say, seconds};
 use crate::workspace::Workspace;
 
 /// A line, from 1, and what is wrong there. Line 0 is the whole file.
@@ -23,24 +21,9 @@ type Files = BTreeMap<String, String>;
 
 const ARCHITECTURE: &str = "docs/architecture.md";
 const GLOSSARY: &str = "docs/glossary.md";
-/// The page whose promises name their tests.
 const SECURITY: &str = "docs/security.md";
 /// Switches of tests, which readers of the published crates would take for back doors.
-const SWITCHES: [&str; 4] = [
-    "is_planted",
-    "feature = \"planted",
-    "feature = \"fault",
-    "fault-steps",
-];
-
-/// Checks the tracked files, as a step of the test command.
-pub(crate) fn step(workspace: &Workspace) -> Result<()> {
-    say("start  style");
-    let started = Instant::now();
-    run(workspace).map_err(|error| format!("{error}\n  repeat it with: cargo xtask style"))?;
-    say(&format!("ok     style ({})", seconds(started.elapsed())));
-    Ok(())
-}
+const SWITCHES: [&str; 3] = ["is_planted", "feature = \"planted", "fault-steps"];
 
 /// Checks the tracked files.
 ///
@@ -65,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     add("xtask/src/style/sizes.rs", sizes::unused(&files));
     match places.len() {
         0 => Ok(()),
-        count => Err(format!("{}\nstyle: {count} faults", places.join("\n"))),
+        count => Err(format!("{}\n{count} faults of style", places.join("\n"))),
     }
 }
 
@@ -95,17 +78,18 @@ fn codes(line: &str) -> impl Iterator<Item = &str> {
 }
 
 fn switches(path: &str, text: &str) -> Vec<Fault> {
-    let lines = text.lines().zip(1..);
-    let lines = lines.filter(|(text, _)| SWITCHES.iter().any(|switch| text.contains(switch)));
-    let found = lines.filter(|_| path.starts_with("crates/"));
+    let lines = text
+        .lines()
+        .zip(1..)
+        .filter(|_| path.starts_with("crates/"));
+    let found = lines.filter(|(text, _)| SWITCHES.iter().any(|switch| text.contains(switch)));
     let found = found.map(|(_, line)| (line, "use a patch in xtask/bugs or a `--cfg`".to_owned()));
     found.collect()
 }
 
 #[test]
 fn switches_of_tests_are_found() {
-    let source = "#[cfg(fault_steps)]\nif key != other && !is_planted(\"key\") {\n";
-    assert_eq!(switches("crates/a/src/lib.rs", source)[0].0, 2);
-    let manifest = "[features]\nfault-steps = []\n";
-    assert_eq!(switches("crates/a/Cargo.toml", manifest)[0].0, 2);
+    let text = "#[cfg(fault_steps)]\nif key != other && !is_planted(\"key\") {\nfault-steps = []\n";
+    let found = switches("crates/a/src/lib.rs", text).into_iter();
+    assert!(found.map(|(line, _)| line).eq([2, 3]));
 }

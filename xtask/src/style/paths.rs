@@ -16,13 +16,12 @@ const ENDS: [&str; 6] = [".rs", ".c", ".cpp", ".h", ".md", "/"];
 
 /// Returns the paths in a page, or in the comments of a source, that do not exist.
 pub(super) fn check(path: &str, text: &str, files: &Files) -> Vec<Fault> {
-    let is_page = path.ends_with(".md") && path != "CHANGELOG.md";
+    let (is_page, is_rust) = (path.ends_with(".md"), path.ends_with(".rs"));
     let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
     let (mut found, mut is_listing) = (Vec::new(), false);
     for (text, line) in text.lines().zip(1..) {
         is_listing ^= text.trim_start().starts_with("```");
-        let is_comment = path.ends_with(".rs") && text.trim_start().starts_with("//");
-        if !is_page && !is_comment {
+        if !is_page && !(is_rust && text.trim_start().starts_with("//")) {
             continue;
         }
         let codes = codes(text).chain(is_listing.then_some(text));
