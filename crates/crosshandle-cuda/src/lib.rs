@@ -14,6 +14,7 @@
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backend;
 mod device;

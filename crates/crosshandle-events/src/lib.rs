@@ -4,6 +4,7 @@
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod platform;
 mod protocol;

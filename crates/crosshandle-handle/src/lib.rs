@@ -37,6 +37,7 @@
 
 #![allow(missing_docs)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bounded;
 pub mod bundle;

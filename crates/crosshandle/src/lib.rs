@@ -135,6 +135,7 @@
 //! no feature.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The shared layers serve every backend, so a build without one of them leaves some code unused.
 #![cfg_attr(
     not(all(feature = "cuda", feature = "level-zero")),
