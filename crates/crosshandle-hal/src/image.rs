@@ -14,8 +14,8 @@ use std::sync::atomic::AtomicU64;
 /// A factory of images and samplers for one device.
 pub trait Images {
     /// Creates an image with arbitrary pixels. The object layer has checked its size. Returns
-    /// [`Error::Unsupported`](crosshandle_types::error::Error::Unsupported) for a format that the device does not
-    /// have.
+    /// [`Error::Unsupported`](crosshandle_types::error::Error::Unsupported) for a format that the
+    /// device does not have.
     fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>>;
 
     /// Creates a sampler.

@@ -28,7 +28,7 @@
 //! inside their memory, lengths are not zero, and alignments are powers of two. Objects belong to
 //! the context's device, and were created by this process and not before a fork. A backend relies
 //! on these checks. It reports only what its driver refuses, with the driver's own code
-//! ([`Error::Driver`](crosshandle_types::error::Error::Driver)).
+//! ([`Error::Driver`]).
 //!
 //! The object layer does not check data from another process. A backend checks an [`Import`]
 //! itself: its descriptor, its length, and the data that the exporter's backend wrote about it. It
@@ -49,9 +49,8 @@
 //! (`common::user_code`). If nothing tells when the driver has finished with an object, the backend
 //! leaks the object through `common::leak_registry`.
 //!
-//! An object that a program passes to `adopt_*` with
-//! [`Ownership::Borrowed`](crosshandle_types::Ownership::Borrowed) remains the program's. With
-//! [`Ownership::Owned`](crosshandle_types::Ownership::Owned), it is destroyed together with the result.
+//! An object that a program passes to `adopt_*` with [`Ownership::Borrowed`] remains the program's.
+//! With [`Ownership::Owned`], it is destroyed together with the result.
 //!
 //! # Synchronisation
 //! All methods may be called from any thread at any time. A backend takes the locks that it needs.
@@ -65,8 +64,8 @@
 //!
 //! # Events
 //! A backend does not implement events. It signals and waits on the words of
-//! [`EventCore`](crosshandle_ipc::EventCore). These words lie in shared host memory and are defined by
-//! `event_protocol`.
+//! [`EventCore`](crosshandle_ipc::EventCore). These words lie in shared host memory and are defined
+//! by `event_protocol`.
 //! - A command that signals takes a *ticket* from its event during its submission, so that signal
 //!   numbers follow the order of submission.
 //! - The backend completes each ticket exactly once, successfully or with an error. It does so even
@@ -371,7 +370,7 @@ pub trait Programs {
 
 /// A program that is loaded on a device. Its kernels keep it loaded.
 pub trait LoadedProgram: Send + Sync {
-    /// Returns a kernel of the program, or [`Error::NoSymbol`](crosshandle_types::error::Error::NoSymbol) if the
+    /// Returns a kernel of the program, or [`Error::NoSymbol`] if the
     /// program has none of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>>;
 
@@ -435,7 +434,7 @@ pub trait Segment: Shared {
     /// that the driver allocated is always committed.
     ///
     /// # Errors
-    /// Returns [`Error::OutOfMemory`](crosshandle_types::error::Error::OutOfMemory) if there is not enough memory.
+    /// Returns [`Error::OutOfMemory`] if there is not enough memory.
     /// Pages that were committed before the failure stay committed.
     fn make_present(&self, _offset: usize, _len: usize) -> Result<()> {
         Ok(())

@@ -114,7 +114,7 @@ impl FabricHandle {
         DeviceUuid::from_bytes(self.wire().device)
     }
 
-    /// Returns the [identity](crosshandle_os::process::host_identity) of the exporter's kernel.
+    /// Returns the identity of the exporter's kernel.
     pub fn host(&self) -> u64 {
         self.wire().host.get()
     }

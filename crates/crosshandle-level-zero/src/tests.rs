@@ -4,7 +4,7 @@
 //! Each test runs itself again in a process that has both (see `simulated`), because a process
 //! chooses its loader when it starts.
 
-use super::driver::{Driver, DriverContext, description};
+use super::driver::{Driver, DriverContext, Handle, description};
 use crosshandle::Command;
 use crosshandle::Context;
 use crosshandle::Device;
@@ -83,10 +83,12 @@ fn native(value: usize) -> NativeObject {
 
 /// Returns the driver's context behind a context.
 fn core_of(context: &Context) -> Arc<DriverContext> {
-    let core = Driver::all().unwrap()[0].existing_context().unwrap();
-    let handle = context.native().unwrap();
-    assert_eq!(handle, native(core.handle.0.addr()));
-    core
+    // The tests have their own copy of this crate beside the one behind `context`.
+    let handle = Handle(ptr::with_exposed_provenance_mut(
+        context.native().unwrap().raw(),
+    ));
+    // SAFETY: the context behind `context` lives at least as long as each test uses it.
+    Arc::new(unsafe { DriverContext::adopt(&Driver::all().unwrap()[0], handle) })
 }
 
 /// An allocation of the program.

@@ -21,7 +21,7 @@ pub fn current_cpu() -> u32 {
 ///
 /// It is the same in all processes of one kernel, including containers, and differs between
 /// machines and boots. The result is 1 if it is unknown, for example without `/proc`.
-/// [`AnyHandle::explain`](crosshandle_handle::AnyHandle::explain) compares it.
+/// `AnyHandle::explain` compares it.
 pub fn host_identity() -> u64 {
     static IDENTITY: PerProcess<u64> = PerProcess::new(|| {
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");

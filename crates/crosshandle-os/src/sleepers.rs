@@ -1,6 +1,6 @@
 //! The sleeping threads of this process, what they wait for, and a way to wake them all at once.
 //!
-//! No sleeper depends on this module, because each has its own timeout ([`futex`](super::futex)).
+//! No sleeper depends on this module, because each has its own timeout ([`futex`]).
 //! However, the end of a process that others wait for may change no word. [`wake_all`] then makes
 //! the sleepers look at once.
 //!

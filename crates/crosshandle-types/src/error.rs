@@ -103,7 +103,7 @@ pub enum Error {
     #[error("the handle grants reading only; open it read-only")]
     ReadOnly,
 
-    /// One side's [`PeerPolicy`](crosshandle_ipc::broker::PeerPolicy) does not admit the other's user.
+    /// One side's `PeerPolicy` does not admit the other's user.
     #[error("user {uid} is not admitted; {}", how_to_admit(*.uid))]
     NotAdmitted {
         /// The user id of the other process.
@@ -126,7 +126,7 @@ pub enum Error {
         program: String,
     },
 
-    /// The program interrupted the call: see [`interruptible`](crosshandle_os::socket::interrupt::interruptible).
+    /// The program interrupted the call: see `interruptible`.
     #[error("the call was interrupted")]
     Interrupted,
 
@@ -223,7 +223,7 @@ pub enum Error {
     },
 }
 
-/// The reason why a [holder](crosshandle::holder) refused a request.
+/// The reason why a holder refused a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 
-/// The limits of images on a device ([`Device::images`](crosshandle::Device::images)).
+/// The limits of images on a device (`Device::images`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ImageLimits {
     /// Maximum length of an image of one dimension, in pixels.
@@ -25,7 +25,7 @@ pub struct ImageLimits {
     pub read_write_arguments: u32,
     /// Maximum number of samplers of a kernel.
     pub samplers: u32,
-    /// The limits of image [views](crosshandle::ImageView), for devices whose kernels access images by
+    /// The limits of image views, for devices whose kernels access images by
     /// number.
     pub views: Option<ViewLimits>,
 }

@@ -141,7 +141,7 @@ impl KernelArguments {
     }
 
     /// Adds an address, or 0. The list does not keep the memory at this address alive. For memory
-    /// of this crate, use [`memory`](Self::memory).
+    /// of this crate, use `memory`.
     pub fn address(self, address: usize) -> Self {
         self.part(&address.to_ne_bytes(), ArgumentKind::Address)
     }
@@ -294,7 +294,7 @@ impl LaunchShape {
     }
 
     /// Sets whether all blocks run at the same time, so that they can wait for each other (default:
-    /// no). The device limits [the number of such blocks](crosshandle::Kernel::concurrent_blocks).
+    /// no). The device limits the number of such blocks.
     pub fn cooperative(mut self, cooperative: bool) -> Self {
         self.is_cooperative = cooperative;
         self

@@ -57,7 +57,7 @@ impl AllocationOptions {
     }
 
     /// Sets whether the allocation may be larger than the machine's remaining memory (default: no).
-    /// [`ContextOptions::overcommit`](crosshandle::ContextOptions::overcommit) sets the same for all
+    /// `ContextOptions::overcommit` sets the same for all
     /// allocations of a context.
     pub fn overcommit(mut self, overcommit: bool) -> Self {
         self.overcommit = overcommit;
@@ -69,10 +69,11 @@ impl AllocationOptions {
     /// Without this option, the kernel allocates each page of host memory when it is first touched,
     /// as with other allocators. Several allocations can then succeed even though together they
     /// exceed the available memory, and the kernel ends processes when it runs out. With this
-    /// option, such an allocation fails with [`Error::OutOfMemory`](crate::error::Error::OutOfMemory)
-    /// instead. The library compares the missing pages with the machine's remaining memory and with
-    /// the limits of this process's control groups, and then allocates them. Allocations of other
-    /// processes can still cause the kernel to end this process later.
+    /// option, such an allocation fails with
+    /// [`Error::OutOfMemory`](crate::error::Error::OutOfMemory) instead. The library compares the
+    /// missing pages with the machine's remaining memory and with the limits of this process's
+    /// control groups, and then allocates them. Allocations of other processes can still cause the
+    /// kernel to end this process later.
     ///
     /// The call takes about as long as writing to all of the memory. The option has no effect on
     /// device memory, which is always fully allocated.

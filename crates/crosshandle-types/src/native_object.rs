@@ -53,7 +53,7 @@ pub enum Ownership {
 
 /// The objects of an OpenCL runtime that runs the host's kernels, as numbers. All contexts on one
 /// device share them. They live as long as the process. The objects of a
-/// [part](crosshandle::Device::partition) of a device live as long as the part and the objects created on
+/// part of a device live as long as the part and the objects created on
 /// it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NativeRuntime {

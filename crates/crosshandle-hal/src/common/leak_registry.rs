@@ -2,7 +2,7 @@
 //!
 //! If a driver refused half of a command, or if a command list waits forever, nothing tells when
 //! the driver has finished with the command's memory. This module leaks that memory.
-//! [`Memory::is_in_use`](crosshandle::Memory::is_in_use) subtracts the number of leaked uses. No command
+//! `Memory::is_in_use` subtracts the number of leaked uses. No command
 //! that can end uses the memory, so its owner need not wait.
 
 use crosshandle_os::fork::PerProcess;

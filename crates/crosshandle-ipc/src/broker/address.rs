@@ -84,7 +84,7 @@ pub(super) fn is_set_by_environment() -> bool {
 
 /// Returns the socket directories of this process in order of preference. Exporters listen in the
 /// first one, and importers search all of them. They may not exist yet.
-/// [`ContextOptions::socket_dir`](crosshandle::ContextOptions::socket_dir) takes precedence.
+/// `ContextOptions::socket_dir` takes precedence.
 pub fn socket_directories() -> Vec<PathBuf> {
     directories(None)
 }

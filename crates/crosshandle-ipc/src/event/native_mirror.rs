@@ -195,8 +195,8 @@ impl Drop for MirrorHold<'_> {
     }
 }
 
-/// Tests of `crates/crosshandle-events/src/protocol/native_mirror.rs`. They are here because the model checkers compile all
-/// files of that folder.
+/// Tests of `crates/crosshandle-events/src/protocol/native_mirror.rs`. They are here because the
+/// model checkers compile all files of that folder.
 #[cfg(test)]
 mod tests {
     use crosshandle_events::{Completion, Outcome, Owner, Slot};

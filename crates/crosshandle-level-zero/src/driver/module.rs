@@ -311,7 +311,8 @@ pub(crate) struct DriverKernel {
     handle: KernelHandle,
 }
 
-/// The arguments of a launch, as [`KernelArguments`](crosshandle_types::KernelArguments) stores them.
+/// The arguments of a launch, as [`KernelArguments`](crosshandle_types::KernelArguments) stores
+/// them.
 pub(super) type Arguments<'a> = dyn Iterator<Item = (ArgumentKind, &'a [u8])> + 'a;
 
 impl DriverKernel {

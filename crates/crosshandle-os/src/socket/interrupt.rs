@@ -33,8 +33,9 @@ impl Drop for Restore {
 ///
 /// While the calling thread waits for another process, such as an exporter or a holder, it calls
 /// `look` about every 50 ms. If `look` returns true, the wait ends with
-/// [`Error::Interrupted`](crosshandle_types::error::Error::Interrupted). If a `timeout` is given, it covers the whole
-/// call. After the timeout, these waits end with [`Error::TimedOut`](crosshandle_types::error::Error::TimedOut) or
+/// [`Error::Interrupted`](crosshandle_types::error::Error::Interrupted). If a `timeout` is given,
+/// it covers the whole call. After the timeout, these waits end with
+/// [`Error::TimedOut`](crosshandle_types::error::Error::TimedOut) or
 /// [`Error::NoAnswer`](crosshandle_types::error::Error::NoAnswer).
 ///
 /// Waits for events and queues have their own timeouts and are not affected. Work that this library

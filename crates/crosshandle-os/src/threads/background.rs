@@ -83,7 +83,8 @@ pub fn repeat(interval: Duration, mut round: impl FnMut() -> bool + Send + 'stat
 /// submitted next does not wait for a thread.
 ///
 /// # Errors
-/// [`Error::LimitReached`](crosshandle_types::error::Error::LimitReached) if the system refuses to start a thread.
+/// [`Error::LimitReached`](crosshandle_types::error::Error::LimitReached) if the system refuses to
+/// start a thread.
 pub fn ensure_thread() -> Result<()> {
     let service = SERVICE.lock();
     match service.available > service.startable() {

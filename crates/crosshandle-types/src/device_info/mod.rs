@@ -59,7 +59,7 @@ pub fn known<T: Default + PartialEq>(number: T) -> Option<T> {
 }
 
 /// The limits of a device that apply to all kernels (see
-/// [`Device::kernels`](crosshandle::Device::kernels)). A kernel may have lower limits.
+/// `Device::kernels`). A kernel may have lower limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct KernelLimits {
     /// The version of the device's instruction set: major and minor number.
@@ -86,7 +86,7 @@ pub struct KernelLimits {
     /// other.
     pub cooperative: bool,
     /// Maximum number of blocks of a cooperative launch, for any kernel.
-    /// [`Kernel::concurrent_blocks`](crosshandle::Kernel::concurrent_blocks) returns the limit of one
+    /// `Kernel::concurrent_blocks` returns the limit of one
     /// kernel.
     pub cooperative_blocks: u32,
     /// Whether blocks can be grouped into clusters.
@@ -137,16 +137,16 @@ pub struct Capabilities {
     /// Whether parts of physical memory can be mapped. If not, physical memory can only be mapped
     /// as a whole.
     pub partial_mappings: bool,
-    /// Whether the device has memory whose [fabric handles](crosshandle::Context::allocate_fabric_memory)
+    /// Whether the device has memory whose fabric handles
     /// can be opened on other hosts. The allocation of such memory can still fail if the system
     /// does not permit it.
     pub fabric_memory: bool,
     /// Whether a command in a queue fails if a signal that it waits for fails, however late. If
     /// not, the command fails in two cases only: the signal has already failed when the command is
-    /// submitted, or a function of the host ([`Command::call`](crosshandle::Command::call)) fails later.
+    /// submitted, or a function of the host (`Command::call`) fails later.
     /// If a process dies after the submission, the command runs normally.
     pub late_failures: bool,
-    /// Whether a run of an [`ExecutableGraph`](crosshandle::ExecutableGraph) is a single launch of a
+    /// Whether a run of an `ExecutableGraph` is a single launch of a
     /// driver's graph. If not, this library submits the nodes in order. The run is one command in
     /// both cases.
     pub native_graphs: bool,

@@ -2,7 +2,8 @@
 //!
 //! One thread of the process, `xh-await`, sleeps on all of them at once (`thread.rs`). Other
 //! threads send it messages through an inbox. Only this thread uses the set of awaited signals
-//! (`crates/crosshandle-events/src/protocol/await_set.rs`), so registering and cancelling take no lock except the inbox's.
+//! (`crates/crosshandle-events/src/protocol/await_set.rs`), so registering and cancelling take no
+//! lock except the inbox's.
 
 mod thread;
 
@@ -75,8 +76,8 @@ impl Await {
     /// checked that `number` is pending.
     ///
     /// # Errors
-    /// Returns [`Error::LimitReached`] if the system cannot start a thread, and
-    /// [`Error::Unsupported`] for an event that a forked child has inherited.
+    /// Returns `Error::LimitReached` if the system cannot start a thread, and
+    /// `Error::Unsupported` for an event that a forked child has inherited.
     pub fn begin(core: &Arc<EventCore>, number: u64, waiter: Arc<dyn Waiter>) -> Result<Self> {
         static IDS: AtomicU64 = AtomicU64::new(0);
         core.check_birth()?;

@@ -69,7 +69,8 @@ impl Context {
     /// opened.
     ///
     /// # Errors
-    /// - [`Error::Handle`](crate::Error::Handle) and [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
+    /// - [`Error::Handle`](crate::Error::Handle) and
+    ///   [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
     /// - The errors of [`open_memory`](Self::open_memory) for a table in shared memory.
     pub fn unpack_bundle(&self, bytes: &[u8]) -> Result<Bundle> {
         let head = match Bundle::decode(bytes)? {
