@@ -92,7 +92,7 @@ def reduced(value: Any, opener: str, data: bytes) -> Reduced:
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """Returns the result of `__reduce__` for a bundle. This process keeps its arrays from now on."""
+    """Returns the result of `__reduce__` for a bundle, and keeps its arrays from now on."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
