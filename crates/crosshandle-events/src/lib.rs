@@ -1,4 +1,5 @@
-//! The event protocol: counters in shared words, with signals, waits and recovery.
+//! The event protocol: counters in shared words, with signals, waits and recovery. The protocol
+//! sees the machine only through its platform, so that model checkers can run it on a model.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 

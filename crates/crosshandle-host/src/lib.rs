@@ -1,4 +1,5 @@
-//! The host as a device, with memory in memfd files and queues that are threads.
+//! The host as a device, with memory in memfd files and queues that are threads. An OpenCL runtime
+//! for the CPU, which is found at run time, compiles and runs its kernels.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 

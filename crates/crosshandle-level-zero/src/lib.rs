@@ -1,4 +1,5 @@
-//! Intel GPUs, through Level Zero.
+//! Intel GPUs, through Level Zero, whose loader is loaded at run time. No other crate of the
+//! library depends on the driver's bindings.
 //!
 //! - `driver`: the driver's calls as methods that return `Result`, and its contexts, lists and
 //!   events.

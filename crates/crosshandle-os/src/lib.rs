@@ -1,4 +1,5 @@
-//! Safe, thin wrappers of the operating system, with one topic per module.
+//! Safe, thin wrappers of the operating system, with one topic per module. [`threads`] starts every
+//! thread of the library.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
