@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use super::{Fault, Files, SECURITY, codes, text};
 
-/// The list of the conformance suite's cases.
 const SUITE: &str = "crates/conformance/src/suite.rs";
 
 /// Returns the tests that the page names and that do not exist. The name of a test is code with
@@ -29,7 +28,7 @@ pub(super) fn check(files: &Files) -> Vec<Fault> {
     missing.collect()
 }
 
-/// Returns the cases of the suite's list: a topic with a brace, a rule on each line, and a brace.
+/// Returns the cases of the suite: a topic with a brace, a rule on each line, and a brace.
 fn cases(list: &str) -> Vec<String> {
     let (mut topic, mut cases) = ("", Vec::new());
     for line in list.lines().map(str::trim) {

@@ -21,7 +21,7 @@ pub(super) fn check(path: &str, text: &str, files: &Files) -> Vec<Fault> {
     let (mut found, mut is_listing) = (Vec::new(), false);
     for (text, line) in text.lines().zip(1..) {
         is_listing ^= text.trim_start().starts_with("```");
-        if !is_page && !(is_rust && text.trim_start().starts_with("//")) {
+        if !(is_page || is_rust && text.trim_start().starts_with("//")) {
             continue;
         }
         let codes = codes(text).chain(is_listing.then_some(text));
