@@ -51,26 +51,6 @@ pub(crate) const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// A shorter interval would take the processor from followers that are about to sleep.
 pub(crate) const SLEEP_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Interval at which a leader checks whether another process's threads have reached a state.
-///
-/// A shorter interval would take the processor from those threads.
-pub(crate) const STATE_CHECK_INTERVAL: Duration = Duration::from_micros(500);
-
-/// Time within which the victims of a row die, counted from when all waiters sleep.
-///
-/// It equals the interval of 40 ms at which waiters check liveness, so that deaths are spread over
-/// that interval.
-pub(crate) const DEATHS_SPREAD: Duration = Duration::from_millis(40);
-
-/// Pause between two rounds of an attack on sleepers.
-///
-/// An attack must meet each sleeper before its next sleep, but must not occupy a processor.
-pub(crate) const ATTACK_PAUSE: Duration = Duration::from_micros(200);
-
-/// Time in which an attack must have met a sleeper. Otherwise the row fails. It is no target for
-/// the speed.
-pub(crate) const ATTACK_LIMIT: Duration = Duration::from_secs(10);
-
 /// Time in which the library's threads close the connections of importers that have ended.
 ///
 /// The work is short, but the threads must get a processor. With a much shorter time, open

@@ -96,33 +96,15 @@ pub(crate) fn load_average() -> Result<f64> {
 
 /// Returns whether the first thread of process `pid` is blocked: state S in `/proc/PID/stat`.
 pub(crate) fn is_asleep(pid: u64) -> Result<bool> {
-    Ok(state(&format!("/proc/{pid}/stat"))? == 'S')
-}
-
-/// Returns whether all threads of process `pid` are in one of these states.
-pub(crate) fn are_all_in(pid: u64, states: &[char]) -> Result<bool> {
-    let path = format!("/proc/{pid}/task");
-    for thread in fs::read_dir(&path).with_context(|| format!("cannot list {path}"))? {
-        // The thread may have ended by now.
-        let stat = thread?.path().join("stat");
-        if let Ok(state) = state(&stat.to_string_lossy())
-            && !states.contains(&state)
-        {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Returns the state in a thread's `stat` file.
-fn state(path: &str) -> Result<char> {
-    let stat = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    let path = format!("/proc/{pid}/stat");
+    let stat = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
     // The second field is the command's name in brackets, which may contain any characters.
-    let state = stat
+    let (_, rest) = stat
         .rsplit_once(") ")
-        .and_then(|(_, rest)| rest.chars().next());
-    state.with_context(|| format!("{path} has an unknown form"))
+        .with_context(|| format!("{path} has an unknown form"))?;
+    Ok(rest.starts_with('S'))
 }
+
 
 /// Returns the bytes of huge pages in the mapping that contains `address`.
 pub(crate) fn huge_bytes(address: usize) -> Result<u64> {

@@ -3,13 +3,11 @@
 mod awaited;
 mod churn;
 mod cold;
-mod deaths;
 mod events;
 mod fanout;
 mod first_open;
 mod graphs;
 mod handles;
-mod lateness;
 pub(crate) mod ours;
 mod read;
 mod recycle;
@@ -34,8 +32,6 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &scale::EVENTS,
     &scale::ALLOCATIONS,
     &churn::SCENARIO,
-    &deaths::SCENARIO,
-    &lateness::SCENARIO,
     &awaited::SCENARIO,
     &graphs::SCENARIO,
 ];
