@@ -1,7 +1,6 @@
 //! The host backend's memory and events between processes of one machine.
 
 mod awaited;
-mod churn;
 mod cold;
 mod events;
 mod fanout;
@@ -9,9 +8,7 @@ mod first_open;
 mod graphs;
 mod handles;
 pub(crate) mod ours;
-mod read;
 mod recycle;
-mod scale;
 mod wake;
 
 use crate::harness::scenario::Scenario;
@@ -28,10 +25,6 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &first_open::SHARED_CORE,
     &cold::SCENARIO,
     &recycle::SCENARIO,
-    &read::SCENARIO,
-    &scale::EVENTS,
-    &scale::ALLOCATIONS,
-    &churn::SCENARIO,
     &awaited::SCENARIO,
     &graphs::SCENARIO,
 ];
