@@ -22,7 +22,7 @@ enum Victim {
     Importer,
     /// An importer with a pending signal, after the exporter has died.
     Survivor,
-    /// An importer with a pending signal, while the exporter is stopped and cannot report the death.
+    /// An importer with a pending signal, while the exporter is stopped.
     Unheard,
 }
 
