@@ -208,11 +208,11 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use data_encoding::HEXLOWER;
 
-    #[test]
-    fn questions_and_answers_are_read_as_they_were_written() {
+    fn questions() -> Vec<Question> {
         let handle = std::array::from_fn(|place| place as u8);
-        let questions = [
+        vec![
             Question::Open {
                 read_only: true,
                 handle,
@@ -227,16 +227,11 @@ mod tests {
             },
             Question::Signal { id: u32::MAX },
             Question::Close { id: 0 },
-        ];
-        for question in questions {
-            let bytes = question.encode();
-            assert!(bytes.len() <= MAX_LEN);
-            assert_eq!(Question::decode(&bytes), Some(question));
-            // One byte less or more is not a valid request.
-            assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), None);
-            assert_eq!(Question::decode(&[&bytes[..], &[0]].concat()), None);
-        }
-        let answers = [
+        ]
+    }
+
+    fn answers() -> Vec<Answer> {
+        vec![
             Answer::Memory {
                 id: 1,
                 len: 2,
@@ -244,24 +239,53 @@ mod tests {
             },
             Answer::Event {
                 id: 3,
-                mirror: handle,
+                mirror: std::array::from_fn(|place| place as u8),
             },
             Answer::Done(9),
             Answer::Refused {
                 has_ended: true,
-                why: "ö".repeat(MAX_LEN),
+                why: "no".into(),
             },
-        ];
-        for answer in &answers {
-            let bytes = answer.encode();
-            assert!(bytes.len() <= MAX_LEN);
-            match (Answer::decode(&bytes), answer) {
-                (Some(Answer::Refused { why, .. }), Answer::Refused { why: whole, .. }) => {
-                    assert!(!why.is_empty() && whole.starts_with(&why));
-                }
-                (read, answer) => assert_eq!(read.as_ref(), Some(answer)),
-            }
+        ]
+    }
+
+    /// `datagrams.txt` has the bytes of these messages.
+    #[test]
+    fn every_message_has_the_bytes_of_this_version() {
+        let mut lines = include_str!("datagrams.txt").lines();
+        for question in questions() {
+            let bytes = question.encode();
+            assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
+            assert_eq!(Question::decode(&bytes), Some(question));
+            // One byte less or more is not a valid request.
+            assert_eq!(Question::decode(&bytes[..bytes.len() - 1]), None);
+            assert_eq!(Question::decode(&[&bytes[..], &[0]].concat()), None);
         }
+        for answer in answers() {
+            let bytes = answer.encode();
+            assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
+            assert_eq!(Answer::decode(&bytes), Some(answer));
+        }
+        assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn long_refusals_are_cut_at_a_character() {
+        let whole = "ö".repeat(MAX_LEN);
+        let bytes = Answer::Refused {
+            has_ended: true,
+            why: whole.clone(),
+        }
+        .encode();
+        assert_eq!(bytes.len(), MAX_LEN);
+        let Some(Answer::Refused { why, .. }) = Answer::decode(&bytes) else {
+            panic!("not as it was written");
+        };
+        assert!(whole.starts_with(&why));
+    }
+
+    #[test]
+    fn senseless_bytes_are_no_message() {
         for senseless in [&[][..], &[0], &[5, 0], &[1, 2], &[4, 2, 65]] {
             assert_eq!(Question::decode(senseless), None);
             assert_eq!(Answer::decode(senseless), None);

@@ -1,5 +1,6 @@
 use super::*;
 use crosshandle::handle::HANDLE_SIZE;
+use data_encoding::HEXLOWER;
 use std::sync::LazyLock;
 
 static FAILURES: LazyLock<Vec<u8>> = LazyLock::new(|| {
@@ -104,10 +105,15 @@ fn all() -> Vec<Message<'static>> {
     ]
 }
 
+/// `frames.txt` has the bytes of each message in `all`. It must not change within a version of the
+/// protocol.
 #[test]
-fn every_message_is_read_as_it_was_written() {
-    for message in all() {
+fn every_message_has_the_bytes_of_this_version() {
+    let lines = include_str!("frames.txt").lines();
+    assert_eq!(lines.clone().count(), all().len());
+    for (message, line) in all().into_iter().zip(lines) {
         let frame = message.encode();
+        assert_eq!(HEXLOWER.encode(&frame), line, "{message:?}");
         assert_eq!(Message::frame_len(&frame), Ok(Some(frame.len())));
         assert_eq!(Message::decode(&frame[PREFIX..]), Ok(message));
     }
