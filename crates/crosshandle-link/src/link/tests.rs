@@ -6,6 +6,7 @@ use crate::control::handshake::{self, Greeted};
 use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
 use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
+use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Device};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -108,7 +109,7 @@ impl Owner {
 #[test]
 fn whoever_breaks_the_protocol_ends_the_link_alone() {
     let owner = Owner::new();
-    let handle = [0; crosshandle::handle::HANDLE_SIZE];
+    let handle = [0; HANDLE_SIZE];
     let open = Message::Open {
         request: 1,
         read_only: false,
@@ -249,7 +250,7 @@ fn next_frame(channel: &mut Channel) -> Vec<u8> {
     }
 }
 
-fn open(handle: &[u8]) -> Vec<u8> {
+fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
     let (request, read_only) = (1, false);
     Message::Open {
         request,
