@@ -1,5 +1,5 @@
-//! Tests of queries of the installed runtime. Without a runtime, they print that and pass. The tests
-//! of the host backend and of the simulated Level Zero driver run kernels and use images.
+//! Tests of queries of the installed runtime, which print that there is none and pass without one.
+//! The tests of the host backend and of the simulated Level Zero driver run kernels and use images.
 
 use opencl_cpu::{Argument, Code, Image, Parameter, Program, Runtime};
 use std::ffi::CStr;
