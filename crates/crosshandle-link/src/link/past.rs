@@ -74,7 +74,7 @@ fn failure(event: &Event, number: u64) -> Option<Error> {
 }
 
 /// Returns the last finished signal. If another thread seems to be abandoning the event, waits
-/// until it has done so. An abandonment first takes all numbers, and then fails them in a few steps.
+/// until it has done so. An abandonment first takes all numbers and then fails them in a few steps.
 /// Until the last step it looks like the end of a process that had few signals in flight.
 fn wait_for_abandonment(event: &Event, completed: u64) -> u64 {
     let taken = event.submitted();

@@ -154,8 +154,8 @@ impl Shared {
     fn destroy_keys(&mut self) {
         for key in self.keys.values_mut() {
             if let Some(unpacked) = key.unpacked.take() {
-                // SAFETY: this worker made the key, because all keys are destroyed before the worker
-                // is renewed. No move has requests then, or when this is dropped.
+                // SAFETY: this worker made the key, because all keys are destroyed before a worker
+                // is renewed. At that time, and when this is dropped, no move has requests.
                 unsafe { self.worker.destroy_key(unpacked) };
             }
         }
