@@ -4,8 +4,8 @@
 //! One process of a *story* is the victim. It runs under the filter, and the supervisor counts its
 //! steps and those of its children. Before the chosen step the victim is killed or stopped, or the
 //! step fails. The other processes run normally. After each case, the invariants are checked: no
-//! command takes longer than [`world::LIMIT`], promised models exist and are whole, and the holders have
-//! as many descriptors as before. A victim that was only stopped, or whose call was only
+//! command takes longer than [`world::LIMIT`], promised models exist and are whole, and the holders
+//! have as many descriptors as before. A victim that was only stopped, or whose call was only
 //! interrupted, must succeed.
 
 mod holders;
