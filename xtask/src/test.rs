@@ -8,9 +8,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
-use crate::{
-    Result, bindings, clients, debian, fuzz, layers, prose, soak, supply_chain, tools, ucx, wheel,
-};
+use crate::{Result, bindings, clients, debian, fuzz, soak, supply_chain, tools, ucx, wheel};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -24,8 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let fuzzed = !fuzz::targets(workspace)?.is_empty();
 
     format(workspace, fuzzed)?;
-    layers::step(&workspace.root)?;
-    prose::step(workspace)?;
+    Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
     // The stock Unified Runtime is published for x86-64 only.

@@ -1,4 +1,5 @@
-//! NVIDIA GPUs, through the CUDA driver.
+//! NVIDIA GPUs, through the CUDA driver, which is loaded at run time. No other crate of the library
+//! depends on the driver's bindings.
 //!
 //! Device memory is allocated with the driver's virtual memory management, and each allocation is a
 //! descriptor that the driver counts. Host memory comes from the host backend and is registered
@@ -9,11 +10,12 @@
 //! - `scheduler`: the admission of waits, and the thread that tends queues.
 //! - `device`: a GPU in one of the driver's contexts.
 //! - `memory`, `image`, `program` and `queue`.
-//! - `backend` and `native`: the implementation of the contract of `hal`.
+//! - `backend` and `native`: the implementation of the contract of `crosshandle-hal`.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod backend;
 mod device;

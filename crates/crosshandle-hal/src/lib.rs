@@ -1,4 +1,5 @@
-//! The contract between the objects of this crate and a driver.
+//! The contract between the objects of `crosshandle` and a driver: the traits that every backend
+//! implements. [`common`] has code that backends share.
 //!
 //! A *backend* is one implementation of these traits: `host`, `cuda`, `level_zero`. Each object
 //! that a program uses has one object of a backend behind it:
@@ -24,10 +25,10 @@
 //! traits.
 //!
 //! # Validation
-//! The object layer (`api`) checks every argument once, before it calls a backend. Ranges lie
-//! inside their memory, lengths are not zero, and alignments are powers of two. Objects belong to
-//! the context's device, and were created by this process and not before a fork. A backend relies
-//! on these checks. It reports only what its driver refuses, with the driver's own code
+//! The object layer (`crosshandle`) checks every argument once, before it calls a backend. Ranges
+//! lie inside their memory, lengths are not zero, and alignments are powers of two. Objects belong
+//! to the context's device, and were created by this process and not before a fork. A backend
+//! relies on these checks. It reports only what its driver refuses, with the driver's own code
 //! ([`Error::Driver`]).
 //!
 //! The object layer does not check data from another process. A backend checks an [`Import`]
@@ -65,7 +66,7 @@
 //! # Events
 //! A backend does not implement events. It signals and waits on the words of
 //! [`EventCore`](crosshandle_ipc::EventCore). These words lie in shared host memory and are defined
-//! by `event_protocol`.
+//! by `crosshandle-events`.
 //! - A command that signals takes a *ticket* from its event during its submission, so that signal
 //!   numbers follow the order of submission.
 //! - The backend completes each ticket exactly once, successfully or with an error. It does so even
@@ -96,13 +97,14 @@
 //! [`Capabilities`](crosshandle_types::Capabilities)), never a method that fails unexpectedly.
 //!
 //! # How to add a backend
-//! Implement the traits in a new directory, with the same file names as the other backends
-//! (`device`, `info`, `memory`, `queue`, `native`, `tuning`). List the backend in `registry`, add a
-//! `BackendKind` for it, and run the conformance suite on it.
+//! Implement the traits in a new crate, with the same file names as the other backends (`device`,
+//! `info`, `memory`, `queue`, `native`, `tuning`). `CONTRIBUTING.md` lists the other files to
+//! change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod common;
 mod graph;

@@ -2,7 +2,7 @@
 
 /// A length that a peer, a message or a file claims, and that is at most `MAX`.
 ///
-/// Parsers allocate only through this type. `cargo xtask layers` finds other allocations whose
+/// Parsers allocate only through this type. `cargo xtask style` finds other allocations whose
 /// length is not a constant. A failed allocation is an error and never aborts the process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounded<const MAX: usize>(usize);

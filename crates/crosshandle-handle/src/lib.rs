@@ -1,4 +1,5 @@
-//! Handles: small plain values that name shared memory or a shared event.
+//! Handles and bundles as bytes and text: small plain values that name shared memory and events.
+//! This crate is pure computation, without input, output or global state.
 //!
 //! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in
 //! any way to another process on the same machine. That process opens a handle, and then holds the
@@ -12,7 +13,6 @@
 //!
 //! # Two forms
 //! * **Bytes**, for programs: little-endian, versioned, the same layout for every kind.
-//! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
 //! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
 //!   `FromStr`. The word starts with `xhm2.` (memory), `xhp2.` (physical memory) or `xhe2.`
 //!   (event), and continues with the bytes in base64url without padding. Every handle has exactly
@@ -30,13 +30,14 @@
 //! # Bundles
 //! A [`bundle`] carries several handles, each with the layout of an array in its memory.
 //!
-//! This module is pure computation without input, output or global state. All types are
-//! `Send + Sync`.
+//! All types are `Send + Sync`.
 //!
-//! Internal to `crosshandle`: this crate promises no stable interface.
+//! Programs use these types as `crosshandle::handle`. The crate itself is internal to `crosshandle`
+//! and promises no stable interface.
 
 #![allow(missing_docs)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod bounded;
 pub mod bundle;

@@ -1,5 +1,5 @@
 //! Sharing between processes: which objects a context exports, which processes have them open, and
-//! when their memory may be reused.
+//! when their memory may be reused. [`broker`] passes descriptors between processes.
 //!
 //! An exporting context numbers its shared objects; such a number is a *record*. The context's
 //! **catalog** contains the generation and name of each record. Only the exporter can write the
@@ -15,11 +15,12 @@
 //! process ends.
 //!
 //! [`Exporter`] is the exporting context's half, and [`Attachment`] the importing process's half.
-//! [`EventCore`] is an event of either. [`broker`] carries descriptors between processes.
+//! [`EventCore`] is an event of either.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub(crate) use crosshandle_events::platform;
 

@@ -1,4 +1,5 @@
-//! Intel GPUs, through Level Zero.
+//! Intel GPUs, through Level Zero, whose loader is loaded at run time. No other crate of the
+//! library depends on the driver's bindings.
 //!
 //! - `driver`: the driver's calls as methods that return `Result`, and its contexts, lists and
 //!   events.
@@ -18,6 +19,7 @@
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod device;
 mod driver;

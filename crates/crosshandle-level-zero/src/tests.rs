@@ -76,7 +76,7 @@ fn native(value: usize) -> NativeObject {
 
 /// Returns the driver's context behind a context.
 fn core_of(context: &Context) -> Arc<DriverContext> {
-    // The tests have their own copy of this crate beside the one behind `context`.
+    // The tests have their own copy of this crate next to the one behind `context`.
     let handle = Handle(ptr::with_exposed_provenance_mut(
         context.native().unwrap().raw(),
     ));

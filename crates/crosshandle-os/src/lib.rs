@@ -1,8 +1,10 @@
-//! Safe, thin wrappers of the operating system, with one topic per module.
+//! Safe, thin wrappers of the operating system, with one topic per module. [`threads`] starts every
+//! thread of the library.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod threads;
 

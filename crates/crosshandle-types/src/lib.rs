@@ -1,9 +1,12 @@
-//! Plain values that users and all layers share. They do not depend on processes or drivers.
+//! Plain values that users and all crates of the library share: errors, deadlines, and descriptions
+//! of devices, kernels, images and memory. [`observe`] has what a program can watch, and [`sync`]
+//! has locks without poison.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod error;
 pub mod observe;

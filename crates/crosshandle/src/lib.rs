@@ -38,7 +38,7 @@
 //! ```
 //!
 //! # The nouns
-//! Paths in this table are below `crates/crosshandle/src`, without `.rs`.
+//! Paths without `crates/` are below `crates/crosshandle/src`, and omit `.rs`.
 //!
 //! | noun | what it is | where it lives |
 //! |---|---|---|
@@ -48,29 +48,21 @@
 //! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
 //! | [`MemoryPool`] | memory that is kept apart and accounted for, with a limit | `api/memory/pool` |
 //! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
-//! | [`Event`] | a counter of signals that processes wait for | `api/event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command` |
-//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program`, `api/kernel` |
+//! | [`Event`] | a counter of signals that processes wait for | `api/event/` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command/` |
+//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program/` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
-//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `crates/crosshandle-handle/src/bundle/`, `api/bundle` |
-//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `types/native_object` |
+//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `crates/crosshandle-handle/src/bundle/`, `api/context/bundle` |
+//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `crates/crosshandle-types/src/native_object.rs` |
 //!
 //! A *handle* is always the bytes that one process sends to another. A driver's own object is
 //! always *native*.
 //!
 //! For people who change the code (paths in the repository):
-//! - `docs/architecture.md` shows the layers, and follows a handle, a signal and the death of a
+//! - `docs/architecture.md` shows the crates, and follows a handle, a signal and the death of a
 //!   process through the code. A table says what to change where.
 //! - `docs/glossary.md` explains this library's own terms.
 //! - `docs/threads.md` lists the threads, what each may block on, and the order of the locks.
-//!
-//! A *handle* is always the bytes that cross; a driver's own object is always *native*.
-//!
-//! For people who change the code (paths in the repository):
-//! - `docs/architecture.md`: the layers, the way of a handle, of a signal and of a death through
-//!   the code, and a table of what to change where
-//! - `docs/glossary.md`: the words that are this library's own
-//! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!
 //! # How it works
 //! [`Memory::handle`] gives the allocation a *record*, which is a number in its context. It writes
@@ -135,6 +127,7 @@
 //! no feature.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The shared layers serve every backend, so a build without one of them leaves some code unused.
 #![cfg_attr(
     not(all(feature = "cuda", feature = "level-zero")),

@@ -60,6 +60,10 @@ impl ThreadKind {
     ///
     /// # Errors
     /// [`Error::LimitReached`] if the system starts no more threads.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "all threads of the library start here"
+    )]
     pub fn start(self, body: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
         let thread = Builder::new().name(self.name().into());
         let spawned = match self {
@@ -76,6 +80,10 @@ impl ThreadKind {
 
     /// Runs `body` on this thread and on `others` more threads. If the system refuses to start some
     /// of them, fewer threads run it. Returns when all of them are done.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "all threads of the library start here"
+    )]
     pub fn run_beside(self, others: usize, body: impl Fn() + Sync) {
         thread::scope(|scope| {
             for _ in 0..others {
