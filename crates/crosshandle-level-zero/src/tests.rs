@@ -5,17 +5,10 @@
 //! chooses its loader when it starts.
 
 use super::driver::{Driver, DriverContext, Handle, description};
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::Device;
-use crosshandle::EventOptions;
-use crosshandle::MemoryRange;
-use crosshandle::Queue;
+use crosshandle::{Command, Context, Device, EventOptions, MemoryRange, Queue};
 use crosshandle_handle::MemoryHandle;
-use crosshandle_types::NativeObject;
-use crosshandle_types::Ownership;
-use crosshandle_types::QueueOrder;
 use crosshandle_types::error::Error;
+use crosshandle_types::{NativeObject, Ownership, QueueOrder};
 use level_zero_sys::{ze_event_handle_t, ze_result_t};
 use std::path::Path;
 use std::process::Command as Process;

@@ -1,8 +1,7 @@
 //! Allocations, addresses, mappings and registered host memory.
 
 use super::{Code, DeviceHandle, Driver, SUCCESS};
-use crosshandle_os::descriptor;
-use crosshandle_os::process;
+use crosshandle_os::{descriptor, process};
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
 use cudarc::driver::sys::CUpointer_attribute as Attribute;

@@ -2,11 +2,10 @@
 
 use crate::device::Gpu;
 use crate::driver::{DeviceAddress, Driver, FillWord, RectCopy, Rows, Side, StreamHandle};
-use crate::image;
 use crate::memory::{self, Staging};
-use crate::program;
 use crate::queue::graph;
 use crate::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES, STREAM_MAX_CALLS};
+use crate::{image, program};
 use crosshandle_hal::{Operand, Segment, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{MemoryKind, Pitches, Region};

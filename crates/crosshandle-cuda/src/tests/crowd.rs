@@ -3,11 +3,8 @@
 use super::gpu;
 use super::native::{BYTES, SOON, Theirs, context, make_current};
 use crate::memory;
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::EventOptions;
-use crosshandle_types::AllocationOptions;
-use crosshandle_types::MemoryKind;
+use crosshandle::{Command, Context, EventOptions};
+use crosshandle_types::{AllocationOptions, MemoryKind};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};

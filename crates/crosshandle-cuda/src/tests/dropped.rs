@@ -1,8 +1,7 @@
 //! Tests of objects that commands used. They belong to the program, and their drop may do anything.
 
 use super::native::{BYTES, SOON, Theirs, context, make_current};
-use crosshandle::Command;
-use crosshandle::Queue;
+use crosshandle::{Command, Queue};
 use crosshandle_types::Ownership;
 use crosshandle_types::error::Error;
 use std::sync::mpsc::{Receiver, channel};

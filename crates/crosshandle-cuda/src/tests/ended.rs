@@ -2,20 +2,11 @@
 
 use super::super::driver::sys;
 use super::native::{BYTES, SOON, context, ends, make_current, native};
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::ContextOptions;
-use crosshandle::Device;
-use crosshandle_types::Addressing;
-use crosshandle_types::ChannelOrder;
-use crosshandle_types::ChannelType;
-use crosshandle_types::Filter;
-use crosshandle_types::ImageDescription;
-use crosshandle_types::ImageFormat;
-use crosshandle_types::ImageKind;
-use crosshandle_types::ProgramImage;
-use crosshandle_types::QueueOrder;
-use crosshandle_types::SamplerDescription;
+use crosshandle::{Command, Context, ContextOptions, Device};
+use crosshandle_types::{
+    Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
+    ProgramImage, QueueOrder, SamplerDescription,
+};
 use std::ptr;
 
 const IMAGE: &str = include_str!("../kernels.ptx");

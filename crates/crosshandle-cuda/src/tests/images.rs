@@ -1,31 +1,12 @@
 //! Tests of images, samplers and views on a GPU.
 
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::Device;
-use crosshandle::Image;
-use crosshandle::Kernel;
-use crosshandle::Memory;
-use crosshandle::Program;
-use crosshandle::Queue;
-use crosshandle_types::Addressing;
-use crosshandle_types::AllocationOptions;
-use crosshandle_types::ChannelOrder;
-use crosshandle_types::ChannelType;
-use crosshandle_types::Filter;
-use crosshandle_types::ImageDescription;
-use crosshandle_types::ImageFormat;
-use crosshandle_types::ImageKind;
-use crosshandle_types::ImagePart;
-use crosshandle_types::KernelArguments;
-use crosshandle_types::LaunchShape;
-use crosshandle_types::MemoryKind;
-use crosshandle_types::Pitches;
-use crosshandle_types::ProgramImage;
-use crosshandle_types::QueueOrder;
-use crosshandle_types::SamplerDescription;
-use crosshandle_types::Sampling;
+use crosshandle::{Command, Context, Device, Image, Kernel, Memory, Program, Queue};
 use crosshandle_types::error::Error;
+use crosshandle_types::{
+    Addressing, AllocationOptions, ChannelOrder, ChannelType, Filter, ImageDescription,
+    ImageFormat, ImageKind, ImagePart, KernelArguments, LaunchShape, MemoryKind, Pitches,
+    ProgramImage, QueueOrder, SamplerDescription, Sampling,
+};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(30);

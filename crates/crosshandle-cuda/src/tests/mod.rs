@@ -9,9 +9,8 @@ use super::device::{Gpu, first_gpu};
 use super::driver::{DeviceAddress, Driver, FillWord, StreamHandle, WordOp};
 use super::memory::{CudaPhysical, Reservation};
 use crosshandle_ipc::Shared;
-use crosshandle_types::Access;
-use crosshandle_types::MemoryKind;
 use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, MemoryKind};
 use std::sync::Arc;
 
 mod crowd;

@@ -1,15 +1,9 @@
 //! Tests with the program's own contexts, streams and events next to this library's.
 
 use super::super::driver::sys;
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::ContextOptions;
-use crosshandle::Device;
-use crosshandle::Event;
-use crosshandle::EventOptions;
-use crosshandle::Memory;
-use crosshandle::MemoryRange;
-use crosshandle::Queue;
+use crosshandle::{
+    Command, Context, ContextOptions, Device, Event, EventOptions, Memory, MemoryRange, Queue,
+};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::Error;
 use crosshandle_types::{NativeObject, Ownership};

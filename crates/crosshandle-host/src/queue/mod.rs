@@ -11,9 +11,10 @@ mod in_flight;
 
 use super::program::{Launcher, StartedLaunch, Units};
 use super::{tuning, work};
-use crosshandle_events::platform;
 use crosshandle_events::platform::{AtomicU64, Ordering};
-use crosshandle_events::{Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, wait_any};
+use crosshandle_events::{
+    Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, platform, wait_any,
+};
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crosshandle_ipc::{EventCore, Profile};

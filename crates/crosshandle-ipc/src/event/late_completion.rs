@@ -22,11 +22,10 @@ use crate::record::Record;
 use crate::tuning::{
     LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
 };
-use crosshandle_events::platform;
 use crosshandle_events::platform::{AtomicU64, Ordering};
 use crosshandle_events::{
     Completion, FailureReason, Interrupt, Liveness, Owner, RING, Target, Ticket, WaitError,
-    WaitMode, wait_any,
+    WaitMode, platform, wait_any,
 };
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::threads::{background, driver_jobs};

@@ -8,8 +8,7 @@ use crate::record::Record;
 use crate::records::{Export, Exported, KeepAlive, Particulars, Retired};
 use crate::tuning::RECLAIM_LOOKS;
 use crosshandle_os::threads::driver_jobs;
-use crosshandle_types::Access;
-use crosshandle_types::observe;
+use crosshandle_types::{Access, observe};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

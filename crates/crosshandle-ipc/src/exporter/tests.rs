@@ -1,7 +1,6 @@
 use super::*;
-use crate::broker::address;
 use crate::broker::protocol::PieceSpan;
-use crate::broker::{Answer, Dialogue};
+use crate::broker::{Answer, Dialogue, address};
 use crate::records::{Piece, PieceSet, PiecedMemory};
 use crosshandle_os::{memfd, socket};
 use std::sync::atomic::AtomicUsize;

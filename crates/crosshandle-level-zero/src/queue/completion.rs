@@ -1,7 +1,6 @@
 //! Completion counts and flags, by which lists notify other threads that commands have ended.
 
-use crosshandle_types::sync::Deadline;
-use crosshandle_types::sync::{Condvar, Mutex};
+use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// A count of ended commands that threads can wait for.

@@ -2,15 +2,12 @@
 
 use crate::driver::{DriverContext, EventHandle, List};
 use crate::gpu::Gpu;
-use crate::image;
 use crate::memory::LevelZeroSegment;
-use crate::program;
+use crate::{image, program};
 use crosshandle_hal::{Segment, Work};
 use crosshandle_os::mapping::page_size;
-use crosshandle_types::Address;
-use crosshandle_types::MemoryKind;
 use crosshandle_types::error::Result;
-use crosshandle_types::{Pitches, Region};
+use crosshandle_types::{Address, MemoryKind, Pitches, Region};
 use std::ffi::c_void;
 use std::sync::Arc;
 

@@ -255,8 +255,7 @@ impl fmt::Debug for Queue {
 
 #[cfg(test)]
 mod tests {
-    use crate::Context;
-    use crate::Device;
+    use crate::{Context, Device};
     use std::collections::BTreeSet;
     use std::sync::{Barrier, Mutex};
     use std::thread;

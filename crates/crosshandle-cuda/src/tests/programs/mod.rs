@@ -2,20 +2,9 @@
 mod images;
 mod launches;
 
-use crosshandle::Command;
-use crosshandle::Context;
-use crosshandle::Device;
-use crosshandle::Event;
-use crosshandle::Kernel;
-use crosshandle::Memory;
-use crosshandle::Program;
-use crosshandle::Queue;
-use crosshandle_types::KernelArguments;
-use crosshandle_types::LaunchShape;
-use crosshandle_types::Ownership;
-use crosshandle_types::ProgramImage;
-use crosshandle_types::ProgramOptions;
+use crosshandle::{Command, Context, Device, Event, Kernel, Memory, Program, Queue};
 use crosshandle_types::error::Error;
+use crosshandle_types::{KernelArguments, LaunchShape, Ownership, ProgramImage, ProgramOptions};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

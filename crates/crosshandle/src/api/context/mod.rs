@@ -24,10 +24,9 @@ use crosshandle_handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHa
 use crosshandle_ipc::{OpenDeadline, late_completion};
 use crosshandle_os::threads::driver_jobs;
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::observe;
 use crosshandle_types::{
     Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
-    QueueOrder, SamplerDescription, Sampling,
+    QueueOrder, SamplerDescription, Sampling, observe,
 };
 use std::fmt;
 use std::os::fd::OwnedFd;

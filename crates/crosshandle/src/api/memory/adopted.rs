@@ -188,9 +188,7 @@ impl Drop for Adopted {
 
 #[cfg(test)]
 mod tests {
-    use crate::Context;
-    use crate::Device;
-    use crate::Error;
+    use crate::{Context, Device, Error};
     use std::sync::Arc;
 
     #[test]

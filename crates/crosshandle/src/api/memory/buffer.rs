@@ -189,9 +189,7 @@ impl<T> fmt::Debug for Buffer<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::AllocationOptions;
-    use crate::Context;
-    use crate::Device;
+    use crate::{AllocationOptions, Context, Device};
 
     fn context() -> Context {
         Context::new(&Device::find("host").unwrap()).unwrap()

@@ -5,8 +5,7 @@ use crosshandle_hal::{Operand, Segment};
 use crosshandle_handle::{Fields, HandleKind};
 use crosshandle_ipc::{Credential, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::observe;
-use crosshandle_types::{Access, Address};
+use crosshandle_types::{Access, Address, observe};
 use std::sync::Arc;
 
 /// Memory that was opened once. Each open of a handle creates one.

@@ -168,8 +168,7 @@ impl fmt::Debug for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crosshandle_types::Access;
-    use crosshandle_types::Address;
+    use crosshandle_types::{Access, Address};
     use std::ptr::NonNull;
 
     #[test]
