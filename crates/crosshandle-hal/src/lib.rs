@@ -98,7 +98,7 @@
 //!
 //! # How to add a backend
 //! Implement the traits in a new crate, with the same file names as the other backends (`device`,
-//! `info`, `memory`, `queue`, `native`, `tuning`). `CONTRIBUTING.md` lists the other files to
+//! `info`, `memory`, `queue`, `native`, `tuning`). `CONTRIBUTING.md` lists further files to
 //! change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.

@@ -56,7 +56,7 @@ pub use records::{ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMe
 #[cfg(any(test, feature = "testing"))]
 pub use attachment::testing;
 
-/// What the fuzz targets call.
+/// Items that the fuzz targets use.
 #[doc(hidden)]
 pub mod fuzzing {
     pub use super::chunks::{

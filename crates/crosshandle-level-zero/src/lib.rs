@@ -6,7 +6,7 @@
 //! - `gpu`, `info`, `device`: GPUs, their descriptions and limits, and contexts on them.
 //! - `memory`: the driver's own memory (USM) and physical memory.
 //! - `ipc_handle`: the driver's handles for other processes. The broker sends the descriptor that
-//!   such a handle contains, and the other bytes are sent as a blob. The importer inserts the
+//!   such a handle contains, and the remaining bytes are sent as a blob. The importer inserts the
 //!   number of its own descriptor.
 //! - `event`: counter-based events, used as native mirrors of this library's events.
 //! - `program`: programs, their kernels and launches.
