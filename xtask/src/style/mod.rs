@@ -48,7 +48,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     add("xtask/src/style/sizes.rs", sizes::unused(&files));
     match places.len() {
         0 => Ok(()),
-        count => Err(format!("{}\n{count} faults of style", places.join("\n"))),
+        count => Err(format!("{count} faults\n{}", places.join("\n"))),
     }
 }
 
