@@ -96,12 +96,12 @@ crosshandle_events::impl_atomic!(AtomicU32, u32);
 crosshandle_events::impl_atomic!(AtomicU64, u64);
 
 /// Sleeps like `futex::sleep`.
-pub fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+pub(super) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
     futex::sleep(&word.0, expected, limit);
 }
 
 /// Sleeps like `futex::sleep_any`.
-pub fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+pub(super) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
     let words: Vec<_> = words
         .iter()
         .map(|(word, expected)| (&word.0, *expected))
@@ -110,6 +110,6 @@ pub fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
 }
 
 /// Wakes like `futex::wake_all`.
-pub fn wake_all(word: &AtomicU64) {
+pub(super) fn wake_all(word: &AtomicU64) {
     futex::wake_all(&word.0);
 }
