@@ -12,6 +12,9 @@
 //! `conformance holders` besieges a holder with hostile programs of one user and of two, next to
 //! honest programs. It needs `crosshandle` in its directory.
 //!
+//! `conformance links` connects honest programs to a linked host that lies. It needs `crosshandle`
+//! too.
+//!
 //! `conformance faults` runs workloads with faults at every step. `conformance soak` mixes faults
 //! at random moments with attackers (see the module `faults`). `conformance gpu-deaths` kills
 //! processes that share GPU memory (see `faults/gpu_deaths.rs`).
@@ -21,7 +24,7 @@
 //! at a time. The last line contains the counts. The exit code is 1 if a case failed, and 2 for a
 //! wrong command line.
 
-use crosshandle_conformance::attackers::Siege;
+use crosshandle_conformance::attackers::{LinkSiege, Siege};
 use crosshandle_conformance::{
     Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
@@ -36,6 +39,7 @@ use std::time::{Duration, Instant};
 
 const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
      [--under COMMAND] [--list] [FILTER]";
+const LINKS_USAGE: &str = "usage: conformance links [--millis N]";
 const HOLDERS_USAGE: &str = "usage: conformance holders [--sample] [--short] [--millis N] [--idle] [--two-users] [--attacker NAME]";
 /// How long each attacker of a holder attacks in the sample.
 const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
@@ -126,6 +130,9 @@ fn main() -> ExitCode {
     if command.as_deref() == Some("holders") {
         return holders(words);
     }
+    if command.as_deref() == Some("links") {
+        return links(words);
+    }
     if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
         return match peer() {
             Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
@@ -195,6 +202,36 @@ fn holders(mut words: impl Iterator<Item = String>) -> ExitCode {
         }
     }
     match attackers::siege(&siege) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs `conformance links` with the words after it.
+fn links(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let command = match peer() {
+        Ok(peer) => peer.with_file_name("crosshandle"),
+        Err(error) => {
+            eprintln!("finding the programs: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut length = Duration::ZERO;
+    while let Some(word) = words.next() {
+        let millis = words.next().and_then(|text| text.parse().ok());
+        match (word.as_str(), millis) {
+            ("--millis", Some(millis)) => length = Duration::from_millis(millis),
+            _ => {
+                eprintln!("{LINKS_USAGE}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    match attackers::link_siege(&LinkSiege { command, length }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {

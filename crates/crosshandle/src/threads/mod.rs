@@ -8,6 +8,7 @@ pub(crate) mod disposer;
 pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
 mod tuning;
+pub(crate) mod turns;
 
 pub(crate) use tuning::START_RETRY;
 

@@ -12,6 +12,7 @@ mod programs;
 mod siege;
 
 pub(super) use honest::{ROLE as HONEST, serve as serve_honest};
+pub(super) use pair::{Pair, Taken};
 pub use siege::{Siege, siege};
 
 use super::{Attacker, Victim, connections, messages, socket};
@@ -33,6 +34,7 @@ const CALL: Duration = Duration::from_millis(300);
 /// holder.
 pub(super) fn attackers() -> &'static [&'static dyn Attacker] {
     &[
+        &programs::BusyLoop,
         &programs::QuestionFlood,
         &programs::Waits,
         &programs::UnreadAnswers,
