@@ -1,14 +1,21 @@
-//! Decodes any bytes as messages of the other host over a link: a greeting, and frames with their
-//! lengths.
+//! Decodes any bytes as messages of the other host over a link, and as messages of neighbours. A
+//! link's messages are a greeting, and frames with their lengths.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 
-// The link itself uses more of the module.
+#[allow(dead_code)]
+#[path = "../../crates/crosshandle-link/src/wire.rs"]
+mod wire;
+
+// The link itself uses more of the modules.
 #[allow(dead_code, unused_imports)]
 #[path = "../../crates/crosshandle-link/src/control/message/mod.rs"]
 mod message;
+#[allow(dead_code)]
+#[path = "../../crates/crosshandle-link/src/neighbour/message.rs"]
+mod neighbour;
 
 use message::{
     HELLO_SIZE, Hello, Message, PREFIX, read_failures, read_parts, write_failures, write_parts,
@@ -19,6 +26,12 @@ fuzz_target!(|data: &[u8]| {
         && let Ok(hello) = Hello::decode(bytes)
     {
         assert_eq!(hello.encode(), *bytes);
+    }
+    if let Ok(question) = neighbour::Question::decode(data) {
+        assert_eq!(question.encode(), data);
+    }
+    if let Ok(answer) = neighbour::Answer::decode(data) {
+        assert_eq!(answer.encode(), data);
     }
     check(data);
     // Decodes the bytes as successive frames.

@@ -35,10 +35,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     };
     let level_zero = level_zero(workspace, &mut skipped);
     let containers = containers(workspace, &mut skipped);
-    let ucx = ucx::variables(workspace).unwrap_or_else(|reason| {
-        skipped.push(format!("links over UCX: {reason}"));
-        Default::default()
-    });
+    let ucx = ucx::variable(workspace)
+        .inspect_err(|reason| skipped.push(format!("links over UCX: {reason}")))
+        .ok();
     let lints = [
         "clippy",
         "--locked",
@@ -103,8 +102,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let which = if runtime.is_some() { "all" } else { "default" };
     variables.extend(level_zero);
     variables.extend(containers);
-    // If UCX is missing, the names are empty.
-    variables.extend(ucx.into_iter().filter(|(name, _)| !name.is_empty()));
+    variables.extend(ucx);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // The expression contains no spaces, because the arguments are split at spaces.

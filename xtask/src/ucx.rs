@@ -62,16 +62,18 @@ with tarfile.open(archive, 'w:xz') as archive:
         archive.add(os.path.join(directory, name), name, filter=keep)
 ";
 
-/// Returns the variables through which tests find UCX and its headers. Fetches UCX if necessary.
+/// Returns the variable through which tests find UCX. Fetches UCX if necessary.
 ///
 /// # Errors
 /// Returns the reason why UCX is not available.
-pub(crate) fn variables(workspace: &Workspace) -> Result<[(&'static str, PathBuf); 2]> {
-    let package = fetch(workspace, &UCX)?.join("libucx");
-    Ok([
-        ("CROSSHANDLE_UCX", package.join("lib")),
-        ("LIBUCX_INCLUDE_DIR", package.join("include")),
-    ])
+pub(crate) fn variable(workspace: &Workspace) -> Result<(&'static str, PathBuf)> {
+    let package = fetch(workspace, &UCX)?;
+    Ok(("CROSSHANDLE_UCX", package.join("libucx/lib")))
+}
+
+/// Returns the directory of UCX's headers. Fetches UCX if necessary.
+pub(crate) fn include(workspace: &Workspace) -> Result<PathBuf> {
+    Ok(fetch(workspace, &UCX)?.join("libucx/include"))
 }
 
 /// Packs UCX, and NIXL if it is available, for a machine with GPUs: `ucx.tar.xz` and `nixl.tar.xz`.

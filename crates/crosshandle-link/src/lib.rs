@@ -60,6 +60,7 @@ mod tuning;
 #[allow(unsafe_code)]
 mod ucx;
 mod wait;
+mod wire;
 
 /// The UCX calls of a link, for the benchmark that compares a link with plain UCX. Programs must
 /// not rely on this module.

@@ -22,18 +22,22 @@ fn over_tcp_keys_protect_nothing() {
     let (mut registered, secret) = (vec![1u8; 4096], vec![42u8; 4096]);
     // SAFETY: the memory outlives both workers' use of it.
     let made = unsafe { owner.register(registered.as_mut_ptr(), 4096, false) }.unwrap();
-    user.connect(&owner.address().unwrap()).unwrap();
-    owner.connect(&user.address().unwrap()).unwrap();
-    let key = user.unpack(&made.key).unwrap();
+    // SAFETY: the addresses and the key come from UCX, in this process.
+    let key = unsafe {
+        user.connect(&owner.address().unwrap()).unwrap();
+        owner.connect(&user.address().unwrap()).unwrap();
+        user.unpack(&made.key).unwrap()
+    };
     let mut read = vec![0u8; 4096];
     let from = secret.as_ptr().addr() as u64;
-    // SAFETY: the place outlives the request, and `secret` is memory of this process.
+    // SAFETY: the place outlives the request, and the key is the worker's.
     let mut request = unsafe { user.get(read.as_mut_ptr(), 4096, from, key) }.unwrap();
     while !user.is_done(&mut request).unwrap() {
         user.progress();
         owner.progress();
     }
     assert_eq!(read, secret);
-    user.destroy_key(key);
+    // SAFETY: the worker unpacked the key, and no request uses it.
+    unsafe { user.destroy_key(key) };
     owner.unregister(&made);
 }

@@ -113,12 +113,6 @@ impl Kernel {
         self.raw
     }
 
-    /// Returns the sub-group size in a work-group of this size, or 0 if the runtime does not report
-    /// it.
-    pub fn subgroup_size_of(&self, local: [usize; 3]) -> usize {
-        subgroup_size(self.runtime(), self.raw, local).unwrap_or(0)
-    }
-
     /// Checks that the kernel accepts the arguments, as far as the runtime checks them.
     ///
     /// # Errors

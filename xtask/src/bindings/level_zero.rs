@@ -1,6 +1,6 @@
 //! The declarations in `crates/level-zero-sys`, from the headers of Debian's package.
 
-use super::{Interface, Part};
+use super::{Interface, ONLY_DECLARATIONS, Part};
 use crate::python::Environment;
 use crate::workspace::Workspace;
 use crate::{Result, debian};
@@ -14,6 +14,7 @@ pub(super) fn interface(workspace: &Workspace, _: &Environment) -> Result<Interf
         name: "level-zero-sys",
         include: debian::include(&debian::HEADERS.ensure(workspace)?),
         header: "level_zero/ze_ddi.h",
+        options: &ONLY_DECLARATIONS,
         flags: "_?ze_.*_flag_t",
         parts: vec![
             Part {

@@ -1,6 +1,6 @@
 //! The declarations in `crates/unified-runtime-sys`, from the headers of the stock runtime.
 
-use super::{Interface, Part};
+use super::{Interface, ONLY_DECLARATIONS, Part};
 use crate::Result;
 use crate::python::Environment;
 use crate::workspace::Workspace;
@@ -15,6 +15,7 @@ pub(super) fn interface(_: &Workspace, environment: &Environment) -> Result<Inte
         name: "unified-runtime-sys",
         include: environment.include(),
         header: "unified-runtime/ur_ddi.h",
+        options: &ONLY_DECLARATIONS,
         flags: "ur_.*_flag_t",
         parts: vec![
             Part {

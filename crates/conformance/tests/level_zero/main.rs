@@ -4,10 +4,12 @@
 mod hostile;
 mod kernels;
 mod lists;
+mod misuse;
 mod roles;
 mod run;
+mod session;
 
-use run::{Outcome, role, suite};
+use run::{Outcome, role, suite, suite_with_peers_on};
 
 /// Checks that a run succeeded and used the driver correctly. Processes that exited must not have
 /// left driver objects behind.
@@ -70,6 +72,22 @@ fn the_driver_may_have_no_events_of_its_own() {
         for filter in ["events::", "timeline::", "queues::"] {
             suite(filter, &[switch]).iter().for_each(clean);
         }
+    }
+}
+
+/// Memory can be opened on another device only if that device has access to the memory.
+#[test]
+fn peers_may_be_on_another_device() {
+    let two = ("DEVICES", "2");
+    for filter in ["memory::", "physical::", "queues::"] {
+        suite_with_peers_on("level_zero:1", filter, &[two])
+            .iter()
+            .for_each(clean);
+    }
+    let switches = [two, ("MISSING", "peer_access")];
+    for outcome in suite_with_peers_on("level_zero:1", "memory::many_open", &switches) {
+        assert!(outcome.printed.contains("the handle is for device"));
+        assert_eq!(outcome.misuse, "", "{}", outcome.printed);
     }
 }
 
@@ -199,6 +217,34 @@ fn two_drivers_are_kept_apart() {
     role("two_drivers_are_kept_apart", &[switch])
         .iter()
         .for_each(clean);
+}
+
+/// The role itself checks each report.
+#[test]
+fn wrong_uses_are_reported() {
+    let name = "wrong_uses_are_reported";
+    if run::is_role() {
+        return misuse::wrong_uses_are_reported();
+    }
+    for outcome in role(name, &[]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+    }
+    for outcome in role(name, &[("MISUSE", "abort")]) {
+        assert!(!outcome.succeeded, "the first wrong use ends the process");
+        assert_eq!(outcome.misuse.lines().count(), 1, "{}", outcome.misuse);
+    }
+}
+
+/// The role itself checks each report.
+#[test]
+fn wrong_uses_of_a_driver_that_fetches_are_reported() {
+    if run::is_role() {
+        return misuse::wrong_uses_of_a_driver_that_fetches_are_reported();
+    }
+    let name = "wrong_uses_of_a_driver_that_fetches_are_reported";
+    for outcome in role(name, &[("TRANSPORT", "pidfd")]) {
+        assert!(outcome.succeeded, "{}", outcome.printed);
+    }
 }
 
 /// A lost device fails its pending commands, and nothing hangs.

@@ -35,10 +35,18 @@ pub(crate) fn is_role() -> bool {
 
 /// Runs the suite's cases that have `filter` in their name, under every loader.
 pub(crate) fn suite(filter: &str, switches: &[(&str, &str)]) -> Vec<Outcome> {
+    suite_with_peers_on("level_zero:0", filter, switches)
+}
+
+/// Like [`suite`], with peers on the device of this name.
+pub(crate) fn suite_with_peers_on(
+    device: &str,
+    filter: &str,
+    switches: &[(&str, &str)],
+) -> Vec<Outcome> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_conformance"));
-    let device = "level_zero:0";
-    command.args(["--device", device, "--peer-device", device, "--jobs", "2"]);
-    command.arg(filter);
+    command.args(["--device", "level_zero:0", "--peer-device", device]);
+    command.args(["--jobs", "2", filter]);
     under_all_loaders(&mut command, switches)
 }
 

@@ -3,6 +3,10 @@
 use crate::control::message::MAX_FAILURES;
 use crate::tuning::MAX_LOOKED_AT;
 use crosshandle::{Error, Event};
+use std::time::Duration;
+
+/// Maximum time for which the link's thread waits until another thread has abandoned an event.
+const ABANDONMENT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Results of finished signals.
 pub(super) struct Past {
@@ -18,6 +22,7 @@ impl Past {
     /// Examines the finished signals from `from` to `completed`. It stops earlier if the failures
     /// form more contiguous ranges than one message can report.
     pub(super) fn of(event: &Event, from: u64, completed: u64) -> Self {
+        let completed = wait_for_abandonment(event, completed);
         let abandoned_from = abandoned_from(event, from, completed);
         let last = abandoned_from.map_or(completed, |first| first - 1);
         let mut past = Self {
@@ -68,11 +73,28 @@ fn failure(event: &Event, number: u64) -> Option<Error> {
     event.try_wait_value(number).err()
 }
 
+/// Returns the last finished signal. If another thread seems to be abandoning the event, waits
+/// until it has done so. An abandonment first takes all numbers and then fails them in a few steps.
+/// Until the last step it looks like the end of a process that had few signals in flight.
+fn wait_for_abandonment(event: &Event, completed: u64) -> u64 {
+    let taken = event.submitted();
+    if taken < completed.saturating_add(MAX_LOOKED_AT) || !is_dead(event, completed) {
+        return completed;
+    }
+    // The result of the last signal is not needed.
+    let _ = event.wait_value_timeout(taken, ABANDONMENT_TIMEOUT);
+    event.completed()
+}
+
+/// Returns `true` if the process that submitted a signal has ended, or the event is abandoned.
+fn is_dead(event: &Event, number: u64) -> bool {
+    matches!(failure(event, number), Some(Error::PeerDied(_)))
+}
+
 /// Returns the first signal of those that failed because the event was abandoned. Abandoning
 /// finishes more signals at once than a process that dies has in flight.
 fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
-    let is_dead = |number| matches!(failure(event, number), Some(Error::PeerDied(_)));
-    if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(completed) {
+    if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(event, completed) {
         return None;
     }
     // Every signal from the result to the end has failed, though another process may have died with
@@ -80,7 +102,7 @@ fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
     let (mut alive, mut dead) = (from - 1, completed);
     while dead - alive > 1 {
         let middle = alive + (dead - alive) / 2;
-        match is_dead(middle) {
+        match is_dead(event, middle) {
             true => dead = middle,
             false => alive = middle,
         }

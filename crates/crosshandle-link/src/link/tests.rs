@@ -6,7 +6,9 @@ use crate::control::handshake::{self, Greeted};
 use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
 use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
+use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Device};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -108,7 +110,7 @@ impl Owner {
 #[test]
 fn whoever_breaks_the_protocol_ends_the_link_alone() {
     let owner = Owner::new();
-    let handle = [0; crosshandle::handle::HANDLE_SIZE];
+    let handle = [0; HANDLE_SIZE];
     let open = Message::Open {
         request: 1,
         read_only: false,
@@ -249,7 +251,7 @@ fn next_frame(channel: &mut Channel) -> Vec<u8> {
     }
 }
 
-fn open(handle: &[u8]) -> Vec<u8> {
+fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
     let (request, read_only) = (1, false);
     Message::Open {
         request,
@@ -357,38 +359,51 @@ fn what_comes_with_the_greeting_is_handled() {
 #[test]
 fn who_never_confirms_is_kept_little_for() {
     let owner = Owner::new();
-    let event = owner.context.create_event().unwrap();
     let (mut channel, link) = owner.link();
-    channel.queue(&open(event.handle().unwrap().as_bytes()));
-    next_frame(&mut channel);
-    let (start, mut told) = (Instant::now(), 0);
-    let mut received = 1;
+    // With many events, few turns of the link's thread make many reports.
+    let events: [_; 128] = std::array::from_fn(|_| owner.context.create_event().unwrap());
+    let (mut received, mut told) = (0, HashMap::new());
+    for event in &events {
+        channel.queue(&open(event.handle().unwrap().as_bytes()));
+        let id = loop {
+            match Message::decode(&next_frame(&mut channel)).unwrap() {
+                Message::Event { id, .. } => break id,
+                Message::Ack { .. } => {}
+                other => panic!("{other:?}"),
+            }
+        };
+        received += 1;
+        told.insert(id, 0);
+    }
+    let start = Instant::now();
     while !link.session().has_told_enough() {
-        let number = event.signal().unwrap();
-        // Wait until the signal is reported, so that signals do not share reports.
-        while told < number && !link.session().has_told_enough() {
+        let number = events[0].submitted() + 1;
+        for event in &events {
+            event.signal().unwrap();
+        }
+        // Waits until the signals are reported, so that signals do not share reports.
+        while told.values().any(|told| *told < number) && !link.session().has_told_enough() {
             assert!(start.elapsed() < 3 * LIMIT);
-            let _ = channel.flush();
             channel.fill();
             while let Some(frame) = channel.next_frame().unwrap() {
-                let message = Message::decode(&frame).unwrap();
-                received += u64::from(message.is_sequenced());
-                if let Message::Reached { number, .. } = message {
-                    told = number;
+                if let Message::Reached { id, number } = Message::decode(&frame).unwrap() {
+                    received += 1;
+                    told.insert(id, number);
                 }
             }
+            std::thread::yield_now();
         }
     }
-    assert!(told >= MAX_TOLD as u64);
-    for _ in 0..10_000 {
-        event.signal().unwrap();
+    assert!(received >= MAX_TOLD as u64);
+    for event in &events {
+        event.signal_value(event.submitted() + 10_000).unwrap();
     }
     channel.queue(&Message::Ack { received }.encode());
-    let last = event.submitted();
-    while told < last {
+    let last = events[0].submitted();
+    while told.values().any(|told| *told < last) {
         let frame = next_frame(&mut channel);
-        if let Message::Reached { number, .. } = Message::decode(&frame).unwrap() {
-            told = number;
+        if let Message::Reached { id, number } = Message::decode(&frame).unwrap() {
+            told.insert(id, number);
         }
     }
     assert!(link.ended().is_none());

@@ -145,9 +145,7 @@ impl Shared {
         };
         let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
         let answer = match asked {
-            Ok(Some(bytes)) => {
-                Answer::decode(&bytes).ok_or(Error::Protocol("its reply is invalid"))
-            }
+            Ok(Some(bytes)) => Answer::decode(&bytes).map_err(Error::Protocol),
             Ok(None) => {
                 Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
@@ -379,7 +377,7 @@ impl NeighbourEvent {
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
         match self.opened.shared.ask(&Question::Signal { id })? {
-            Answer::Done(number) => Ok(number),
+            Answer::Done { value } => Ok(value),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }

@@ -205,7 +205,7 @@ impl<'a> Neighbour<'a> {
         limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
-            let Some(question) = Question::decode(&bytes) else {
+            let Ok(question) = Question::decode(&bytes) else {
                 return Err(Error::Protocol("a neighbour sent an invalid request"));
             };
             let answer = neighbour.answer(&question).unwrap_or_else(|error| {
@@ -248,14 +248,16 @@ impl<'a> Neighbour<'a> {
                     false => remote.copy_to(local)?,
                 })?;
                 self.queue.finish()?;
-                Ok(Answer::Done(0))
+                Ok(Answer::Done { value: 0 })
             }
             Question::Signal { id } => match self.objects.get(&id) {
-                Some(Object::Event(event)) => Ok(Answer::Done(event.signal()?)),
+                Some(Object::Event(event)) => Ok(Answer::Done {
+                    value: event.signal()?,
+                }),
                 _ => Err(Error::invalid("it signals what is not an open event")),
             },
             Question::Close { id } => match self.objects.remove(&id) {
-                Some(_) => Ok(Answer::Done(0)),
+                Some(_) => Ok(Answer::Done { value: 0 }),
                 None => Err(Error::invalid("it closes what is not open")),
             },
         }

@@ -18,7 +18,7 @@ pub(super) fn transports() -> Result<Vec<String>> {
     let printed = unsafe {
         let file = libc::open_memstream(&mut text, &mut len);
         if !file.is_null() {
-            (ucx.call.ucp_context_print_info)(context, file);
+            (ucx.call.ucp_context_print_info)(context, file.cast());
             libc::fclose(file);
         }
         (ucx.call.ucp_cleanup)(context);
@@ -71,17 +71,10 @@ pub(super) fn new_context(ucx: &Ucx, settings: &Settings) -> Result<ucp_context_
             set = set.and(ucx.check("ucp_config_modify", status));
         }
         let params = ucp_params_t {
-            field_mask: UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME,
-            features: UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP,
-            request_size: 0,
-            request_init: ptr::null(),
-            request_cleanup: ptr::null(),
-            tag_sender_mask: 0,
-            mt_workers_shared: 0,
-            estimated_num_eps: 0,
-            estimated_num_ppn: 0,
+            field_mask: (UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME).into(),
+            features: (UCP_FEATURE_RMA | UCP_FEATURE_WAKEUP).into(),
             name: c"crosshandle".as_ptr(),
-            node_local_id: 0,
+            ..Default::default()
         };
         let mut context = ptr::null_mut();
         let made = set.and_then(|()| {

@@ -2,9 +2,8 @@
 
 use super::sys::*;
 use crate::error::{Error, Result};
-use libc::FILE;
 use libloading::Library;
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_int, c_uint};
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -14,64 +13,11 @@ use std::sync::OnceLock;
 pub const UCX_VARIABLE: &str = "CROSSHANDLE_UCX";
 const FILE: &str = "libucp.so.0";
 
-macro_rules! functions {
-    ($($name:ident: fn($($argument:ty),*) $(-> $result:ty)?,)*) => {
-        /// The functions of UCX's library that a link calls.
-        pub(crate) struct Functions {
-            $(pub(crate) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-        }
-
-        impl Functions {
-            /// # Safety
-            /// The caller must ensure that the library is a `libucp` of a supported version.
-            unsafe fn load(library: &Library) -> Result<Self, libloading::Error> {
-                Ok(Self {
-                    // SAFETY: the caller ensures that the functions have these types.
-                    $($name: unsafe { *library.get(concat!(stringify!($name), "\0"))? },)*
-                })
-            }
-        }
-    };
-}
-
-functions! {
-    ucp_config_read: fn(*const c_char, *const c_char, *mut *mut ucp_config_t) -> ucs_status_t,
-    ucp_config_modify: fn(*mut ucp_config_t, *const c_char, *const c_char) -> ucs_status_t,
-    ucp_config_release: fn(*mut ucp_config_t),
-    ucp_init_version: fn(c_uint, c_uint, *const ucp_params_t, *const ucp_config_t, *mut ucp_context_h) -> ucs_status_t,
-    ucp_cleanup: fn(ucp_context_h),
-    ucp_context_print_info: fn(ucp_context_h, *mut FILE),
-    ucp_context_query: fn(ucp_context_h, *mut ucp_context_attr_t) -> ucs_status_t,
-    ucp_worker_create: fn(ucp_context_h, *const ucp_worker_params_t, *mut ucp_worker_h) -> ucs_status_t,
-    ucp_worker_destroy: fn(ucp_worker_h),
-    ucp_worker_get_address: fn(ucp_worker_h, *mut *mut ucp_address_t, *mut usize) -> ucs_status_t,
-    ucp_worker_release_address: fn(ucp_worker_h, *mut ucp_address_t),
-    ucp_worker_get_efd: fn(ucp_worker_h, *mut c_int) -> ucs_status_t,
-    ucp_worker_arm: fn(ucp_worker_h) -> ucs_status_t,
-    ucp_worker_progress: fn(ucp_worker_h) -> c_uint,
-    ucp_ep_create: fn(ucp_worker_h, *const ucp_ep_params_t, *mut ucp_ep_h) -> ucs_status_t,
-    ucp_ep_query: fn(ucp_ep_h, *mut ucp_ep_attr_t) -> ucs_status_t,
-    ucp_ep_close_nbx: fn(ucp_ep_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
-    ucp_ep_flush_nbx: fn(ucp_ep_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
-    ucp_mem_map: fn(ucp_context_h, *const ucp_mem_map_params_t, *mut ucp_mem_h) -> ucs_status_t,
-    ucp_mem_unmap: fn(ucp_context_h, ucp_mem_h) -> ucs_status_t,
-    ucp_rkey_pack: fn(ucp_context_h, ucp_mem_h, *mut *mut c_void, *mut usize) -> ucs_status_t,
-    ucp_rkey_buffer_release: fn(*mut c_void),
-    ucp_ep_rkey_unpack: fn(ucp_ep_h, *const c_void, *mut ucp_rkey_h) -> ucs_status_t,
-    ucp_rkey_destroy: fn(ucp_rkey_h),
-    ucp_put_nbx: fn(ucp_ep_h, *const c_void, usize, u64, ucp_rkey_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
-    ucp_get_nbx: fn(ucp_ep_h, *mut c_void, usize, u64, ucp_rkey_h, *const ucp_request_param_t) -> ucs_status_ptr_t,
-    ucp_request_check_status: fn(*mut c_void) -> ucs_status_t,
-    ucp_request_free: fn(*mut c_void),
-    ucs_status_string: fn(ucs_status_t) -> *const c_char,
-}
-
 /// The loaded library, which is never unloaded.
 pub(crate) struct Ucx {
     pub(crate) call: Functions,
     version: (u32, u32, u32),
     path: PathBuf,
-    _library: Library,
 }
 
 static LOADED: OnceLock<Result<Ucx, String>> = OnceLock::new();
@@ -145,13 +91,12 @@ fn load() -> Result<Ucx, String> {
         let (major, minor, release) = version;
         return Err(cannot(&format!("it is version {major}.{minor}.{release}")));
     }
-    // SAFETY: the version was checked above.
-    let call = unsafe { Functions::load(&library) }.map_err(|error| cannot(&error))?;
+    // SAFETY: later minor versions keep the functions of `sys`, whose version was checked above.
+    let call = unsafe { Functions::from_library(library) }.map_err(|error| cannot(&error))?;
     Ok(Ucx {
         call,
         version,
         path,
-        _library: library,
     })
 }
 

@@ -2,6 +2,9 @@
 
 mod context;
 pub(crate) mod library;
+#[allow(clippy::all, clippy::undocumented_unsafe_blocks, dead_code, missing_docs)]
+#[allow(missing_debug_implementations, non_camel_case_types, unreachable_pub)]
+#[rustfmt::skip]
 mod sys;
 pub(crate) mod worker;
 

@@ -5,11 +5,12 @@ use super::context::new_context;
 use super::library::{self, Ucx};
 use super::sys::*;
 use crate::error::{Error, Result};
+use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI8, Ordering};
+use std::sync::atomic::{AtomicI8, AtomicU64, Ordering};
 
 /// UCX settings of a link.
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,11 @@ pub struct Worker {
     ucx: &'static Ucx,
     context: ucp_context_h,
     worker: ucp_worker_h,
+    /// The number of `worker` in this process.
+    number: u64,
     endpoint: Option<ucp_ep_h>,
+    /// The registered memory, by the numbers of the registrations.
+    registered: HashMap<u64, ucp_mem_h>,
     event_fd: Option<OwnedFd>,
     /// The status with which the endpoint failed, or 0. UCX's callback has its address.
     failed: Arc<AtomicI8>,
@@ -42,57 +47,47 @@ unsafe impl Send for Worker {}
 /// Memory that the peer can reach.
 #[derive(Debug)]
 pub struct Registration {
-    memory: ucp_mem_h,
+    /// The number of the registration, which no other one in this process has.
+    number: u64,
     /// The address of the memory, for the peer.
     pub address: u64,
     /// The key of the memory, for the peer.
     pub key: Vec<u8>,
 }
 
-// SAFETY: the handle is only passed back to the worker that made it.
-unsafe impl Send for Registration {}
-// SAFETY: the handle is only passed back to the worker that made it. Only one thread at a time
-// calls that worker.
-unsafe impl Sync for Registration {}
-
 /// The key of memory of the peer.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteKey(ucp_rkey_h);
 
-// SAFETY: the handle is only passed back to the worker that made it.
+// SAFETY: only unsafe functions use the handle. Their callers ensure that it is passed to the
+// worker that made it, which one thread at a time calls.
 unsafe impl Send for RemoteKey {}
-// SAFETY: the handle is only passed back to the worker that made it.
+// SAFETY: as for `Send`. A shared key can only be copied.
 unsafe impl Sync for RemoteKey {}
 
 /// An operation in flight. Pass it to [`Worker::is_done`] until that returns `true`.
 #[derive(Debug)]
 #[must_use]
-pub struct Request(*mut c_void);
+pub struct Request {
+    handle: ucs_status_ptr_t,
+    /// The number of the worker that made the request.
+    worker: u64,
+}
 
-// SAFETY: the handle is only passed back to the worker that made it.
+// SAFETY: only the worker that made the handle uses it, and one thread at a time calls that worker.
 unsafe impl Send for Request {}
 
 unsafe extern "C" fn endpoint_failed(arg: *mut c_void, _: ucp_ep_h, status: ucs_status_t) {
-    // SAFETY: `arg` is the address of `Worker::failed`, which lives until the endpoint is closed.
+    // SAFETY: `arg` is the address of `Worker::failed`, which lives until the worker is destroyed.
     let failed = unsafe { &*arg.cast::<AtomicI8>() };
     failed.store(status, Ordering::Release);
 }
 
-const NO_PARAM: ucp_request_param_t = ucp_request_param_t {
-    op_attr_mask: 0,
-    flags: 0,
-    request: ptr::null_mut(),
-    cb: ptr::null(),
-    datatype: 0,
-    user_data: ptr::null_mut(),
-    reply_buffer: ptr::null_mut(),
-    memory_type: 0,
-    recv_info: ptr::null_mut(),
-    memh: ptr::null_mut(),
-    remote_datatype: 0,
-    remote: ptr::null(),
-    remote_count: 0,
-};
+/// Returns a number that this process has not used for a worker or a registration before.
+fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
 
 impl Worker {
     /// Makes a worker.
@@ -105,7 +100,9 @@ impl Worker {
             ucx,
             context: new_context(ucx, settings)?,
             worker: ptr::null_mut(),
+            number: next_number(),
             endpoint: None,
+            registered: HashMap::new(),
             event_fd: None,
             failed: Arc::default(),
             ignores_failures: settings.ignores_failures,
@@ -116,16 +113,9 @@ impl Worker {
 
     fn new_worker(&self) -> Result<(ucp_worker_h, Option<OwnedFd>)> {
         let params = ucp_worker_params_t {
-            field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE,
+            field_mask: UCP_WORKER_PARAM_FIELD_THREAD_MODE.into(),
             thread_mode: UCS_THREAD_MODE_SERIALIZED,
-            cpu_mask: [0; 16],
-            events: 0,
-            user_data: ptr::null_mut(),
-            event_fd: 0,
-            flags: 0,
-            name: ptr::null(),
-            am_alignment: 0,
-            client_id: 0,
+            ..Default::default()
         };
         let (ucx, mut worker) = (self.ucx, ptr::null_mut());
         // SAFETY: the context and the parameters are valid, and the results are written to places
@@ -162,9 +152,11 @@ impl Worker {
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
-        // SAFETY: the caller promises that nothing made from the old worker is in use.
+        // SAFETY: the worker is valid, and is destroyed once. The caller ensures that nothing that
+        // was made from it is used later.
         unsafe { (self.ucx.call.ucp_worker_destroy)(self.worker) };
         (self.worker, self.event_fd) = (worker, event_fd);
+        self.number = next_number();
         self.failed = Arc::default();
         Ok(())
     }
@@ -191,9 +183,12 @@ impl Worker {
         }
     }
 
-    /// Connects to the peer's worker. UCX does not check the address, so it must come from an
-    /// authenticated peer.
-    pub fn connect(&mut self, address: &[u8]) -> Result<()> {
+    /// Connects to the peer's worker.
+    ///
+    /// # Safety
+    /// The caller must ensure that a worker of a trusted peer returned the address, because UCX
+    /// does not check it.
+    pub unsafe fn connect(&mut self, address: &[u8]) -> Result<()> {
         if self.endpoint.is_some() {
             return Err(Error::Protocol("it sends its data endpoint twice"));
         }
@@ -201,9 +196,10 @@ impl Worker {
             return Err(Error::Protocol("its data endpoint has no address"));
         }
         let params = ucp_ep_params_t {
-            field_mask: UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
+            field_mask: (UCP_EP_PARAM_FIELD_REMOTE_ADDRESS
                 | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE
-                | UCP_EP_PARAM_FIELD_ERR_HANDLER,
+                | UCP_EP_PARAM_FIELD_ERR_HANDLER)
+                .into(),
             address: address.as_ptr().cast(),
             err_mode: match self.ignores_failures {
                 false => UCP_ERR_HANDLING_MODE_PEER,
@@ -213,21 +209,11 @@ impl Worker {
                 cb: Some(endpoint_failed),
                 arg: Arc::as_ptr(&self.failed).cast_mut().cast(),
             },
-            user_data: ptr::null_mut(),
-            flags: 0,
-            sockaddr: ucs_sock_addr_t {
-                addr: ptr::null(),
-                addrlen: 0,
-            },
-            conn_request: ptr::null_mut(),
-            name: ptr::null(),
-            local_sockaddr: ucs_sock_addr_t {
-                addr: ptr::null(),
-                addrlen: 0,
-            },
+            ..Default::default()
         };
         let mut endpoint = ptr::null_mut();
-        // SAFETY: the worker and the parameters are valid. The address comes from a linked peer.
+        // SAFETY: the worker and the parameters are valid, the caller ensures this of the address,
+        // and `failed` outlives the worker.
         let status = unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
         self.ucx.check("ucp_ep_create", status)?;
         self.endpoint = Some(endpoint);
@@ -285,7 +271,7 @@ impl Worker {
     /// actual type of the memory, or `None` to let UCX find out.
     unsafe fn register_as(
         &mut self,
-        memory_type: Option<c_uint>,
+        memory_type: Option<ucs_memory_type_t>,
         start: *mut u8,
         len: usize,
         is_writable: bool,
@@ -296,16 +282,16 @@ impl Worker {
         }
         let known = memory_type.map_or(0, |_| UCP_MEM_MAP_PARAM_FIELD_MEMORY_TYPE);
         let params = ucp_mem_map_params_t {
-            field_mask: UCP_MEM_MAP_PARAM_FIELD_ADDRESS
+            field_mask: (UCP_MEM_MAP_PARAM_FIELD_ADDRESS
                 | UCP_MEM_MAP_PARAM_FIELD_LENGTH
                 | UCP_MEM_MAP_PARAM_FIELD_PROT
-                | known,
+                | known)
+                .into(),
             address: start.cast(),
             length: len,
-            flags: 0,
             prot,
             memory_type: memory_type.unwrap_or_default(),
-            exported_memh_buffer: ptr::null(),
+            ..Default::default()
         };
         let call = &self.ucx.call;
         let mut memory = ptr::null_mut();
@@ -328,8 +314,10 @@ impl Worker {
             (call.ucp_rkey_buffer_release)(key);
             bytes
         };
+        let number = next_number();
+        self.registered.insert(number, memory);
         Ok(Registration {
-            memory,
+            number,
             address: start.addr() as u64,
             key: bytes,
         })
@@ -338,12 +326,8 @@ impl Worker {
     /// Returns `true` if the loaded UCX supports CUDA, so that it can move GPU memory.
     pub fn knows_cuda(&self) -> Result<bool> {
         let mut attributes = ucp_context_attr_t {
-            field_mask: UCP_ATTR_FIELD_MEMORY_TYPES,
-            request_size: 0,
-            thread_mode: 0,
-            memory_types: 0,
-            name: [0; UCP_ENTITY_NAME_MAX],
-            device_counter_size: 0,
+            field_mask: UCP_ATTR_FIELD_MEMORY_TYPES.into(),
+            ..Default::default()
         };
         // SAFETY: the context is valid, and the result is written to a place of its type.
         let status = unsafe { (self.ucx.call.ucp_context_query)(self.context, &mut attributes) };
@@ -353,23 +337,16 @@ impl Worker {
 
     /// Returns the names of the transports that the endpoint uses, sorted.
     pub fn transports(&self) -> Result<Vec<String>> {
-        const NONE: ucp_transport_entry_t = ucp_transport_entry_t {
-            transport_name: ptr::null(),
-            device_name: ptr::null(),
-        };
         let endpoint = self.endpoint()?;
-        let mut entries = [NONE; MAX_TRANSPORTS];
+        let mut entries = [ucp_transport_entry_t::default(); MAX_TRANSPORTS];
         let mut attributes = ucp_ep_attr_t {
-            field_mask: UCP_EP_ATTR_FIELD_TRANSPORTS,
-            name: [0; UCP_ENTITY_NAME_MAX],
-            local_sockaddr: [0; 16],
-            remote_sockaddr: [0; 16],
+            field_mask: UCP_EP_ATTR_FIELD_TRANSPORTS.into(),
             transports: ucp_transports_t {
                 entries: entries.as_mut_ptr(),
                 num_entries: MAX_TRANSPORTS as c_uint,
                 entry_size: size_of::<ucp_transport_entry_t>(),
             },
-            user_data: ptr::null_mut(),
+            ..Default::default()
         };
         // SAFETY: the endpoint is valid, and UCX is given the number of entries that there is room
         // for.
@@ -388,20 +365,26 @@ impl Worker {
         Ok(names)
     }
 
-    /// Ends a registration.
+    /// Ends a registration. Does nothing if another worker made it, or if it has ended.
     pub fn unregister(&mut self, registration: &Registration) {
-        // SAFETY: this worker's context made the registration, and its owner no longer uses it.
-        unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, registration.memory) };
+        if let Some(memory) = self.registered.remove(&registration.number) {
+            // SAFETY: this worker's context made the handle, which was in the map until now.
+            unsafe { (self.ucx.call.ucp_mem_unmap)(self.context, memory) };
+        }
     }
 
     /// Unpacks the key of memory of the peer.
-    pub fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
+    ///
+    /// # Safety
+    /// The caller must ensure that the trusted peer to which this worker is connected returned the
+    /// key, because UCX does not check it.
+    pub unsafe fn unpack(&mut self, key: &[u8]) -> Result<RemoteKey> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
         }
         let endpoint = self.endpoint()?;
         let mut unpacked = ptr::null_mut();
-        // SAFETY: the endpoint is valid. The key comes from a linked peer.
+        // SAFETY: the endpoint is valid, and the caller ensures this of the key.
         let status = unsafe {
             (self.ucx.call.ucp_ep_rkey_unpack)(endpoint, key.as_ptr().cast(), &mut unpacked)
         };
@@ -410,15 +393,20 @@ impl Worker {
     }
 
     /// Destroys a key.
-    pub fn destroy_key(&mut self, key: RemoteKey) {
-        // SAFETY: this worker made the key, and its owner no longer uses it.
+    ///
+    /// # Safety
+    /// The caller must ensure that this worker unpacked the key, that the worker has not been
+    /// [renewed](Self::renew) since, and that the key is not used any more.
+    pub unsafe fn destroy_key(&mut self, key: RemoteKey) {
+        // SAFETY: the caller ensures that the key is valid and is destroyed once.
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
 
     /// Starts to write bytes to the peer. `None` if the bytes are already on their way.
     ///
     /// # Safety
-    /// The caller must ensure that `len` bytes at `from` can be read until the request is done.
+    /// The caller must ensure that `len` bytes at `from` can be read until the request is done,
+    /// and that `key` is a key of this worker that has not been destroyed.
     pub unsafe fn put(
         &mut self,
         from: *const u8,
@@ -427,9 +415,9 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the caller promises that the bytes are valid. The key is this worker's.
+        // SAFETY: the endpoint is valid, and the caller ensures this of the bytes and the key.
         let status = unsafe {
-            (self.ucx.call.ucp_put_nbx)(endpoint, from.cast(), len, to, key.0, &NO_PARAM)
+            (self.ucx.call.ucp_put_nbx)(endpoint, from.cast(), len, to, key.0, &Default::default())
         };
         self.started("ucp_put_nbx", status)
     }
@@ -437,7 +425,8 @@ impl Worker {
     /// Starts to read bytes from the peer. `None` if the bytes have already arrived.
     ///
     /// # Safety
-    /// The caller must ensure that `len` bytes at `into` can be written until the request is done.
+    /// The caller must ensure that `len` bytes at `into` can be written until the request is done,
+    /// and that `key` is a key of this worker that has not been destroyed.
     pub unsafe fn get(
         &mut self,
         into: *mut u8,
@@ -446,9 +435,16 @@ impl Worker {
         key: RemoteKey,
     ) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
-        // SAFETY: the caller promises that the bytes are valid. The key is this worker's.
+        // SAFETY: the endpoint is valid, and the caller ensures this of the bytes and the key.
         let status = unsafe {
-            (self.ucx.call.ucp_get_nbx)(endpoint, into.cast(), len, from, key.0, &NO_PARAM)
+            (self.ucx.call.ucp_get_nbx)(
+                endpoint,
+                into.cast(),
+                len,
+                from,
+                key.0,
+                &Default::default(),
+            )
         };
         self.started("ucp_get_nbx", status)
     }
@@ -457,7 +453,7 @@ impl Worker {
     pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
-        let status = unsafe { (self.ucx.call.ucp_ep_flush_nbx)(endpoint, &NO_PARAM) };
+        let status = unsafe { (self.ucx.call.ucp_ep_flush_nbx)(endpoint, &Default::default()) };
         self.started("ucp_ep_flush_nbx", status)
     }
 
@@ -468,23 +464,33 @@ impl Worker {
             code if code >= UCS_ERR_LAST as isize as usize => {
                 Err(self.ucx.error(call, code as isize as ucs_status_t))
             }
-            _ => Ok(Some(Request(status))),
+            _ => Ok(Some(Request {
+                handle: status,
+                worker: self.number,
+            })),
         }
     }
 
     /// Returns `true` if a request is complete, and frees the request in that case.
+    ///
+    /// # Errors
+    /// Returns the error of the operation. Also returns an error if another worker made the
+    /// request.
     pub fn is_done(&mut self, request: &mut Option<Request>) -> Result<bool> {
-        let Some(Request(pointer)) = request else {
+        let Some(Request { handle, worker }) = *request else {
             return Ok(true);
         };
-        // SAFETY: the request is this worker's, and is freed once.
-        let status = unsafe { (self.ucx.call.ucp_request_check_status)(*pointer) };
+        if worker != self.number {
+            return Err(Error::invalid("the request is one of another UCX worker"));
+        }
+        // SAFETY: this worker made the request, which was not freed yet.
+        let status = unsafe { (self.ucx.call.ucp_request_check_status)(handle) };
         if status == UCS_INPROGRESS {
             return Ok(false);
         }
-        // SAFETY: the request is this worker's. It is complete, and is freed once.
-        unsafe { (self.ucx.call.ucp_request_free)(*pointer) };
         *request = None;
+        // SAFETY: the request is this worker's, and is complete. `request` was the only owner.
+        unsafe { (self.ucx.call.ucp_request_free)(handle) };
         self.ucx.check("moving memory", status).map(|()| true)
     }
 
@@ -511,7 +517,7 @@ impl Worker {
         let param = ucp_request_param_t {
             op_attr_mask: UCP_OP_ATTR_FIELD_FLAGS,
             flags: UCP_EP_CLOSE_FLAG_FORCE,
-            ..NO_PARAM
+            ..Default::default()
         };
         // SAFETY: the endpoint is valid, and is not used any more.
         let status = unsafe { (self.ucx.call.ucp_ep_close_nbx)(endpoint, &param) };
@@ -535,8 +541,12 @@ const MAX_CLOSING_STEPS: u32 = 1_000_000;
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: no object that was made from these handles is in use.
+        // SAFETY: the handles are valid, and are destroyed once. Objects that were made from them
+        // are useless without this worker, and `register` lets the memory's owner rely on this.
         unsafe {
+            for memory in self.registered.values() {
+                (self.ucx.call.ucp_mem_unmap)(self.context, *memory);
+            }
             if !self.worker.is_null() {
                 (self.ucx.call.ucp_worker_destroy)(self.worker);
             }

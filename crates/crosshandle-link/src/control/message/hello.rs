@@ -1,6 +1,6 @@
 //! Greetings.
 
-use super::wire::Fields;
+use crate::wire::Fields;
 use std::fmt;
 
 /// The first bytes of a greeting, which identify the protocol. The version follows.
@@ -104,13 +104,13 @@ impl Hello {
         }
         let mut fields = Fields(&bytes[8..]);
         let hello = Self {
-            session: fields.array()?,
-            received: fields.u64()?,
-            host: fields.u64()?,
-            keep_alive_ms: fields.u32()?,
-            data: fields.u8()?,
-            refusal: fields.u8()?,
-            attempt: fields.u32()?,
+            session: fields.next()?,
+            received: fields.next()?,
+            host: fields.next()?,
+            keep_alive_ms: fields.next()?,
+            data: fields.next()?,
+            refusal: fields.next()?,
+            attempt: fields.next()?,
         };
         match hello.data {
             0 | 1 => Ok(hello),

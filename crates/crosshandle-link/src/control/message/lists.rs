@@ -1,7 +1,7 @@
 //! Lists at the end of messages: the failed signals of an event, and the parts of a named object.
 
-use super::wire::Fields;
 use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES};
+use crate::wire::Fields;
 use crosshandle::handle::HANDLE_SIZE;
 
 /// A row of successive failed signals of an event.
@@ -35,14 +35,14 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
     let mut failures = Vec::new();
     let mut before = 0;
     while !fields.0.is_empty() {
-        let (first, count) = (fields.u64()?, fields.u32()?);
+        let (first, count) = (fields.next::<u64>()?, fields.next::<u32>()?);
         let end = first.checked_add(u64::from(count));
         let is_behind = first > before && end.is_some_and(|end| end - 1 <= last);
         if failures.len() == MAX_FAILURES || count == 0 || !is_behind {
             return Err("the failures of an event are not in order");
         }
         before = first + u64::from(count) - 1;
-        let why = fields.short_text(MAX_FAILURE_TEXT)?;
+        let why = read_text(&mut fields, MAX_FAILURE_TEXT)?;
         failures.push(Failure { first, count, why });
     }
     Ok(failures)
@@ -86,8 +86,8 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     let mut parts = Vec::new();
     while !fields.0.is_empty() {
         parts.push(NamedPart {
-            role: fields.short_text(MAX_BLOB)?,
-            device: fields.short_text(MAX_BLOB)?,
+            role: read_text(&mut fields, MAX_BLOB)?,
+            device: read_text(&mut fields, MAX_BLOB)?,
             handle: fields.take(HANDLE_SIZE)?,
         });
     }
@@ -98,4 +98,13 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
 fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(&(text.len() as u16).to_le_bytes());
     to.extend_from_slice(text.as_bytes());
+}
+
+/// Reads such a text.
+fn read_text<'a>(fields: &mut Fields<'a>, max: usize) -> Result<&'a str, &'static str> {
+    let len = usize::from(fields.next::<u16>()?);
+    if len > max {
+        return Err("a text is longer than it may be");
+    }
+    std::str::from_utf8(fields.take(len)?).map_err(|_| "a text is not UTF-8")
 }
