@@ -19,6 +19,7 @@ mod holder;
 mod link;
 mod locks;
 mod messages;
+mod pair;
 mod sleepers;
 mod socket;
 

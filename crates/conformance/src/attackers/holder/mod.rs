@@ -7,12 +7,10 @@
 
 mod honest;
 mod makers;
-mod pair;
 mod programs;
 mod siege;
 
 pub(super) use honest::{ROLE as HONEST, serve as serve_honest};
-pub(super) use pair::{Pair, Taken};
 pub use siege::{Siege, siege};
 
 use super::{Attacker, Victim, connections, messages, socket};

@@ -41,7 +41,7 @@ pub(super) enum About {
     Tls(fn() -> Told),
     /// The bytes in place of the greeting.
     Greeting(fn() -> Told),
-    /// The first bytes after the greeting. If the server continues, it repeats them without end.
+    /// The first bytes after the greeting. If the server continues, it repeats them many times.
     First(fn(&Material) -> Told),
     /// The replies to requests.
     Replies(Reply),
@@ -378,7 +378,7 @@ pub(super) fn lies() -> Vec<Lie> {
         lie(
             "model-of-many-tensors",
             About::Model(|| {
-                let names: Vec<_> = (0..50_000).map(|number| format!("t{number}")).collect();
+                let names: Vec<_> = (0..5_000).map(|number| format!("t{number}")).collect();
                 let tensors: Vec<_> = names.iter().map(|name| (&**name, 0, 256, 256)).collect();
                 manifest(4096, &tensors)
             }),
@@ -388,6 +388,10 @@ pub(super) fn lies() -> Vec<Lie> {
         lie(
             "model-of-long-offsets",
             About::Model(|| manifest(4096, &[("t", u64::MAX & !255, 256, 256)])),
+        ),
+        lie(
+            "reconnects-and-hangs-up",
+            About::Replies(|_, _| told(&[], Then::HangUp)),
         ),
     ];
     for (index, length) in LENGTHS.into_iter().enumerate() {

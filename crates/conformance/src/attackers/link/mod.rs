@@ -40,6 +40,22 @@ const CERTIFICATES: [(&str, &str); 5] = [
 /// The name in the certificate of the listening side.
 const OWNER_NAME: &str = "owner.example";
 
+/// Returns whether a host keeps its client waiting until a request times out, which takes a minute.
+fn is_long(lie: &str) -> bool {
+    lie.starts_with("reconnects")
+}
+
+/// Returns whether a host lets its client wait in the handshake, which takes 5 s.
+fn is_silent_handshake(lie: &str) -> bool {
+    let silent = [
+        "silent-before",
+        "silent-in-tls",
+        "silent-greeting",
+        "half-greeting",
+    ];
+    silent.iter().any(|word| lie.starts_with(word))
+}
+
 /// Writes the certificates into a directory.
 fn write_certificates(directory: &Path) -> io::Result<()> {
     for (name, text) in CERTIFICATES {

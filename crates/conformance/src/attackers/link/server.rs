@@ -1,10 +1,10 @@
 //! The hostile server. It listens at one port for each lie.
 
 use super::lies::{About, LEN, Lie, Material, Then, Told, hello, lies, model};
-use super::write_certificates;
+use super::{is_long, write_certificates};
 use crate::failure::Failure;
 use crosshandle::{Context, ContextOptions, Device};
-use crosshandle_link::control::message::{HELLO_SIZE, Message};
+use crosshandle_link::control::message::{HELLO_SIZE, Hello, Message};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -20,8 +20,10 @@ use std::time::{Duration, Instant};
 pub(crate) const ROLE: &str = "link-server";
 /// Maximum time of one conversation. Clients give up earlier.
 const CONVERSATION: Duration = Duration::from_secs(30);
-/// Maximum time of a lie that is repeated without end.
-const ENDLESS: Duration = Duration::from_secs(2);
+/// Maximum time of a lie that is repeated many times.
+const MANY_TIME: Duration = Duration::from_secs(2);
+/// Number of repetitions of such a lie.
+const MANY: usize = 20_000;
 
 type Stream = StreamOwned<ServerConnection, TcpStream>;
 
@@ -101,7 +103,7 @@ fn tell(
     material: &Material,
 ) -> io::Result<()> {
     socket.set_read_timeout(Some(CONVERSATION))?;
-    socket.set_write_timeout(Some(ENDLESS))?;
+    socket.set_write_timeout(Some(MANY_TIME))?;
     socket.set_nodelay(true)?;
     if let About::Tls(bytes) = lie.about {
         let told = bytes();
@@ -113,7 +115,13 @@ fn tell(
     }
     let connection = ServerConnection::new(config).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
-    stream.read_exact(&mut [0; HELLO_SIZE])?;
+    let mut hello_of_client = [0; HELLO_SIZE];
+    stream.read_exact(&mut hello_of_client)?;
+    let resumes = Hello::decode(&hello_of_client).is_ok_and(|hello| hello.session != [0; 16]);
+    if resumes && !is_long(lie.name) {
+        // The client waits for this connection in place of the one that was cut.
+        return await_hang_up(&mut stream);
+    }
     if let About::Greeting(bytes) = lie.about {
         let _ = say(&mut stream, &bytes())?;
         return Ok(());
@@ -121,8 +129,11 @@ fn tell(
     stream.write_all(&hello().encode())?;
     if let About::First(first) = lie.about {
         let told = first(material);
-        let begun = Instant::now();
-        while say(&mut stream, &told)? && begun.elapsed() < ENDLESS {}
+        for _ in 0..MANY {
+            if !say(&mut stream, &told)? {
+                break;
+            }
+        }
         return await_hang_up(&mut stream);
     }
     let manifest = match lie.about {
