@@ -6,8 +6,8 @@
 use super::ThreadKind;
 use super::background::contain;
 use super::driver_jobs;
+use super::round_robin::RoundRobin;
 use super::tuning::{EPOLL_EVENTS, MAX_TURNS, REMEMBERED_PEERS, SOURCE_REST, TURNS_TIME};
-use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::os::fork::{Birth, KeptFromChildren, PerProcess};
 use crate::sync::{HashMap, Mutex};
@@ -173,7 +173,7 @@ impl Party {
 }
 
 /// The order of turns on the exchange thread.
-type Order = Turns<Option<u32>, Party>;
+type Order = RoundRobin<Option<u32>, Party>;
 
 struct Exchange {
     epoll: KeptFromChildren,
@@ -624,7 +624,7 @@ mod tests {
 
     impl Replying {
         const REPLY: [u8; 4096] = [1; 4096];
-        const MOST: usize = 16 << 10;
+        const MAX_UNREAD: usize = 16 << 10;
     }
 
     impl Source for Replying {
@@ -637,7 +637,7 @@ mod tests {
         }
 
         fn must_read_first(&self) -> bool {
-            socket::unread_bytes(&self.stream).expect("a socket") > Self::MOST
+            socket::unread_bytes(&self.stream).expect("a socket") > Self::MAX_UNREAD
         }
 
         fn ready(&self, _: Registration) -> Next {
@@ -685,7 +685,7 @@ mod tests {
             rustix::io::write(&theirs, b"a message").unwrap();
         }
         pass_turns();
-        let most = Replying::MOST / Replying::REPLY.len();
+        let most = Replying::MAX_UNREAD / Replying::REPLY.len();
         let first = source.calls.load(Ordering::Relaxed);
         assert!((1..=most as u64 + 1).contains(&first), "{first} calls");
         // Each reply that is read makes room for another one.

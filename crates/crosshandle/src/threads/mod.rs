@@ -7,8 +7,8 @@ pub(crate) mod backoff;
 pub(crate) mod disposer;
 pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
+pub(crate) mod round_robin;
 mod tuning;
-pub(crate) mod turns;
 
 pub(crate) use tuning::START_RETRY;
 

@@ -56,8 +56,8 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Leaves the holder alone and only takes processor time, with as many threads as [`QuestionFlood`].
-/// Other attackers are compared with it.
+/// Leaves the holder alone and only takes processor time, with as many threads as
+/// [`QuestionFlood`]. Other attackers are compared with it.
 pub(super) struct BusyLoop;
 
 impl Attacker for BusyLoop {

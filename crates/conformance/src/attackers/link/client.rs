@@ -114,7 +114,7 @@ impl Program {
             }
             Ok(())
         })?;
-        // The contents of a model are checked by those who pull it.
+        // A program that pulls a model checks its contents.
         if failures == 0 && !lie.starts_with("model") {
             return Err(Failure::new("no call failed"));
         }

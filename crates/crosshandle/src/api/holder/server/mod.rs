@@ -25,7 +25,7 @@ use crate::error::{Error, HolderFault, Result};
 use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crate::os::socket::{self, Guard};
 use crate::sync::Deadline;
-use crate::threads::turns::Turns;
+use crate::threads::round_robin::RoundRobin;
 use jobs::Jobs;
 use names_in_directory::Watched;
 use programs::Program;
@@ -82,7 +82,7 @@ pub(super) struct Server {
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
     /// Which of several programs with a request is answered first.
-    turns: Turns<u32, Asker>,
+    turns: RoundRobin<u32, Asker>,
     next_number: u64,
     successor: Option<Successor>,
     /// When the next successor may be started.
@@ -248,7 +248,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
-            turns: Turns::new(2 * MAX_PROGRAMS),
+            turns: RoundRobin::new(2 * MAX_PROGRAMS),
             next_number: 0,
             successor: None,
             starts: Instant::now(),

@@ -13,7 +13,7 @@ fn users_are_answered_in_turn_and_so_are_their_processes() {
     let program = |uid: u32, pid: u32, number: u64| (uid, Asker { uid, pid }, number);
     let mut ready: Vec<_> = (0..40).map(|number| program(1, 10, number)).collect();
     ready.extend([program(1, 11, 50), program(2, 20, 60), program(2, 20, 61)]);
-    let turn = Turns::new(2 * MAX_PROGRAMS).order(ready.into_iter(), MAX_QUESTIONS_AT_ONCE);
+    let turn = RoundRobin::new(2 * MAX_PROGRAMS).order(ready.into_iter(), MAX_QUESTIONS_AT_ONCE);
     assert_eq!(turn.len(), MAX_QUESTIONS_AT_ONCE);
     let place = |number: u64| turn.iter().position(|it| *it == number);
     assert!(place(60) <= Some(1) && place(61) <= Some(3), "{turn:?}");
@@ -29,7 +29,7 @@ fn old_connections_that_ask_again_and_again_come_after_others() {
     // newcomer.
     let hostile = 0..3 * MAX_QUESTIONS_AT_ONCE as u32;
     let newcomer = 1_000;
-    let mut turns = Turns::new(2 * MAX_PROGRAMS);
+    let mut turns = RoundRobin::new(2 * MAX_PROGRAMS);
     let mut answered = Vec::new();
     for _ in 0..4 {
         let ready = hostile.clone().chain([newcomer]);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// Users take turns, and so do the processes of a user. Whichever was served longest ago comes
 /// first. The number and the age of connections do not matter, since a process can make many
 /// connections and send many requests on each of them.
-pub(crate) struct Turns<U, P> {
+pub(crate) struct RoundRobin<U, P> {
     /// Maximum number of processes to remember. Half of them are forgotten when there are more.
     remembered: usize,
     turns: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Turns<U, P> {
     of_user: BTreeMap<U, u64>,
 }
 
-impl<U: Copy + Ord, P: Copy + Ord> Turns<U, P> {
+impl<U: Copy + Ord, P: Copy + Ord> RoundRobin<U, P> {
     pub(crate) fn new(remembered: usize) -> Self {
         Self {
             remembered,
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn users_and_processes_of_long_ago_are_forgotten() {
-        let mut turns = Turns::new(8);
+        let mut turns = RoundRobin::new(8);
         for process in 0..100_u32 {
             turns.note(process, process);
             assert!(turns.of_process.len() <= 8 && turns.of_user.len() <= 8);
