@@ -52,7 +52,7 @@ class Other:
 
     def answer(self) -> Any:
         if not self._pipe.poll(DEADLINE):
-            raise TimeoutError("the other process says nothing")
+            raise TimeoutError("the other process does not reply")
         kind, value = self._pipe.recv()
         if kind != "done":
             raise RuntimeError(value)
@@ -106,4 +106,4 @@ def shown(time: float) -> str:
     return f"{time:.3g} µs"
 
 
-HEAD = "| what | crosshandle | beside | ratio | goal |\n|---|---|---|---|---|"
+HEAD = "| what | crosshandle | alternative | ratio | goal |\n|---|---|---|---|---|"

@@ -163,7 +163,7 @@ def waits() -> Iterator[Row]:
         event = multiprocessing.get_context("spawn").Event()
         yield Row("event to another process and back, blocking waits", wait)
         yield Row("the same, awaited in asyncio here", awaiting, wait, "blocking wait", "≤ 2.2 ×")
-        yield Row("signal, nobody waits", median(ask.signal, 5000), median(event.set, 5000), "multiprocessing.Event.set")
+        yield Row("signal, no thread waiting", median(ask.signal, 5000), median(event.set, 5000), "multiprocessing.Event.set")
 
 
 ROWS = [import_time, opening, queues, waits]

@@ -48,12 +48,9 @@ enum Command {
 
 #[derive(Args)]
 struct SuiteArgs {
-    /// Print the rows as JSON
-    #[arg(long, conflicts_with = "markdown")]
-    json: bool,
-    /// Print the rows as a Markdown table
+    /// Print the rows as JSON instead of a Markdown table
     #[arg(long)]
-    markdown: bool,
+    json: bool,
     /// Exit with code 1 if a row misses its target, and print the names of such rows on the last
     /// line
     #[arg(long)]
@@ -131,8 +128,6 @@ fn bench(
     // If the reader closes the pipe early (`| head`), the rest of the output has no reader.
     let _ = if args.json {
         report.print_json()
-    } else if args.markdown {
-        report.print_markdown()
     } else {
         report.print_table()
     };

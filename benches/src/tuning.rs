@@ -51,32 +51,6 @@ pub(crate) const FAILURE_GRACE: Duration = Duration::from_secs(2);
 /// A shorter interval would take the processor from followers that are about to sleep.
 pub(crate) const SLEEP_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
-/// Interval at which a leader checks whether another process's threads have reached a state.
-///
-/// A shorter interval would take the processor from those threads.
-pub(crate) const STATE_CHECK_INTERVAL: Duration = Duration::from_micros(500);
-
-/// Time within which the victims of a row die, counted from when all waiters sleep.
-///
-/// It equals the interval of 40 ms at which waiters check liveness, so that deaths are spread over
-/// that interval.
-pub(crate) const DEATHS_SPREAD: Duration = Duration::from_millis(40);
-
-/// Pause between two rounds of an attack on sleepers.
-///
-/// An attack must meet each sleeper before its next sleep, but must not occupy a processor.
-pub(crate) const ATTACK_PAUSE: Duration = Duration::from_micros(200);
-
-/// Time in which an attack must have met a sleeper. Otherwise the row fails. It is no target for
-/// the speed.
-pub(crate) const ATTACK_LIMIT: Duration = Duration::from_secs(10);
-
-/// Time in which the library's threads close the connections of importers that have ended.
-///
-/// The work is short, but the threads must get a processor. With a much shorter time, open
-/// connections could appear as growth on a busy machine.
-pub(crate) const CONNECTIONS_CLOSE_TIME: Duration = Duration::from_millis(200);
-
 /// Number of reads of a word after which a spinning process yields its processor once.
 ///
 /// The other process may need this processor. Fewer reads make each read slower. More reads delay
@@ -94,11 +68,6 @@ pub(crate) const GPU_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The awaiting threads must fall asleep again in between. On a slow machine, a shorter pause would
 /// find some of them awake, and wake-ups would look too fast.
 pub(crate) const AWAITED_PAUSE: Duration = Duration::from_micros(300);
-
-/// Duration of an idle measurement of processor time, and of the pause before it.
-///
-/// It covers about fifty checks of an awaiting thread, so that single checks do not matter.
-pub(crate) const AWAITED_REST: Duration = Duration::from_secs(2);
 
 // ---- Tolerances ----
 

@@ -27,7 +27,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 
 /// Tests that need a GPU, each with its package, the arguments that select the tests, and the
 /// program's name in the pack.
-const TESTS: [(&str, &[&str], &str); 6] = [
+const TESTS: [(&str, &[&str], &str); 5] = [
     ("crosshandle", &["--lib"], "crosshandle-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
@@ -36,12 +36,6 @@ const TESTS: [(&str, &[&str], &str); 6] = [
         "crosshandle-link",
         &["--test", "two_hosts"],
         "crosshandle-two-hosts",
-    ),
-    // This is a benchmark, which is built in the same way as a test.
-    (
-        "crosshandle-link",
-        &["--bench", "gpus"],
-        "crosshandle-link-gpus",
     ),
 ];
 
@@ -68,8 +62,6 @@ const INTEROP: (&str, &str, &str) = (
     "beneath_python",
     "crates/crosshandle/examples/beneath_python",
 );
-/// The NIXL program for the benchmark of links.
-const NIXL_PEER: &str = "crates/crosshandle-link/benches/nixl_peer.py";
 /// The example of a holder, with its reader in Python.
 const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
 /// The kernels that the clients run on GPUs.
@@ -112,10 +104,6 @@ pub(crate) fn pack(workspace: &Workspace) -> Result<()> {
     pack_holder(workspace, &directory)?;
     wheel::pack(workspace, &directory.join("python"))?;
     ucx::pack(workspace, &directory)?;
-    copy(
-        &workspace.root.join(NIXL_PEER),
-        &directory.join("nixl_peer.py"),
-    )?;
     let script = directory.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| cannot("write", &script, &error))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))

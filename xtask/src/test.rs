@@ -8,7 +8,9 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
-use crate::{Result, clients, debian, fuzz, layers, prose, soak, supply_chain, tools, ucx, wheel};
+use crate::{
+    Result, bindings, clients, debian, fuzz, layers, prose, soak, supply_chain, tools, ucx, wheel,
+};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -28,8 +30,11 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     Step::new(workspace, "lock file", fetch).run()?;
     // The stock Unified Runtime is published for x86-64 only.
     let runtime = if cfg!(target_arch = "x86_64") {
-        Some(Environment::ensure(workspace)?)
+        let runtime = Environment::ensure(workspace)?;
+        declarations(workspace, &mut skipped)?;
+        Some(runtime)
     } else {
+        skipped.push("generated declarations: their generator needs x86-64".to_owned());
         skipped.push("clients of the Unified Runtime adapter: they need x86-64".to_owned());
         None
     };
@@ -63,7 +68,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         skipped.push(format!("fuzzing: unchanged since it last passed: {names}"));
     }
     soak::sample(workspace)?;
-    if let Some(loader) = newest_loader(&level_zero) {
+    if let Some(loader) = newest_loader(&level_zero.1) {
         soak::sample_on_level_zero(workspace, &loader)?;
     }
 
@@ -100,7 +105,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     workspace.prepare(&mut tests);
     // Ignored tests need the paths in `variables`.
     let which = if runtime.is_some() { "all" } else { "default" };
-    variables.extend(level_zero);
+    variables.push(level_zero);
     variables.extend(containers);
     variables.extend(ucx);
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
@@ -128,23 +133,21 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 
 /// Returns the variables through which tests find the stock runtime and the programs that run on
 /// it.
-fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 5]> {
+fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static str, PathBuf); 4]> {
     Ok([
         ("CROSSHANDLE_OPENCL", runtime.opencl()),
         (
             "UR_CLIENTS_DIR",
             clients::build(workspace, runtime)?.directory,
         ),
-        ("UR_INCLUDE_DIR", runtime.include()),
         ("UR_RUNTIME_LIB_DIR", runtime.library_dir()),
         ("UR_PYTHON", runtime.python()),
     ])
 }
 
-/// Returns the variables through which tests find Level Zero's stock loaders and headers. If one of
-/// them is missing, the tests that need it are skipped and say so.
-fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static str, PathBuf)> {
-    let mut variables = Vec::new();
+/// Returns the variable through which tests find Level Zero's stock loaders. If none is there, the
+/// tests that need one are skipped and say so.
+fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> (&'static str, PathBuf) {
     let mut loaders = Vec::new();
     for package in [&debian::OLD_LOADER, &debian::LOADER] {
         let directory = package.ensure(workspace).and_then(|package| {
@@ -160,21 +163,25 @@ fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> Vec<(&'static
     }
     // The value is empty if there is no loader, or if a path contains a colon.
     let joined = std::env::join_paths(loaders).unwrap_or_default();
-    variables.push((LOADERS, joined.into()));
-    match debian::HEADERS.ensure(workspace) {
-        Ok(package) => variables.push(("ZE_INCLUDE_DIR", debian::include(&package))),
-        Err(reason) => skipped.push(format!("the layout of Level Zero's structures: {reason}")),
-    }
-    variables
+    (LOADERS, joined.into())
 }
 
-/// Returns the directory of the newest of Level Zero's stock loaders. `variables` is the result of
-/// [`level_zero`].
-fn newest_loader(variables: &[(&'static str, PathBuf)]) -> Option<PathBuf> {
-    let joined = variables.iter().find(|(name, _)| *name == LOADERS);
-    let loaders = joined.map(|(_, joined)| std::env::split_paths(joined));
-    let newest = loaders.and_then(|loaders| loaders.last());
+/// Returns the last of these directories, which has the newest of Level Zero's stock loaders.
+fn newest_loader(directories: &Path) -> Option<PathBuf> {
+    let newest = std::env::split_paths(directories).last();
     newest.filter(|loader| !loader.as_os_str().is_empty())
+}
+
+/// Checks that the generated declarations are those of the headers.
+fn declarations(workspace: &Workspace, skipped: &mut Vec<String>) -> Result<()> {
+    let headers = debian::HEADERS.ensure(workspace);
+    match headers.and_then(|_| ucx::include(workspace)) {
+        Ok(_) => bindings::run(workspace, true),
+        Err(reason) => {
+            skipped.push(format!("generated declarations: {reason}"));
+            Ok(())
+        }
+    }
 }
 
 /// Returns the variable through which tests find a program that creates containers, if `PATH` has

@@ -7,13 +7,12 @@ use anyhow::Result;
 use crosshandle::Command;
 
 use super::ours;
-use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Page, Stream};
 use crate::raw::memfd;
-use crate::report::row::Target;
+use crate::report::row::{RowSpec, Target};
 
 const SIGNAL: &str = "cuda-enqueue.signal";
 const WAIT: &str = "cuda-enqueue.wait";
@@ -28,21 +27,21 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
-        row(SIGNAL, "submit a signal", "cuStreamWriteValue64", CLOSE),
-        row(
+        RowSpec::time(SIGNAL, "submit a signal", "cuStreamWriteValue64", CLOSE),
+        RowSpec::time(
             WAIT,
-            "submit a wait, for what has not happened",
+            "submit a wait for a signal that has not happened",
             "cuStreamWaitValue64",
             CLOSE,
         ),
         // The stream still waits for another event at that time.
-        row(
+        RowSpec::time(
             BEHIND,
-            "submit a wait behind that for another event",
+            "submit a wait after a wait for another event",
             "cuStreamWaitValue64",
             Target::None,
         ),
-        row(
+        RowSpec::time(
             BOTH,
             "submit a wait and a signal in one command",
             "cuStreamWaitValue64, cuStreamWriteValue64",

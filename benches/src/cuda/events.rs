@@ -7,13 +7,12 @@ use crosshandle::Context;
 use crosshandle::handle::HANDLE_SIZE;
 
 use super::ours;
-use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, drop_once, nanoseconds, once};
 use crate::host::ours::{Waiters, each_handle, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
-use crate::report::row::Target;
+use crate::report::row::{RowSpec, Target};
 
 const OPEN: &str = "cuda-events.open";
 const CLOSE: &str = "cuda-events.close";
@@ -26,13 +25,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
-        row(
+        RowSpec::time(
             OPEN,
             "open an event, the peer's arena mapped",
             NATIVE,
             Target::AtMost(1000.0),
         ),
-        row(CLOSE, "close an event", NATIVE, Target::None),
+        RowSpec::time(CLOSE, "close an event", NATIVE, Target::None),
     ],
     leader: run_leader,
     follower: run_follower,
@@ -63,10 +62,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
         let natives = natives.collect::<Result<Vec<_>>>()?;
         let handles = natives.iter().map(Event::export);
         link.send(&handles.collect::<Result<Vec<_>>>()?.concat())?;
-        ensure!(
-            link.receive_number()? == round as u64,
-            "the other process lost count"
-        );
+        link.await_number(round as u64)?;
     }
     Ok(Outcome::default())
 }

@@ -6,12 +6,11 @@ use anyhow::Result;
 use crosshandle::Command;
 
 use super::ours;
-use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Graph, Memory, Stream};
-use crate::report::row::Target;
+use crate::report::row::{RowSpec, Target};
 
 const SUBMIT: &str = "cuda-graphs.submit";
 const DONE: &str = "cuda-graphs.done";
@@ -22,13 +21,13 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
-        row(
+        RowSpec::time(
             SUBMIT,
             "submit a run of a graph of 100 copies of 64 bytes",
             "cuGraphLaunch",
             Target::AtMostTimesRaw(1.1),
         ),
-        row(
+        RowSpec::time(
             DONE,
             "the same, until it is done",
             "cuGraphLaunch, cuStreamSynchronize",

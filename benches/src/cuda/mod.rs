@@ -1,15 +1,10 @@
 //! The CUDA backend's memory and events, compared with the driver's own calls.
 
-mod calls;
-mod churn;
-mod copy;
 mod enqueue;
 mod events;
-mod first_event;
 mod graphs;
 mod opens;
 mod ours;
-mod peers;
 mod recycle;
 mod rows;
 mod trip;
@@ -25,24 +20,15 @@ use crate::raw::cuda::Gpu;
 /// The CUDA scenarios, in the order of the table.
 pub(crate) static SCENARIOS: &[&Scenario] = &[
     &trip::ONE_GPU,
-    &trip::ONE_GPU_BATCHES,
     &trip::ONE_GPU_NATIVE,
     &trip::TWO_GPUS,
     &trip::TWO_GPUS_NATIVE,
-    &trip::TWO_GPUS_DEVICE_WORDS,
     &enqueue::SCENARIO,
     &events::SCENARIO,
     &graphs::SCENARIO,
-    &first_event::SCENARIO,
     &opens::ONE_GPU,
     &opens::TWO_GPUS,
     &recycle::SCENARIO,
-    &copy::ONE_GPU,
-    &copy::TWO_GPUS,
-    &churn::SCENARIO,
-    &peers::TORCH,
-    &peers::CORE,
-    &calls::SCENARIO,
 ];
 
 /// Returns the reason why this machine cannot measure the CUDA backend, if there is one.

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
 
 use super::ours;
-use super::rows::{row, too_few_gpus};
+use super::rows::too_few_gpus;
 use crate::harness::link::Link;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
@@ -17,7 +17,7 @@ use crate::raw::cuda::{Gpu, LegacyMemory, MEMORY_HANDLE_SIZE, Mapped, Memory, Ph
 use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::report::row::{RowSpec, Target};
 
-pub(super) const MEMORY_BYTES: usize = 64 << 20;
+const MEMORY_BYTES: usize = 64 << 20;
 
 /// The GPUs of the two processes, and the rows.
 struct Arrangement {
@@ -31,7 +31,7 @@ struct Arrangement {
     close_legacy: &'static str,
 }
 
-const RAW: &str = "descriptor asked for over a socket, cuMemImportFromShareableHandle, \
+const RAW: &str = "descriptor requested over a socket, cuMemImportFromShareableHandle, \
                    cuMemAddressReserve, cuMemMap, cuMemSetAccess";
 const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
 const LEGACY: &str = "cuIpcOpenMemHandle";
@@ -40,33 +40,33 @@ const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 static ONE: Arrangement = Arrangement {
     gpu: 0,
     rows: &[
-        row(
+        RowSpec::time(
             "cuda-open.first",
             "first open of 64 MiB, one GPU",
             RAW,
             Target::AtMostTimesRaw(1.15),
         ),
-        row(
+        RowSpec::time(
             "cuda-open.first-legacy",
-            "first open of 64 MiB, one GPU, beside legacy handles",
+            "first open of 64 MiB, one GPU, compared with legacy handles",
             LEGACY,
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open.again",
             "open 64 MiB again, one GPU",
             "none",
             Target::AtMost(1000.0),
         ),
-        row(
+        RowSpec::time(
             "cuda-open.close",
             "close 64 MiB, one GPU",
             RAW_CLOSE,
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open.close-legacy",
-            "close 64 MiB, one GPU, beside legacy handles",
+            "close 64 MiB, one GPU, compared with legacy handles",
             LEGACY_CLOSE,
             Target::None,
         ),
@@ -81,33 +81,33 @@ static ONE: Arrangement = Arrangement {
 static TWO: Arrangement = Arrangement {
     gpu: 1,
     rows: &[
-        row(
+        RowSpec::time(
             "cuda-open2.first",
             "first open of 64 MiB, two GPUs",
             RAW,
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open2.first-legacy",
-            "first open of 64 MiB, two GPUs, beside legacy handles",
+            "first open of 64 MiB, two GPUs, compared with legacy handles",
             LEGACY,
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open2.again",
             "open 64 MiB again, two GPUs",
             "none",
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open2.close",
             "close 64 MiB, two GPUs",
             RAW_CLOSE,
             Target::None,
         ),
-        row(
+        RowSpec::time(
             "cuda-open2.close-legacy",
-            "close 64 MiB, two GPUs, beside legacy handles",
+            "close 64 MiB, two GPUs, compared with legacy handles",
             LEGACY_CLOSE,
             Target::None,
         ),
@@ -194,10 +194,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
         message.extend(warming.handle()?.as_bytes());
         message.extend(legacy.export()?);
         link.send(&message)?;
-        ensure!(
-            link.receive_number()? == index as u64,
-            "the other process lost count"
-        );
+        link.await_number(index as u64)?;
         drop(mapped);
     }
     Ok(Outcome::default())

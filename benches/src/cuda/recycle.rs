@@ -6,12 +6,11 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::ours;
-use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::cuda::{Gpu, Memory, Stream, pool_round};
-use crate::report::row::Target;
+use crate::report::row::{RowSpec, Target};
 
 const SIZES: [(usize, &str); 4] = [
     (64 << 10, "cuda-recycle.64KiB"),
@@ -31,33 +30,33 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
-        row(
+        RowSpec::time(
             SIZES[0].1,
             "alloc + free, never exported, 64 KiB",
             RAW,
             MICROSECOND,
         ),
-        row(
+        RowSpec::time(
             SIZES[1].1,
             "alloc + free, never exported, 1 MiB",
             RAW,
             MICROSECOND,
         ),
-        row(
+        RowSpec::time(
             SIZES[2].1,
             "alloc + free, never exported, 16 MiB",
             RAW,
             MICROSECOND,
         ),
-        row(
+        RowSpec::time(
             SIZES[3].1,
             "alloc + free, never exported, 64 MiB",
             RAW,
             MICROSECOND,
         ),
-        row(
+        RowSpec::time(
             POOL_SIZE.1,
-            "alloc + free, 1 MiB, beside the driver's pool",
+            "alloc + free, 1 MiB, compared with the driver's pool",
             "cuMemAllocAsync, cuMemFreeAsync",
             Target::None,
         ),

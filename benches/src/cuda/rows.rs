@@ -1,28 +1,10 @@
-//! Rows of the CUDA scenarios.
+//! Rows that this machine cannot measure.
 
 use anyhow::Result;
 
 use crate::harness::outcome::{Outcome, Recorder};
 use crate::raw::cuda::Gpu;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
-
-/// Describes a row that compares the median of times.
-pub(super) const fn row(
-    id: &'static str,
-    what: &'static str,
-    raw: &'static str,
-    target: Target,
-) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
-}
+use crate::report::row::RowSpec;
 
 /// Returns the outcome of a scenario that needs more GPUs than the machine has, or `None` if there
 /// are enough.

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::ChildResult;
 use super::link::{HungUp, Link};
@@ -58,31 +57,6 @@ fn start(scenario: &str, rank: usize, plan: &str) -> Result<ChildProcess> {
         control: parents_end,
         result: None,
     })
-}
-
-/// A process that a scenario's leader starts itself, because it is killed before the end. It runs
-/// the follower's part, and is killed at the latest when this value is dropped.
-pub(crate) struct Extra {
-    child: ChildProcess,
-    pub(crate) link: Link,
-}
-
-impl Extra {
-    pub(crate) fn start(scenario: &str, plan: &Plan) -> Result<Self> {
-        let child = start(scenario, 1, &serde_json::to_string(plan)?)?;
-        let (link, its_end) = Link::pair()?;
-        child.control.send_with(b"start", &[its_end.as_fd()])?;
-        Ok(Self { child, link })
-    }
-
-    pub(crate) fn pid(&self) -> Pid {
-        Pid::from_child(&self.child.process)
-    }
-
-    /// Sends a signal to the process.
-    pub(crate) fn send(&self, signal: Signal) -> Result<()> {
-        kill_process(self.pid(), signal).context("cannot send a signal")
-    }
 }
 
 /// Gives the leader a link to each follower, and starts all processes.

@@ -42,6 +42,13 @@ pub(crate) struct Message {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+impl Message {
+    /// Returns the message's only descriptor.
+    pub(crate) fn descriptor(mut self) -> Result<OwnedFd> {
+        self.descriptors.pop().context("expected a descriptor")
+    }
+}
+
 impl Link {
     pub(crate) fn pair() -> Result<(Self, Self)> {
         let (a, b) = socketpair(
@@ -143,6 +150,13 @@ impl Link {
 
     pub(crate) fn receive_number(&self) -> Result<u64> {
         Ok(u64::from_le_bytes(self.receive_array()?))
+    }
+
+    /// Waits until the other process sends this number. Any other number is an error.
+    pub(crate) fn await_number(&self, expected: u64) -> Result<()> {
+        let found = self.receive_number()?;
+        ensure!(found == expected, "expected {expected}, not {found}");
+        Ok(())
     }
 }
 

@@ -68,23 +68,6 @@ impl Region<'_> {
             .fold(0, |sum: u64, index| sum.wrapping_add(self.read(index)))
     }
 
-    /// Writes the index of each word into that word.
-    pub(crate) fn number_words(&self) {
-        for index in 0..self.words {
-            self.write(index, index as u64);
-        }
-    }
-
-    /// Returns the result of `sum` after `number_words`.
-    pub(crate) fn numbered_sum(&self) -> u64 {
-        let words = self.words as u64;
-        if words.is_multiple_of(2) {
-            (words / 2).wrapping_mul(words.wrapping_sub(1))
-        } else {
-            words.wrapping_mul((words - 1) / 2)
-        }
-    }
-
     /// Reads all words with plain loads, and returns their wrapping sum.
     ///
     /// The compiler may use vectors, as in any program that reads memory.
@@ -105,21 +88,6 @@ impl Region<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sums() {
-        for words in [1, 2, 5, 512, 1025] {
-            let mut memory = vec![0_u64; words];
-            // SAFETY: the vector outlives the region, has this many bytes, and is not used in any
-            // other way.
-            let region = unsafe { Region::new(memory.as_mut_ptr().cast(), memory.len() * 8) };
-            region.number_words();
-            // SAFETY: no other thread has access to the vector.
-            let sum = unsafe { region.sum() };
-            assert_eq!(sum, region.numbered_sum());
-            assert_eq!(sum, (0..words as u64).sum::<u64>());
-        }
-    }
 
     #[test]
     fn pages() {

@@ -1,5 +1,4 @@
-//! Many events that one thread awaits: wake-ups, the cost of each signal, the cost while idle, and
-//! deaths.
+//! Many events that one thread awaits: wake-ups, and the cost of each signal.
 
 use std::collections::VecDeque;
 use std::env;
@@ -13,25 +12,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
-use crosshandle::{Command, Context, Event, Notifier, Reached};
+use crosshandle::{Context, Event, Notifier, Reached};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::Signal;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::ours::{self, Waiters};
-use super::scale::{flatness, mean};
-use crate::harness::launcher::Extra;
 use crate::harness::link::{HungUp, Link};
 use crate::harness::outcome::{Outcome, Recorder, Side};
-use crate::harness::procfs::threads_named;
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{monotonic_ns, nanoseconds};
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
-use crate::tuning::{AWAITED_PAUSE, AWAITED_REST};
+use crate::report::row::{RowSpec, Target};
+use crate::tuning::AWAITED_PAUSE;
 
-const NAME: &str = "awaited";
 /// Number of events that are awaited at once in most rows.
 const EVENTS: usize = 1000;
 /// Number of events that are awaited at once in the rows that show whether the cost stays constant.
@@ -49,118 +42,57 @@ const WAKE_P99: &str = "awaited.wake.p99";
 const ADD: &str = "awaited.add";
 const SIGNAL: &str = "awaited.signal-100k";
 const FLAT: &str = "awaited.signal-flat";
-const REST: &str = "awaited.rest";
-const THREADS: &str = "awaited.threads";
-const DEATH: &str = "awaited.death";
-const DEATH_P99: &str = "awaited.death.p99";
+
+const LOW_POWER: &str = "low-power wait for one event";
+const NONE: &str = "none";
 
 /// Maximum ratio of the last tenth's cost to the first tenth's for the cost to be constant.
 const MAX_FLAT_RATIO: f64 = 1.5;
-/// Maximum processor time per idle second, in nanoseconds: 0.1 % of a core.
-const MAX_REST_NS: f64 = 1e6;
-/// Maximum time from a death until all awaited signals have failed, in nanoseconds.
-const MAX_DEATH_NS: f64 = 10e6;
 
 pub(crate) static SCENARIO: Scenario = Scenario {
-    name: NAME,
+    name: "awaited",
     followers: 1,
     cores: 2,
     // The limit is long enough for a thousand rounds.
     limit: Duration::from_secs(1800),
     rows: &[
-        row(
+        RowSpec::time(
             WAKE,
             "1,000 awaited events, signal to future's end",
-            "low-power wait for one event",
-            Statistic::P50,
+            LOW_POWER,
             Target::AtMostTimesRaw(2.5),
         ),
-        row(
+        RowSpec::time(
             WAKE_P99,
             "1,000 awaited events, signal to future's end",
-            "low-power wait for one event",
-            Statistic::P99,
+            LOW_POWER,
             Target::AtMostTimesRaw(2.5),
-        ),
-        row(
-            ADD,
-            "await one more event, of 100,000",
-            "",
-            Statistic::P50,
-            Target::None,
-        ),
-        row(
+        )
+        .p99(),
+        RowSpec::time(ADD, "await one more event, of 100,000", NONE, Target::None),
+        RowSpec::time(
             SIGNAL,
             "signal an awaited event, of 100,000",
-            "",
-            Statistic::P50,
+            NONE,
             Target::None,
         ),
-        RowSpec {
-            id: FLAT,
-            what: "signal an awaited event, last tenth / first tenth",
-            raw: "",
-            unit: Unit::Times,
-            statistic: Statistic::P50,
-            target: Target::AtMost(MAX_FLAT_RATIO),
-        },
-        row(
-            REST,
-            "processor time of a second, 1,000 events awaited",
-            "",
-            Statistic::P50,
-            Target::AtMost(MAX_REST_NS),
-        ),
-        RowSpec {
-            id: THREADS,
-            what: "threads that await",
-            raw: "",
-            unit: Unit::Count,
-            statistic: Statistic::P50,
-            target: Target::AtMost(1.0),
-        },
-        row(
-            DEATH,
-            "death of a peer, 1,000 of its events awaited, last error",
-            "",
-            Statistic::P50,
-            Target::AtMost(MAX_DEATH_NS),
-        ),
-        row(
-            DEATH_P99,
-            "death of a peer, 1,000 of its events awaited, last error",
-            "",
-            Statistic::P99,
-            Target::AtMost(MAX_DEATH_NS),
-        ),
+        RowSpec::time(
+            FLAT,
+            "signal an awaited event, last tenth / first tenth",
+            NONE,
+            Target::AtMost(MAX_FLAT_RATIO),
+        )
+        .quotient(),
     ],
     leader: run_leader,
     follower: run_follower,
 };
 
-const fn row(
-    id: &'static str,
-    what: &'static str,
-    raw: &'static str,
-    statistic: Statistic,
-    target: Target,
-) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic,
-        target,
-    }
-}
-
 /// The orders that the leader sends to a follower.
 const MAKE: u64 = 1;
 const SIGNAL_SPACED: u64 = 2;
 const SIGNAL_ALL: u64 = 3;
-const LEAVE_UNFINISHED: u64 = 4;
-const SHARE_STAMPS: u64 = 5;
+const SHARE_STAMPS: u64 = 4;
 
 /// Returns the order in which events are signalled.
 fn order(count: usize, round: usize) -> Vec<usize> {
@@ -195,8 +127,6 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let mut recorder = Recorder::default();
     measure_wakes(participant, &context, &mut recorder)?;
     measure_signals(participant, &context, &mut recorder)?;
-    measure_rest(participant, &context, &mut recorder)?;
-    measure_deaths(participant, &context, &mut recorder)?;
     Ok(recorder.finish())
 }
 
@@ -221,28 +151,24 @@ fn measure_signals(
         }
         recorder.push(ADD, Side::Ours, nanoseconds(began.elapsed()) / MANY as f64);
         link.send_number(SIGNAL_ALL)?;
-        collect(&notifier, MANY, |result| Ok(result?))?;
+        collect(&notifier, MANY)?;
         link.receive_number()?;
     }
-    let told = rounds * MANY as u64;
+    let awaited = rounds * MANY as u64;
     recorder.note(
         SIGNAL,
-        format!("{told} signals were awaited, and all were told"),
+        format!("{awaited} signals were awaited, and all of them were reported"),
     );
     Ok(())
 }
 
 /// Takes `count` notifications.
-fn collect(
-    notifier: &Notifier,
-    count: usize,
-    check: impl Fn(crosshandle::Result<()>) -> Result<()>,
-) -> Result<()> {
+fn collect(notifier: &Notifier, count: usize) -> Result<()> {
     let mut left = count;
     while left > 0 {
         poll(&mut [PollFd::new(notifier, PollFlags::IN)], None)?;
         while let Some(notification) = notifier.next() {
-            check(notification.result)?;
+            notification.result?;
             left -= 1;
         }
     }
@@ -356,66 +282,12 @@ fn start_spaced(link: &Link, round: usize) -> Result<()> {
     link.send_number(round as u64)
 }
 
-fn measure_rest(
-    participant: &Participant,
-    context: &Context,
-    recorder: &mut Recorder,
-) -> Result<()> {
-    let events = open(context, participant.peer()?, EVENTS)?;
-    let notifier = Notifier::new()?;
-    for (token, event) in events.iter().enumerate() {
-        notifier.add(event, 1, token as u64)?;
-    }
-    let used = || processor_time(ClockId::ProcessCPUTime);
-    for _ in 0..participant.plan.pick(5, 2) {
-        // Background work from the start of the wait ends first.
-        thread::sleep(AWAITED_REST);
-        let (before, began) = (used(), Instant::now());
-        thread::sleep(AWAITED_REST);
-        let share = (used() - before).as_secs_f64() / began.elapsed().as_secs_f64();
-        recorder.push(REST, Side::Ours, share * 1e9);
-    }
-    recorder.push(THREADS, Side::Ours, threads_named("xh-await")? as f64);
-    ensure!(notifier.next().is_none(), "nothing was signalled");
-    Ok(())
-}
-
-fn measure_deaths(
-    participant: &Participant,
-    context: &Context,
-    recorder: &mut Recorder,
-) -> Result<()> {
-    for _ in 0..participant.plan.pick(50, 5) {
-        let victim = Extra::start(NAME, &participant.plan)?;
-        let events = open(context, &victim.link, EVENTS)?;
-        victim.link.send_number(LEAVE_UNFINISHED)?;
-        victim.link.receive_number()?;
-        let notifier = Notifier::new()?;
-        for (token, event) in events.iter().enumerate() {
-            // One signal was submitted, and the other signal never is.
-            notifier.add(event, 1 + token as u64 % 2, token as u64)?;
-        }
-        thread::sleep(AWAITED_PAUSE);
-        let killed = monotonic_ns();
-        victim.send(Signal::KILL)?;
-        collect(&notifier, EVENTS, |result| match result {
-            Err(error) if error.is_peer_dead() => Ok(()),
-            other => anyhow::bail!("the death was told as {other:?}"),
-        })?;
-        let elapsed = (monotonic_ns() - killed) as f64;
-        recorder.push(DEATH, Side::Ours, elapsed);
-        recorder.push(DEATH_P99, Side::Ours, elapsed);
-    }
-    Ok(())
-}
-
 fn run_follower(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(1)?;
     let (context, link) = (ours::context()?, participant.peer()?);
     let mut recorder = Recorder::default();
     let mut events = Vec::new();
     let mut stamps = None;
-    let mut kept = Vec::new();
     loop {
         let command = match link.receive_number() {
             Err(error) if error.is::<HungUp>() => return Ok(recorder.finish()),
@@ -432,23 +304,11 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
                 signal_spaced(&events, stamps, round)?;
             }
             SHARE_STAMPS => {
-                let message = link.receive()?;
-                let file = message
-                    .descriptors
-                    .first()
-                    .context("expected a descriptor")?;
+                let file = link.receive()?.descriptor()?;
                 stamps = Some(Mapping::shared(file, EVENTS * STAMP_BYTES)?);
             }
             SIGNAL_ALL => {
                 signal_all(&events, &mut recorder)?;
-                link.send_number(0)?;
-            }
-            LEAVE_UNFINISHED => {
-                let (gate, queue) = (context.create_event()?, context.create_queue()?);
-                for event in &events {
-                    queue.submit(Command::barrier().after_value(&gate, 1).signal(event))?;
-                }
-                kept.push((gate, queue));
                 link.send_number(0)?;
             }
             other => anyhow::bail!("no command has the number {other}"),
@@ -456,8 +316,9 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     }
 }
 
-fn processor_time(clock: ClockId) -> Duration {
-    let time = clock_gettime(clock);
+/// Returns the processor time of the calling thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
@@ -493,14 +354,24 @@ fn signal_all(events: &[Event], recorder: &mut Recorder) -> Result<()> {
     for batch in order(events.len(), 0).chunks(BATCH) {
         // Only this thread's own processor time is measured, because other threads may use the
         // processor too.
-        let began = processor_time(ClockId::ThreadCPUTime);
+        let began = processor_time();
         for index in batch {
             events[*index].signal()?;
         }
-        let used = processor_time(ClockId::ThreadCPUTime) - began;
+        let used = processor_time() - began;
         costs.push(nanoseconds(used) / batch.len() as f64);
     }
     recorder.push(SIGNAL, Side::Ours, mean(&costs));
     recorder.push(FLAT, Side::Ours, flatness(&costs));
     Ok(())
+}
+
+fn mean(costs: &[f64]) -> f64 {
+    costs.iter().sum::<f64>() / costs.len().max(1) as f64
+}
+
+/// Returns the mean of the last tenth of the costs, divided by the mean of the first tenth.
+fn flatness(costs: &[f64]) -> f64 {
+    let tenth = costs.len() / 10;
+    mean(&costs[costs.len() - tenth..]) / mean(&costs[..tenth])
 }

@@ -14,8 +14,7 @@ use crate::harness::region::Region;
 use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::once;
 use crate::raw::memfd::{self, Mapping, Pages};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 use crate::tuning::SHARED_MEMORY_NOISE_BYTES;
 
 const CREATE: &str = "cold.create";
@@ -67,14 +66,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const fn row(id: &'static str, what: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw: "memfd with 4 KiB pages",
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
+    RowSpec::time(id, what, "memfd with 4 KiB pages", target)
 }
 
 const SEGMENT_BYTES: usize = 1 << 30;

@@ -11,8 +11,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::counter::FutexCounter;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 const SIGNAL: &str = "events.signal";
 const WAIT: &str = "events.wait";
@@ -23,22 +22,18 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(60),
     rows: &[
-        RowSpec {
-            id: SIGNAL,
-            what: "signal, nobody waiting",
-            raw: "atomic add and a look at the sleepers",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMost(10.0),
-        },
-        RowSpec {
-            id: WAIT,
-            what: "wait on a signalled event",
-            raw: "atomic load",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMost(4.0),
-        },
+        RowSpec::time(
+            SIGNAL,
+            "signal, no thread waiting",
+            "atomic add, load of the count of sleepers",
+            Target::AtMost(10.0),
+        ),
+        RowSpec::time(
+            WAIT,
+            "wait on a signalled event",
+            "atomic load",
+            Target::AtMost(4.0),
+        ),
     ],
     leader: run_leader,
     follower: no_follower,

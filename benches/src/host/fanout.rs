@@ -14,8 +14,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::monotonic_ns;
 use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 use crate::tuning::SLEEP_CHECK_INTERVAL;
 
 const PROCESSES: usize = 32;
@@ -28,22 +27,18 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
-        RowSpec {
-            id: LOW_POWER,
-            what: "one signal waking 32 processes (low power)",
-            raw: "futex with a count of sleepers",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMostTimesRaw(1.15),
-        },
-        RowSpec {
-            id: DEFAULT,
-            what: "one signal waking 32 processes (spinning has ended)",
-            raw: "futex with a count of sleepers",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMostTimesRaw(1.15),
-        },
+        RowSpec::time(
+            LOW_POWER,
+            "one signal waking 32 processes (low power)",
+            "futex with a count of sleepers",
+            Target::AtMostTimesRaw(1.15),
+        ),
+        RowSpec::time(
+            DEFAULT,
+            "one signal waking 32 processes (spinning has ended)",
+            "futex with a count of sleepers",
+            Target::AtMostTimesRaw(1.15),
+        ),
     ],
     leader: run_leader,
     follower: run_follower,

@@ -12,8 +12,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once};
 use crate::raw::descriptor::{self, OfferedDescriptors};
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 /// One size of segments, with its rows.
 struct Size {
@@ -135,14 +134,12 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
-    RowSpec {
+    RowSpec::time(
         id,
         what,
-        raw: "memfd, descriptor asked for over a socket (SCM_RIGHTS), mmap",
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target: Target::AtMostTimesRaw(1.3),
-    }
+        "memfd, descriptor requested over a socket (SCM_RIGHTS), mmap",
+        Target::AtMostTimesRaw(1.3),
+    )
 }
 
 fn segments(participant: &Participant, size: &Size) -> usize {
@@ -178,10 +175,7 @@ fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
             let warming = context.allocate(WARMING_BYTES)?;
             link.send(warming.handle()?.as_bytes())?;
             link.send(memory.handle()?.as_bytes())?;
-            ensure!(
-                link.receive_number()? == index as u64,
-                "the other process lost count"
-            );
+            link.await_number(index as u64)?;
         }
     }
     Ok(Outcome::default())

@@ -13,8 +13,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::nanoseconds;
 use crate::raw::memfd::{self, Mapping};
 use crate::raw::slab::{MappedSegments, SlabHandle};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 const GET: &str = "handles.memory.get";
 const GET_AGAIN: &str = "handles.memory.get-again";
@@ -34,59 +33,48 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 1,
     limit: Duration::from_secs(120),
     rows: &[
-        row(
+        RowSpec::time(
             GET,
             "get a memory handle, first of its allocation",
             SLAB,
             Target::AtMost(50.0),
         ),
-        row(
+        RowSpec::time(
             GET_AGAIN,
             "get a memory handle again",
             NONE,
             Target::AtMost(50.0),
         ),
-        row(
+        RowSpec::time(
             OPEN,
             "open memory, segment mapped",
             SLAB,
             Target::AtMost(100.0),
         ),
-        row(CLOSE, "close memory", SLAB, Target::None),
-        row(
+        RowSpec::time(CLOSE, "close memory", SLAB, Target::None),
+        RowSpec::time(
             EVENT_GET,
             "get an event handle, first of its event",
             NONE,
             Target::AtMost(50.0),
         ),
-        row(
+        RowSpec::time(
             EVENT_GET_AGAIN,
             "get an event handle again",
             NONE,
             Target::AtMost(50.0),
         ),
-        row(
+        RowSpec::time(
             EVENT_OPEN,
             "open an event, segment mapped",
             NONE,
             Target::AtMost(100.0),
         ),
-        row(EVENT_CLOSE, "close an event", NONE, Target::None),
+        RowSpec::time(EVENT_CLOSE, "close an event", NONE, Target::None),
     ],
     leader: run_leader,
     follower: run_follower,
 };
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
-}
 
 /// Number of objects in one batch. Their handles fit into one message.
 const BATCH_OBJECTS: usize = 1000;
@@ -124,10 +112,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
         let events = create_events(&context)?;
         link.send(&event_handles(&events, &mut batch_recorder)?)?;
         // The exporter frees nothing before the importer has closed it.
-        ensure!(
-            link.receive_number()? == batch as u64,
-            "the other process lost count"
-        );
+        link.await_number(batch as u64)?;
         if batch >= WARM_UP_BATCHES {
             recorder.absorb(batch_recorder);
         }

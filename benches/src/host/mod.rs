@@ -1,19 +1,14 @@
 //! The host backend's memory and events between processes of one machine.
 
 mod awaited;
-mod churn;
 mod cold;
-mod deaths;
 mod events;
 mod fanout;
 mod first_open;
 mod graphs;
 mod handles;
-mod lateness;
 pub(crate) mod ours;
-mod read;
 mod recycle;
-mod scale;
 mod wake;
 
 use crate::harness::scenario::Scenario;
@@ -30,12 +25,6 @@ pub(crate) static SCENARIOS: &[&Scenario] = &[
     &first_open::SHARED_CORE,
     &cold::SCENARIO,
     &recycle::SCENARIO,
-    &read::SCENARIO,
-    &scale::EVENTS,
-    &scale::ALLOCATIONS,
-    &churn::SCENARIO,
-    &deaths::SCENARIO,
-    &lateness::SCENARIO,
     &awaited::SCENARIO,
     &graphs::SCENARIO,
 ];

@@ -10,8 +10,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 static SIZES: [(usize, &str); 3] = [
     (4 << 10, "recycle.4KiB"),
@@ -34,14 +33,7 @@ pub(crate) static SCENARIO: Scenario = Scenario {
 };
 
 const fn row(id: &'static str, what: &'static str) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw: "memfd, mmap, munmap, close",
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target: Target::AtMost(40.0),
-    }
+    RowSpec::time(id, what, "memfd, mmap, munmap, close", Target::AtMost(40.0))
 }
 
 const OURS_CYCLES_PER_BATCH: usize = 10_000;

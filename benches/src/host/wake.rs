@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use crosshandle::Event;
 
 use super::ours::{self, Waiters};
@@ -12,8 +12,7 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{clock_cost, once, per_operation};
 use crate::raw::counter::{FutexCounter, SpinCounter};
 use crate::raw::memfd::{self, Mapping};
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 /// Offset of the raw word that the leader signals, in bytes.
 const PING_OFFSET: usize = 0;
@@ -81,22 +80,19 @@ pub(crate) static SPINNING: Scenario = Scenario {
     cores: 2,
     limit: Duration::from_secs(60),
     rows: &[
-        RowSpec {
-            id: "wake.spin",
-            what: "round trip, two cores, spinning",
-            raw: "two words, both sides spin",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMostTimesRaw(1.15),
-        },
-        RowSpec {
-            id: "wake.spin.p99",
-            what: "round trip, two cores, spinning",
-            raw: "two words, both sides spin",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P99,
-            target: Target::AtMostTimesRaw(1.5),
-        },
+        RowSpec::time(
+            "wake.spin",
+            "round trip, two cores, spinning",
+            "two words, both sides spin",
+            Target::AtMostTimesRaw(1.15),
+        ),
+        RowSpec::time(
+            "wake.spin.p99",
+            "round trip, two cores, spinning",
+            "two words, both sides spin",
+            Target::AtMostTimesRaw(1.5),
+        )
+        .p99(),
     ],
     leader: |participant| run_leader(participant, &SPIN),
     follower: |participant| run_follower(participant, &SPIN),
@@ -107,14 +103,12 @@ pub(crate) static SLEEPING: Scenario = Scenario {
     followers: 1,
     cores: 2,
     limit: Duration::from_secs(120),
-    rows: &[RowSpec {
-        id: "wake.sleep",
-        what: "round trip, two cores, sleeping (low power)",
-        raw: "futex with a count of sleepers",
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target: Target::AtMostTimesRaw(1.1),
-    }],
+    rows: &[RowSpec::time(
+        "wake.sleep",
+        "round trip, two cores, sleeping (low power)",
+        "futex with a count of sleepers",
+        Target::AtMostTimesRaw(1.1),
+    )],
     leader: |participant| run_leader(participant, &SLEEP),
     follower: |participant| run_follower(participant, &SLEEP),
 };
@@ -124,14 +118,12 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     followers: 1,
     cores: 1,
     limit: Duration::from_secs(120),
-    rows: &[RowSpec {
-        id: "wake.shared-core",
-        what: "round trip, one shared core",
-        raw: "futex with a count of sleepers",
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target: Target::AtMostTimesRawPlus(1.1, TIMERS_NS),
-    }],
+    rows: &[RowSpec::time(
+        "wake.shared-core",
+        "round trip, one shared core",
+        "futex with a count of sleepers",
+        Target::AtMostTimesRawPlus(1.1, TIMERS_NS),
+    )],
     leader: |participant| run_leader(participant, &SHARED),
     follower: |participant| run_follower(participant, &SHARED),
 };
@@ -275,10 +267,7 @@ fn run_leader(participant: &Participant, arrangement: &Arrangement) -> Result<Ou
     let file = memfd::create(PAGE_BYTES)?;
     participant.peer()?.send_with(&handles, &[file.as_fd()])?;
     let page = Mapping::shared(&file, PAGE_BYTES)?;
-    ensure!(
-        participant.peer()?.receive_number()? == 0,
-        "the other process is not ready"
-    );
+    participant.peer()?.await_number(0)?;
 
     let mut ours = PingPong::new(ping, pong);
     let (ping, pong) = (page.word(PING_OFFSET)?, page.word(PONG_OFFSET)?);

@@ -13,23 +13,11 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::per_operation;
 use crate::host::ours;
-use crate::report::row::{RowSpec, Statistic, Target};
-use crate::report::unit::Unit;
+use crate::report::row::{RowSpec, Target};
 
 const CHAIN: &str = "launches.chain";
 const EVENTS: &str = "launches.events";
 const EACH: &str = "launches.each";
-
-const fn row(id: &'static str, what: &'static str, raw: &'static str, target: Target) -> RowSpec {
-    RowSpec {
-        id,
-        what,
-        raw,
-        unit: Unit::Nanoseconds,
-        statistic: Statistic::P50,
-        target,
-    }
-}
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "launches",
@@ -37,19 +25,19 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     cores: 2,
     limit: Duration::from_secs(120),
     rows: &[
-        row(
+        RowSpec::time(
             CHAIN,
             "each of 1,000 launches in an in-order queue, until the last is done",
             "an in-order OpenCL queue, flushed after each, finished once",
             Target::AtMostTimesRaw(1.15),
         ),
-        row(
+        RowSpec::time(
             EVENTS,
             "the same, each waiting for an event that the one before signals",
             "an in-order OpenCL queue, flushed after each, finished once",
             Target::None,
         ),
-        row(
+        RowSpec::time(
             EACH,
             "a launch, until it is done",
             "an in-order OpenCL queue, each event waited for",

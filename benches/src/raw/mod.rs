@@ -7,4 +7,3 @@ pub(crate) mod cuda;
 pub(crate) mod descriptor;
 pub(crate) mod memfd;
 pub(crate) mod slab;
-pub(crate) mod sleepers;

@@ -1,4 +1,4 @@
-//! The table of all rows, in forms for people and for programs.
+//! The table of all rows, as Markdown and as JSON.
 
 pub(crate) mod machine;
 pub(crate) mod row;
@@ -6,14 +6,10 @@ pub(crate) mod unit;
 
 use std::io::{self, Write};
 
-use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{Cell, CellAlignment, Table};
 use serde::Serialize;
 
 use machine::Machine;
 use row::{Row, Statistic, Target, Verdict};
-
-const COLUMNS: [&str; 6] = ["what", "ours", "raw", "ratio", "target", "verdict"];
 
 /// All results of one run.
 #[derive(Serialize)]
@@ -50,55 +46,47 @@ impl Report {
         writeln!(out)
     }
 
+    /// Prints a Markdown table.
     pub(crate) fn print_table(&self) -> io::Result<()> {
-        let mut table = Table::new();
-        table.load_style(UTF8_FULL_CONDENSED).set_header(COLUMNS);
-        for row in &self.rows {
-            let [what, ours, raw, ratio, target, verdict] = cells(row);
-            let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-            table.add_row([
-                Cell::new(what),
-                right(ours),
-                right(raw),
-                right(ratio),
-                right(target),
-                Cell::new(verdict),
-            ]);
-        }
         let mut out = io::stdout().lock();
-        writeln!(out, "{table}")?;
-        self.print_notes(&mut out, "  ")?;
-        writeln!(out, "{}{}", self.machine, self.warning())
-    }
-
-    pub(crate) fn print_markdown(&self) -> io::Result<()> {
-        let mut out = io::stdout().lock();
-        writeln!(out, "| {} | raw technique |", COLUMNS.join(" | "))?;
-        writeln!(out, "|---|---:|---:|---:|---:|---|---|")?;
+        writeln!(
+            out,
+            "| what | ours | raw | ratio | target | verdict | raw technique |\n\
+             |---|---:|---:|---:|---:|---|---|"
+        )?;
         for row in &self.rows {
+            let p99 = match row.statistic {
+                Statistic::P50 => "",
+                Statistic::P99 => ", p99",
+            };
             writeln!(
                 out,
-                "| {} | {} |",
-                cells(row).join(" | "),
+                "| {}{p99} | {} | {} | {} | {} | {} | {} |",
+                row.what,
+                row.show(row.ours),
+                row.show(row.raw),
+                row.show_ratio(),
+                row.show_target(),
+                row.verdict.word(),
                 row.raw_technique
             )?;
         }
         writeln!(out)?;
-        self.print_notes(&mut out, "- ")?;
+        self.print_notes(&mut out)?;
         writeln!(out, "\n{}{}", self.machine, self.warning())
     }
 
     /// Prints each note once, because the rows of one scenario may have the same note.
-    fn print_notes(&self, out: &mut impl Write, bullet: &str) -> io::Result<()> {
+    fn print_notes(&self, out: &mut impl Write) -> io::Result<()> {
         for rows in self.rows.chunk_by(|a, b| a.note == b.note) {
             let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
                 continue;
             };
             match &first.note {
                 Some(note) if rows.len() > 1 => {
-                    writeln!(out, "{bullet}{} to {}: {note}", first.id, last.id)?;
+                    writeln!(out, "- {} to {}: {note}", first.id, last.id)?;
                 }
-                Some(note) => writeln!(out, "{bullet}{}: {note}", first.id)?,
+                Some(note) => writeln!(out, "- {}: {note}", first.id)?,
                 None => {}
             }
         }
@@ -112,19 +100,4 @@ impl Report {
             ""
         }
     }
-}
-
-fn cells(row: &Row) -> [String; COLUMNS.len()] {
-    let what = match row.statistic {
-        Statistic::P50 => row.what.to_owned(),
-        Statistic::P99 => format!("{}, p99", row.what),
-    };
-    [
-        what,
-        row.show(row.ours),
-        row.show(row.raw),
-        row.show_ratio(),
-        row.show_target(),
-        row.verdict.word().to_owned(),
-    ]
 }

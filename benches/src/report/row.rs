@@ -19,16 +19,12 @@ pub(crate) enum Statistic {
 pub(crate) enum Target {
     /// At most this value, in the row's unit.
     AtMost(f64),
-    /// At least this value, in the row's unit.
-    AtLeast(f64),
     /// At most this multiple of the raw technique's value.
     AtMostTimesRaw(f64),
     /// At most this multiple of the raw technique's value plus a constant, in the row's unit.
     AtMostTimesRawPlus(f64, f64),
     /// At most the raw technique's value plus this constant, in the row's unit.
     AtMostOverRaw(f64),
-    /// At least this multiple of the raw technique's value.
-    AtLeastTimesRaw(f64),
     /// No target. The row explains other rows.
     None,
 }
@@ -94,9 +90,32 @@ pub(crate) struct Row {
 }
 
 impl RowSpec {
-    /// Returns the row without its target.
-    pub(crate) const fn for_information(mut self) -> Self {
-        self.target = Target::None;
+    /// Describes a row that compares the median of times.
+    pub(crate) const fn time(
+        id: &'static str,
+        what: &'static str,
+        raw: &'static str,
+        target: Target,
+    ) -> Self {
+        Self {
+            id,
+            what,
+            raw,
+            unit: Unit::Nanoseconds,
+            statistic: Statistic::P50,
+            target,
+        }
+    }
+
+    /// Compares the 99th percentile instead of the median.
+    pub(crate) const fn p99(mut self) -> Self {
+        self.statistic = Statistic::P99;
+        self
+    }
+
+    /// Compares a ratio of two times instead of a time.
+    pub(crate) const fn quotient(mut self) -> Self {
+        self.unit = Unit::Times;
         self
     }
 
@@ -112,11 +131,6 @@ impl RowSpec {
             return row;
         }
         let Some(ours) = ours.map(|summary| self.statistic.of(&summary)) else {
-            if raw.is_some() && self.target == Target::None {
-                // The row shows the cost of a raw technique without a counterpart in the library.
-                row.verdict = Verdict::Information;
-                return row;
-            }
             row.note
                 .get_or_insert_with(|| "the scenario reported no figure".to_owned());
             return row;
@@ -129,9 +143,7 @@ impl RowSpec {
         row.verdict = match (self.target, row.ratio) {
             (Target::None, _) => Verdict::Information,
             (Target::AtMost(bound), _) => reached(ours <= bound),
-            (Target::AtLeast(bound), _) => reached(ours >= bound),
             (Target::AtMostTimesRaw(bound), Some(ratio)) => reached(ratio <= bound),
-            (Target::AtLeastTimesRaw(bound), Some(ratio)) => reached(ratio >= bound),
             (Target::AtMostOverRaw(bound), _) => match row.overhead {
                 Some(over) => reached(over <= bound),
                 // Without a raw value, the library's whole value is treated as overhead.
@@ -140,12 +152,7 @@ impl RowSpec {
             (Target::AtMostTimesRawPlus(times, plus), Some(ratio)) => {
                 reached(ours <= times * ours / ratio + plus)
             }
-            (
-                Target::AtMostTimesRaw(_)
-                | Target::AtLeastTimesRaw(_)
-                | Target::AtMostTimesRawPlus(..),
-                None,
-            ) => {
+            (Target::AtMostTimesRaw(_) | Target::AtMostTimesRawPlus(..), None) => {
                 row.note
                     .get_or_insert_with(|| "the raw technique has no figure".to_owned());
                 Verdict::Failed
@@ -197,13 +204,11 @@ impl Row {
     pub(crate) fn show_target(&self) -> String {
         match self.target {
             Target::AtMost(bound) => format!("≤ {}", self.unit.show(bound)),
-            Target::AtLeast(bound) => format!("≥ {}", self.unit.show(bound)),
             Target::AtMostTimesRaw(bound) => format!("≤ {bound} × raw"),
             Target::AtMostOverRaw(bound) => format!("≤ raw + {}", self.unit.show(bound)),
             Target::AtMostTimesRawPlus(times, plus) => {
                 format!("≤ {times} × raw + {}", self.unit.show(plus))
             }
-            Target::AtLeastTimesRaw(bound) => format!("≥ {bound} × raw"),
             Target::None => "–".to_owned(),
         }
     }
@@ -233,14 +238,7 @@ mod tests {
     use super::*;
 
     fn verdict(target: Target, ours: Option<f64>, raw: Option<f64>) -> Verdict {
-        let spec = RowSpec {
-            id: "a",
-            what: "",
-            raw: "",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target,
-        };
+        let spec = RowSpec::time("a", "", "", target);
         let mut outcome = Outcome::default();
         let series = |value: Option<f64>| Some(("a".to_owned(), Summary::of(&[value?])?));
         outcome.ours.extend(series(ours));
@@ -250,14 +248,7 @@ mod tests {
 
     #[test]
     fn what_is_absent_is_skipped() {
-        let spec = RowSpec {
-            id: "a",
-            what: "",
-            raw: "",
-            unit: Unit::Nanoseconds,
-            statistic: Statistic::P50,
-            target: Target::AtMostTimesRaw(1.0),
-        };
+        let spec = RowSpec::time("a", "", "", Target::AtMostTimesRaw(1.0));
         let mut outcome = Outcome::default();
         outcome.absent.insert("a".to_owned(), "no GPU".to_owned());
         let row = spec.measured(&outcome);
@@ -269,21 +260,12 @@ mod tests {
     fn verdicts() {
         assert_eq!(verdict(Target::AtMost(10.0), Some(10.0), None), Reached);
         assert_eq!(verdict(Target::AtMost(10.0), Some(10.1), None), Missed);
-        assert_eq!(verdict(Target::AtLeast(10.0), Some(9.9), None), Missed);
         assert_eq!(
             verdict(Target::AtMostTimesRaw(1.5), Some(3.0), Some(2.0)),
             Reached
         );
         assert_eq!(
             verdict(Target::AtMostTimesRaw(1.5), Some(3.1), Some(2.0)),
-            Missed
-        );
-        assert_eq!(
-            verdict(Target::AtLeastTimesRaw(0.5), Some(1.0), Some(2.0)),
-            Reached
-        );
-        assert_eq!(
-            verdict(Target::AtLeastTimesRaw(0.5), Some(0.9), Some(2.0)),
             Missed
         );
         assert_eq!(
@@ -311,6 +293,6 @@ mod tests {
             Failed
         );
         assert_eq!(verdict(Target::None, Some(1.0), None), Information);
-        assert_eq!(verdict(Target::None, None, Some(1.0)), Information);
+        assert_eq!(verdict(Target::None, None, Some(1.0)), Failed);
     }
 }

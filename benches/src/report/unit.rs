@@ -7,11 +7,7 @@ use serde::Serialize;
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Unit {
     Nanoseconds,
-    /// 10⁹ bytes per second.
-    GigabytesPerSecond,
-    Bytes,
-    Count,
-    /// The ratio of two values of the same unit.
+    /// The ratio of two times.
     Times,
 }
 
@@ -19,26 +15,20 @@ impl Unit {
     /// Formats a value with its unit, with three or four digits.
     pub(crate) fn show(self, value: f64) -> String {
         match self {
-            Self::Nanoseconds => scaled(value, 1000.0, &["ns", "µs", "ms", "s"]),
-            Self::GigabytesPerSecond => format!("{value:.2} GB/s"),
-            Self::Bytes => scaled(value, 1024.0, &["B", "KiB", "MiB", "GiB"]),
-            Self::Count => format!("{value}"),
+            Self::Nanoseconds => scaled(value),
             Self::Times => format!("{value:.2} ×"),
         }
     }
 }
 
-/// Formats a value in the largest of `units` in which it is at least 1. Each unit is `step` times
-/// the previous one.
-fn scaled(value: f64, step: f64, units: &[&str]) -> String {
-    let mut value = value;
-    let mut units = units.iter();
-    let mut unit = units.next().copied().unwrap_or_default();
-    for next in units {
-        if value.abs() < step {
+/// Formats a time, given in nanoseconds, in the largest unit in which it is at least 1.
+fn scaled(mut value: f64) -> String {
+    let mut unit = "ns";
+    for next in ["µs", "ms", "s"] {
+        if value.abs() < 1000.0 {
             break;
         }
-        value /= step;
+        value /= 1000.0;
         unit = next;
     }
     let decimals = match value.abs() {
@@ -51,17 +41,15 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Unit;
+    use super::scaled;
 
     #[test]
     fn shown() {
-        let ns = |value| Unit::Nanoseconds.show(value);
-        assert_eq!(ns(1.234), "1.23 ns");
-        assert_eq!(ns(10.0), "10 ns");
-        assert_eq!(ns(221.6), "222 ns");
-        assert_eq!(ns(1840.0), "1.84 µs");
-        assert_eq!(ns(1.06e9), "1.06 s");
-        assert_eq!(Unit::Bytes.show(0.0), "0 B");
-        assert_eq!(Unit::Bytes.show(-131_072.0), "-128 KiB");
+        assert_eq!(scaled(1.234), "1.23 ns");
+        assert_eq!(scaled(10.0), "10 ns");
+        assert_eq!(scaled(221.6), "222 ns");
+        assert_eq!(scaled(1840.0), "1.84 µs");
+        assert_eq!(scaled(1.06e9), "1.06 s");
+        assert_eq!(scaled(-131_072.0), "-131 µs");
     }
 }

@@ -7,11 +7,11 @@ use anyhow::Result;
 use crosshandle::Context;
 
 use super::loader::Runtime;
-use super::rows::row;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
 use crate::harness::timing::{nanoseconds, per_operation};
 use crate::host::ours;
+use crate::report::row::{RowSpec, Target};
 
 const SIGNAL: &str = "ur-calls.signal";
 const WAIT: &str = "ur-calls.wait";
@@ -21,6 +21,9 @@ const EVENT_GET: &str = "ur-calls.event.get";
 const EVENT_PUT: &str = "ur-calls.event.put";
 
 const NONE: &str = "none";
+
+/// Maximum time that the loader and the adapter may add to a call of the library, in nanoseconds.
+const MAX_ADDED_NS: f64 = 30.0;
 
 pub(crate) static SCENARIO: Scenario = Scenario {
     name: "ur-calls",
@@ -42,6 +45,10 @@ pub(crate) static SCENARIO: Scenario = Scenario {
     leader: run_leader,
     follower: no_follower,
 };
+
+const fn row(id: &'static str, what: &'static str, raw: &'static str) -> RowSpec {
+    RowSpec::time(id, what, raw, Target::AtMostOverRaw(MAX_ADDED_NS))
+}
 
 const OPERATIONS_PER_BATCH: usize = 10_000;
 /// Number of handles that are obtained before they are put back.

@@ -56,11 +56,8 @@ functions! {
     device_alloc: ur_pfnUSMDeviceAlloc_t = urUSMDeviceAlloc,
     get_memory: ur_pfnIPCGetMemHandleExp_t = urIPCGetMemHandleExp,
     put_memory: ur_pfnIPCPutMemHandleExp_t = urIPCPutMemHandleExp,
-    open_memory: ur_pfnIPCOpenMemHandleExp_t = urIPCOpenMemHandleExp,
-    close_memory: ur_pfnIPCCloseMemHandleExp_t = urIPCCloseMemHandleExp,
     get_event: ur_pfnIPCGetEventHandleExp_t = urIPCGetEventHandleExp,
     put_event: ur_pfnIPCPutEventHandleExp_t = urIPCPutEventHandleExp,
-    open_event: ur_pfnIPCOpenEventHandleExp_t = urIPCOpenEventHandleExp,
 }
 
 /// A context and an in-order queue on the adapter's first device, which live as long as the
@@ -79,9 +76,6 @@ pub(super) struct HandleData(*mut c_void);
 /// Memory that the adapter has allocated, and that lives as long as the process.
 #[derive(Clone, Copy)]
 pub(super) struct AllocatedMemory(*mut c_void);
-
-/// Another process's memory that the adapter has opened and that was not closed yet.
-pub(super) struct OpenedMemory(*mut c_void);
 
 /// A reusable event, released when dropped.
 pub(super) struct Event<'a> {
@@ -203,43 +197,10 @@ impl Runtime {
         call!(self, put_memory(self.context, handle.0))
     }
 
-    /// Opens another process's memory.
-    #[inline]
-    pub(super) fn open_memory(&self, handle: &mut [u8]) -> Result<OpenedMemory> {
-        let mut memory = ptr::null_mut();
-        let data = handle.as_mut_ptr().cast();
-        call!(
-            self,
-            open_memory(self.context, self.device, data, handle.len(), &mut memory)
-        )?;
-        Ok(OpenedMemory(memory))
-    }
-
-    /// Closes another process's memory.
-    #[inline]
-    pub(super) fn close_memory(&self, memory: OpenedMemory) -> Result<()> {
-        call!(self, close_memory(self.context, memory.0))
-    }
-
     /// Puts back a handle to an event.
     #[inline]
     pub(super) fn put_event(&self, handle: HandleData) -> Result<()> {
         call!(self, put_event(self.context, handle.0))
-    }
-
-    /// Opens another process's event.
-    #[inline]
-    pub(super) fn open_event(&self, handle: &[u8]) -> Result<Event<'_>> {
-        let mut event = ptr::null_mut();
-        let data = handle.as_ptr().cast();
-        call!(
-            self,
-            open_event(self.context, data, handle.len(), &mut event)
-        )?;
-        Ok(Event {
-            runtime: self,
-            handle: event,
-        })
     }
 }
 

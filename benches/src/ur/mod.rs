@@ -2,10 +2,8 @@
 
 mod calls;
 mod loader;
-mod opens;
-mod rows;
 
 use crate::harness::scenario::Scenario;
 
 /// The Unified Runtime scenarios, in the order of the table.
-pub(crate) static SCENARIOS: &[&Scenario] = &[&calls::SCENARIO, &opens::SCENARIO];
+pub(crate) static SCENARIOS: &[&Scenario] = &[&calls::SCENARIO];

@@ -44,6 +44,17 @@ impl Usage {
     }
 }
 
+/// Returns the private memory of a process plus its share of shared memory, in KiB. Pages of files
+/// are not included. The kernel counts these pages one by one, but updates `VmRSS` late.
+pub(crate) fn proportional(pid: u32) -> io::Result<usize> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let fields = ["Pss_Anon:", "Pss_Shmem:"].into_iter().filter_map(|field| {
+        let rest = text.lines().find_map(|line| line.strip_prefix(field))?;
+        rest.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    Ok(fields.sum())
+}
+
 /// A line of `/proc/PID/maps`.
 pub(crate) struct MapsLine {
     start: usize,

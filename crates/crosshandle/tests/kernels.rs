@@ -381,44 +381,6 @@ fn a_forked_child_leaves_the_runtime_alone() {
     assert_eq!(memory.typed::<u32>().unwrap().get(1023), Some(4));
 }
 
-/// Prints the cost of launches. Run it with `--ignored`.
-#[test]
-#[ignore = "prints figures"]
-fn figures() {
-    let Some(context) = context() else { return };
-    let program = context.load_program(module()).unwrap();
-    let fill = program.kernel("fill").unwrap();
-    let memory = context.allocate(1024).unwrap();
-    let launch = || {
-        let arguments = KernelArguments::new()
-            .memory(&memory.all())
-            .value(1_u32)
-            .value(256_u32);
-        // SAFETY: the kernel accesses only the memory.
-        unsafe { Command::launch(&fill, LaunchShape::new([2, 1, 1], [128, 1, 1]), arguments) }
-            .unwrap()
-    };
-    let queue = context.create_queue().unwrap();
-    for _ in 0..5 {
-        let start = std::time::Instant::now();
-        for _ in 0..1000 {
-            queue.submit(launch()).unwrap();
-        }
-        let submitted = start.elapsed();
-        queue.finish().unwrap();
-        let finished = start.elapsed();
-        let start = std::time::Instant::now();
-        for _ in 0..1000 {
-            queue.submit(launch()).unwrap();
-            queue.finish().unwrap();
-        }
-        println!(
-            "1000 launches submitted {submitted:?}, finished {finished:?}; each finished {:?}",
-            start.elapsed()
-        );
-    }
-}
-
 #[test]
 fn variables_are_memory() {
     let Some(context) = context() else { return };

@@ -5,11 +5,7 @@ use std::sync::Arc;
 
 use level_zero_sys::*;
 
-use crate::call::{
-    Few, INVALID_ARGUMENT, INVALID_NULL_POINTER, INVALID_SIZE, Result, entry, read, read_all,
-};
-use crate::context::Context;
-use crate::device::Device;
+use crate::call::{Few, INVALID_NULL_POINTER, INVALID_SIZE, Result, entry, read, read_all};
 use crate::device_info::MAX_PATTERN;
 use crate::event::Event;
 use crate::handles;
@@ -22,23 +18,6 @@ fn both(to: usize, from: usize, sizes: (usize, usize)) -> Result<Few<Arc<Region>
     let mut regions = find_range(to, sizes.0)?;
     regions.extend(find_range(from, sizes.1)?);
     Ok(regions)
-}
-
-fn copy(
-    list: ze_command_list_handle_t,
-    to: *mut c_void,
-    from: *const c_void,
-    size: usize,
-    signal: ze_event_handle_t,
-    waits: (u32, *mut ze_event_handle_t),
-) -> Result<()> {
-    let list = handles::get::<List, _>(list)?;
-    if to.is_null() || from.is_null() {
-        return Err(INVALID_NULL_POINTER);
-    }
-    let (to, from) = (to.expose_provenance(), from.expose_provenance());
-    let regions = both(to, from, (size, size))?;
-    list.append(Work::Copy { to, from, size }, regions, signal, waits)
 }
 
 fn nothing(
@@ -63,36 +42,6 @@ entry! {
         nothing(list, signal, (count, waits))
     }
 
-    fn zeCommandListAppendMemoryRangesBarrier(
-        list: ze_command_list_handle_t,
-        ranges: u32,
-        sizes: *const usize,
-        addresses: *mut *const c_void,
-        signal: ze_event_handle_t,
-        count: u32,
-        waits: *mut ze_event_handle_t,
-    ) {
-        read_all(sizes, ranges)?;
-        read_all(addresses.cast_const(), ranges)?;
-        nothing(list, signal, (count, waits))
-    }
-
-    fn zeCommandListAppendWriteGlobalTimestamp(
-        list: ze_command_list_handle_t,
-        to: *mut u64,
-        signal: ze_event_handle_t,
-        count: u32,
-        waits: *mut ze_event_handle_t,
-    ) {
-        let list = handles::get::<List, _>(list)?;
-        if to.is_null() {
-            return Err(INVALID_NULL_POINTER);
-        }
-        let to = to.expose_provenance();
-        let regions = find_range(to, size_of::<u64>())?;
-        list.append(Work::Timestamp { to }, regions, signal, (count, waits))
-    }
-
     fn zeCommandListAppendMemoryCopy(
         list: ze_command_list_handle_t,
         to: *mut c_void,
@@ -102,21 +51,13 @@ entry! {
         count: u32,
         waits: *mut ze_event_handle_t,
     ) {
-        copy(list, to, from, size, signal, (count, waits))
-    }
-
-    fn zeCommandListAppendMemoryCopyFromContext(
-        list: ze_command_list_handle_t,
-        to: *mut c_void,
-        context: ze_context_handle_t,
-        from: *const c_void,
-        size: usize,
-        signal: ze_event_handle_t,
-        count: u32,
-        waits: *mut ze_event_handle_t,
-    ) {
-        handles::get::<Context, _>(context)?;
-        copy(list, to, from, size, signal, (count, waits))
+        let list = handles::get::<List, _>(list)?;
+        if to.is_null() || from.is_null() {
+            return Err(INVALID_NULL_POINTER);
+        }
+        let (to, from) = (to.expose_provenance(), from.expose_provenance());
+        let regions = both(to, from, (size, size))?;
+        list.append(Work::Copy { to, from, size }, regions, signal, (count, waits))
     }
 
     fn zeCommandListAppendMemoryCopyRegion(
@@ -177,27 +118,6 @@ entry! {
         list.append(Work::Fill { to, pattern, size }, regions, signal, (count, waits))
     }
 
-    fn zeCommandListAppendMemoryPrefetch(
-        list: ze_command_list_handle_t,
-        address: *const c_void,
-        size: usize,
-    ) {
-        find_range(address.addr(), size)?;
-        nothing(list, NO_EVENT, NO_WAITS)
-    }
-
-    fn zeCommandListAppendMemAdvise(
-        list: ze_command_list_handle_t,
-        device: ze_device_handle_t,
-        address: *const c_void,
-        size: usize,
-        _advice: ze_memory_advice_t,
-    ) {
-        handles::get::<Device, _>(device)?;
-        find_range(address.addr(), size)?;
-        nothing(list, NO_EVENT, NO_WAITS)
-    }
-
     fn zeCommandListAppendSignalEvent(
         list: ze_command_list_handle_t,
         event: ze_event_handle_t,
@@ -212,17 +132,5 @@ entry! {
         events: *mut ze_event_handle_t,
     ) {
         nothing(list, NO_EVENT, (count, events))
-    }
-
-    fn zeCommandListAppendEventReset(
-        list: ze_command_list_handle_t,
-        event: ze_event_handle_t,
-    ) {
-        let list = handles::get::<List, _>(list)?;
-        let event = handles::get::<Event, _>(event)?;
-        if event.is_counter_based() {
-            return Err(INVALID_ARGUMENT);
-        }
-        list.append(Work::Reset(event), Few::new(), NO_EVENT, NO_WAITS)
     }
 }

@@ -1,7 +1,6 @@
 //! Helpers for all entry points.
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{CStr, CString};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -61,23 +60,11 @@ pub(crate) const UNKNOWN: ze_result_t = ze_result_t::ZE_RESULT_ERROR_UNKNOWN;
 
 thread_local! {
     static CURRENT: Cell<&'static str> = const { Cell::new("outside of a call") };
-    static DESCRIPTION: RefCell<CString> = RefCell::new(CString::default());
 }
 
 /// Returns the name of the entry point that this thread executes.
 pub(crate) fn current() -> &'static str {
     CURRENT.get()
-}
-
-/// Returns the description of the last error of this thread. It is valid until the next error.
-pub(crate) fn with_description<T>(f: impl FnOnce(&CStr) -> T) -> T {
-    DESCRIPTION.with_borrow(|text| f(text))
-}
-
-/// Stores a sentence that `zeDriverGetLastErrorDescription` returns.
-pub(crate) fn describe(text: &str) {
-    let text = CString::new(text).unwrap_or_default();
-    DESCRIPTION.set(text);
 }
 
 /// Runs the body of an entry point. Counts the call, and converts the result to a code.

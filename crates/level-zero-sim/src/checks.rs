@@ -5,7 +5,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::sync::Mutex;
 
-use crate::call::{current, describe};
+use crate::call::current;
 use crate::switches::switches;
 
 /// A wrong use that the driver recognises.
@@ -41,7 +41,7 @@ pub(crate) enum Check {
 }
 
 impl Check {
-    /// Returns the name in reports and in the switch `TOLERATE`.
+    /// Returns the name in reports.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WrongClose => "wrong-close",
@@ -72,9 +72,6 @@ pub(crate) fn found() -> Vec<(Check, u64)> {
 /// Reports a wrong use. The caller then returns an error, or the switch `MISUSE` ends the process
 /// here.
 pub(crate) fn misuse(check: Check, what: &str) {
-    if switches().tolerated(check.name()) {
-        return;
-    }
     if let Ok(mut found) = FOUND.lock() {
         match found.iter_mut().find(|(known, _)| *known == check) {
             Some((_, count)) => *count += 1,
@@ -82,7 +79,6 @@ pub(crate) fn misuse(check: Check, what: &str) {
         }
     }
     let message = format!("{}: {}: {what}", check.name(), current());
-    describe(&message);
     let pid = std::process::id();
     let line = format!("ze_sim[{pid}]: MISUSE {message}\n");
     let _ = std::io::stderr().write_all(line.as_bytes());

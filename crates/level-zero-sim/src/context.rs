@@ -1,12 +1,11 @@
 //! Contexts, which contain memory, events and lists.
 
-use std::ffi::c_void;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use level_zero_sys::*;
 
-use crate::call::{Result, entry, present, read, read_all, write};
+use crate::call::{Result, entry, present, read, write};
 use crate::checks::{Check, misuse};
 use crate::device::Device;
 use crate::driver::Driver;
@@ -53,39 +52,16 @@ pub(crate) fn pair(
     Ok((context, device))
 }
 
-fn create(
-    driver: ze_driver_handle_t,
-    desc: *const ze_context_desc_t,
-    to: *mut ze_context_handle_t,
-) -> Result<()> {
-    handles::get::<Driver, _>(driver)?;
-    read(desc)?;
-    present(to)?;
-    write(to, handles::create(Arc::new(Context::default()))?)
-}
-
 entry! {
     fn zeContextCreate(
         driver: ze_driver_handle_t,
         desc: *const ze_context_desc_t,
         context: *mut ze_context_handle_t,
     ) {
-        create(driver, desc, context)
-    }
-
-    fn zeContextCreateEx(
-        driver: ze_driver_handle_t,
-        desc: *const ze_context_desc_t,
-        count: u32,
-        devices: *mut ze_device_handle_t,
-        context: *mut ze_context_handle_t,
-    ) {
-        if !devices.is_null() {
-            for device in read_all(devices.cast_const(), count)? {
-                handles::get::<Device, _>(device)?;
-            }
-        }
-        create(driver, desc, context)
+        handles::get::<Driver, _>(driver)?;
+        read(desc)?;
+        present(context)?;
+        write(context, handles::create(Arc::new(Context::default()))?)
     }
 
     fn zeContextDestroy(context: ze_context_handle_t) {
@@ -96,33 +72,5 @@ entry! {
         }
         write_report();
         Ok(())
-    }
-
-    fn zeContextGetStatus(context: ze_context_handle_t) {
-        handles::get::<Context, _>(context).map(drop)
-    }
-
-    fn zeContextSystemBarrier(context: ze_context_handle_t, device: ze_device_handle_t) {
-        pair(context, device).map(drop)
-    }
-
-    fn zeContextMakeMemoryResident(
-        context: ze_context_handle_t,
-        device: ze_device_handle_t,
-        address: *mut c_void,
-        size: usize,
-    ) {
-        pair(context, device)?;
-        crate::space::find_range(address.addr(), size).map(drop)
-    }
-
-    fn zeContextEvictMemory(
-        context: ze_context_handle_t,
-        device: ze_device_handle_t,
-        address: *mut c_void,
-        size: usize,
-    ) {
-        pair(context, device)?;
-        crate::space::find_range(address.addr(), size).map(drop)
     }
 }

@@ -19,9 +19,6 @@ struct Words {
     changes: Bell,
     /// The number of the latest signal.
     issued: AtomicU64,
-    /// The times when the work of the latest completed signal began and ended, in nanoseconds.
-    start: AtomicU64,
-    end: AtomicU64,
     done: [AtomicU64; RING],
 }
 
@@ -89,15 +86,13 @@ impl Counter {
         number == 0 || self.slot(number).load(Ordering::Acquire) >= number
     }
 
-    pub(crate) fn complete(&self, number: u64, times: (u64, u64), gone: impl Fn() -> bool) {
+    pub(crate) fn complete(&self, number: u64, gone: impl Fn() -> bool) {
         // The word may still belong to an earlier signal that is not complete.
         let before = number.saturating_sub(RING as u64);
         if self.wait(before, Deadline::NEVER, gone) != Waited::Done {
             return;
         }
         let words = self.words();
-        words.start.store(times.0, Ordering::Relaxed);
-        words.end.store(times.1, Ordering::Relaxed);
         self.slot(number).store(number, Ordering::Release);
         words.changes.ring();
     }
@@ -105,13 +100,5 @@ impl Counter {
     pub(crate) fn wait(&self, number: u64, deadline: Deadline, gone: impl Fn() -> bool) -> Waited {
         let words = self.words();
         words.changes.wait(deadline, gone, || self.is_done(number))
-    }
-
-    pub(crate) fn times(&self) -> (u64, u64) {
-        let words = self.words();
-        (
-            words.start.load(Ordering::Relaxed),
-            words.end.load(Ordering::Relaxed),
-        )
     }
 }

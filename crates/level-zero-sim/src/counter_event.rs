@@ -18,10 +18,9 @@ use crate::memory::count_allocation;
 use crate::space::UseCount;
 use crate::switches::switches;
 
-const FLAGS: ze_event_counter_based_flags_t = 0x7f;
+const FLAGS: ze_event_counter_based_flags_t =
+    LISTS | ZE_EVENT_COUNTER_BASED_FLAG_HOST_VISIBLE | ZE_EVENT_COUNTER_BASED_FLAG_IPC;
 const SCOPES: ze_event_scope_flags_t = 0x7;
-const TIMES: ze_event_counter_based_flags_t =
-    ZE_EVENT_COUNTER_BASED_FLAG_DEVICE_TIMESTAMP | ZE_EVENT_COUNTER_BASED_FLAG_HOST_TIMESTAMP;
 const LISTS: ze_event_counter_based_flags_t =
     ZE_EVENT_COUNTER_BASED_FLAG_IMMEDIATE | ZE_EVENT_COUNTER_BASED_FLAG_NON_IMMEDIATE;
 
@@ -43,11 +42,7 @@ pub(crate) fn create(
     if !is_desc(desc.stype) || desc.flags & !FLAGS != 0 || scopes & !SCOPES != 0 {
         return Err(INVALID_ENUMERATION);
     }
-    let times = desc.flags & TIMES;
     let shared = desc.flags & ZE_EVENT_COUNTER_BASED_FLAG_IPC != 0;
-    if times == TIMES || shared && times != 0 {
-        return Err(INVALID_ARGUMENT);
-    }
     count_allocation()?;
     let mut flags = desc.flags;
     if flags & LISTS == 0 {
@@ -60,7 +55,6 @@ pub(crate) fn create(
             exported: Mutex::new(None),
         },
         flags,
-        has_times: times != 0,
         counts: Counts::default(),
         use_count: UseCount::default(),
     };
@@ -113,7 +107,6 @@ pub(crate) fn import(
         state: Arc::new(State::Counter(counter)),
         source: Source::Opened,
         flags: wire.flags,
-        has_times: false,
         counts: Counts::default(),
         use_count: UseCount::default(),
     };

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 
 use level_zero_sys::*;
 
-use crate::call::{DEVICE_LOST, Result, entry, enumerate, read, write};
+use crate::call::{DEVICE_LOST, Result, entry, write};
 use crate::context::Context;
 use crate::handles::{self, Object};
 use crate::ledger::Resource;
@@ -58,11 +58,10 @@ impl Device {
         ANY_LOST.store(true, Ordering::Release);
     }
 
-    /// Returns the device's UUID, which is equal in all processes of a simulated machine.
+    /// Returns the device's UUID, which is equal in all processes.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         let mut id = [0; 16];
         id[..6].copy_from_slice(b"ze_sim");
-        id[8..12].copy_from_slice(&switches().machine.to_le_bytes());
         id[12..].copy_from_slice(&self.index.to_le_bytes());
         id
     }
@@ -103,65 +102,15 @@ pub(crate) fn any_lost() -> bool {
     ANY_LOST.load(Ordering::Acquire)
 }
 
-/// Returns the time of the clock that the host and the devices share, in nanoseconds.
-pub(crate) fn now() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
 entry! {
-    fn zeDeviceGetSubDevices(
-        device: ze_device_handle_t,
-        count: *mut u32,
-        list: *mut ze_device_handle_t,
-    ) {
-        handles::get::<Device, _>(device)?;
-        enumerate(&[], count, list)
-    }
-
-    fn zeDeviceGetRootDevice(device: ze_device_handle_t, root: *mut ze_device_handle_t) {
-        handles::get::<Device, _>(device)?;
-        write(root, std::ptr::null_mut())
-    }
-
-    fn zeDeviceGetStatus(device: ze_device_handle_t) {
-        handles::get::<Device, _>(device)?.check()
-    }
-
-    fn zeDeviceGetGlobalTimestamps(
-        device: ze_device_handle_t,
-        host: *mut u64,
-        here: *mut u64,
-    ) {
-        handles::get::<Device, _>(device)?.check()?;
-        write(host, now())?;
-        write(here, now())
-    }
-
     fn zeDeviceCanAccessPeer(
         device: ze_device_handle_t,
         peer: ze_device_handle_t,
         answer: *mut ze_bool_t,
     ) {
-        write(answer, u8::from(reaches(device, peer)?))
+        let device = handles::get::<Device, _>(device)?;
+        let peer = handles::get::<Device, _>(peer)?;
+        let reaches = device.index == peer.index || !switches().missing("peer_access");
+        write(answer, u8::from(reaches))
     }
-
-    fn zeDeviceGetP2PProperties(
-        device: ze_device_handle_t,
-        peer: ze_device_handle_t,
-        properties: *mut ze_device_p2p_properties_t,
-    ) {
-        let mut value = read(properties)?;
-        value.flags = match reaches(device, peer)? {
-            true => ZE_DEVICE_P2P_PROPERTY_FLAG_ACCESS,
-            false => 0,
-        };
-        write(properties, value)
-    }
-}
-
-fn reaches(device: ze_device_handle_t, peer: ze_device_handle_t) -> Result<bool> {
-    let device = handles::get::<Device, _>(device)?;
-    let peer = handles::get::<Device, _>(peer)?;
-    Ok(device.index == peer.index || !switches().missing("peer_access"))
 }

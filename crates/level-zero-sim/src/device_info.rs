@@ -21,6 +21,8 @@ pub(crate) const GROUP_SIZE: u32 = 1024;
 pub(crate) const LOCAL_MEMORY: u32 = 128 << 10;
 /// Maximum size of all arguments of a kernel, in bytes. The OpenCL runtime allows more.
 pub(crate) const ARGUMENT_BYTES: u32 = 2048;
+/// The IP version, which is that of a Battlemage.
+const IP_VERSION: u32 = 0x0500_4000;
 /// The queue groups: one for all commands, one for copies only.
 pub(crate) const QUEUE_GROUPS: [ze_command_queue_group_property_flags_t; 2] = [
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE
@@ -45,7 +47,7 @@ fn fill_chain(first: *mut c_void) -> Result<()> {
         {
             let extension = next.cast::<ze_device_ip_version_ext_t>();
             let mut value = read(extension.cast_const())?;
-            value.ipVersion = switches().ip_version;
+            value.ipVersion = IP_VERSION;
             write(extension, value)?;
         }
         next = base.pNext.cast();
@@ -167,24 +169,6 @@ entry! {
             name: name("memfd"),
         };
         enumerate(&[memory], count, properties)
-    }
-
-    fn zeDeviceGetMemoryAccessProperties(
-        device: ze_device_handle_t,
-        properties: *mut ze_device_memory_access_properties_t,
-    ) {
-        handles::get::<Device, _>(device)?;
-        let mut value = read(properties.cast_const())?;
-        let all = ZE_MEMORY_ACCESS_CAP_FLAG_RW
-            | ZE_MEMORY_ACCESS_CAP_FLAG_ATOMIC
-            | ZE_MEMORY_ACCESS_CAP_FLAG_CONCURRENT
-            | ZE_MEMORY_ACCESS_CAP_FLAG_CONCURRENT_ATOMIC;
-        value.hostAllocCapabilities = all;
-        value.deviceAllocCapabilities = all;
-        value.sharedSingleDeviceAllocCapabilities = all;
-        value.sharedCrossDeviceAllocCapabilities = all;
-        value.sharedSystemAllocCapabilities = 0;
-        write(properties, value)
     }
 
     fn zeDeviceGetCacheProperties(

@@ -7,7 +7,7 @@ use level_zero_sys::*;
 
 use crate::call::{
     INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_NULL_POINTER, Result, UNINITIALIZED, entry,
-    enumerate, name, read, with_description, write,
+    enumerate, name, read, write,
 };
 use crate::context::Context;
 use crate::device::devices;
@@ -44,12 +44,11 @@ fn driver() -> Result<ze_driver_handle_t> {
 }
 
 /// The extensions that `zeDriverGetExtensionProperties` lists.
-const EXTENSIONS: [(&CStr, u32); 7] = [
+const EXTENSIONS: [(&CStr, u32); 6] = [
     (ZEX_COUNTER_BASED_EVENT_EXT_NAME, 0x1_0000),
     (ZE_DEVICE_IP_VERSION_EXT_NAME, 0x1_0000),
     (ZE_GLOBAL_OFFSET_EXP_NAME, 0x1_0000),
     (ZE_KERNEL_MAX_GROUP_SIZE_PROPERTIES_EXT_NAME, 0x1_0000),
-    (ZE_MEMORY_FREE_POLICIES_EXT_NAME, 0x1_0000),
     (ZE_MODULE_PROGRAM_EXP_NAME, 0x1_0000),
     (ZE_PCI_PROPERTIES_EXT_NAME, 0x1_0000),
 ];
@@ -114,9 +113,6 @@ entry! {
         if !switches().missing("ipc_memory") {
             value.flags |= ZE_IPC_PROPERTY_FLAG_MEMORY;
         }
-        if !switches().missing("ipc_event_pool") {
-            value.flags |= ZE_IPC_PROPERTY_FLAG_EVENT_POOL;
-        }
         write(properties, value)
     }
 
@@ -149,14 +145,6 @@ entry! {
         let name = unsafe { CStr::from_ptr(name) };
         let function = zex::find(name).ok_or(INVALID_ARGUMENT)?;
         write(address, function)
-    }
-
-    fn zeDriverGetLastErrorDescription(
-        driver: ze_driver_handle_t,
-        description: *mut *const c_char,
-    ) {
-        handles::get::<Driver, _>(driver)?;
-        with_description(|text| write(description, text.as_ptr()))
     }
 
     fn zeDeviceGet(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use crate::call::{Few, OUT_OF_DEVICE_MEMORY, Result};
-use crate::device::{Device, now};
+use crate::device::Device;
 use crate::event::{Signal, Wait};
 use crate::space::{Region, Use};
 use crate::switches::switches;
@@ -151,36 +151,31 @@ impl Shared {
         }
     }
 
-    /// Executes a command's work. Returns the times of its start and its end, or `None` if it
-    /// failed.
-    fn work(&self, work: &Work) -> Option<(u64, u64)> {
-        let start = now();
+    /// Executes a command's work. Returns `false` if it failed, after which the device is lost.
+    fn work(&self, work: &Work) -> bool {
         if !switches().command_delay.is_zero() {
             thread::sleep(switches().command_delay);
         }
-        if !work.execute() {
+        let is_done = work.execute();
+        if !is_done {
             self.device.lose();
-            return None;
         }
-        Some((start, now()))
+        is_done
     }
 
     fn execute(&self, command: Submitted) {
         let gone = || self.stopped.load(Ordering::Acquire) || self.device.is_lost();
         let arrived = |wait: &Wait| wait.block(Deadline::NEVER, gone) == Waited::Done;
-        let is_ready = command.waits.iter().all(arrived) && self.device.works_on();
-        let times = match is_ready {
-            true => self.work(&command.work),
-            false => None,
-        };
+        let is_done =
+            command.waits.iter().all(arrived) && self.device.works_on() && self.work(&command.work);
         // Releases these before the signal, because a waiter may destroy the objects as soon as it
         // wakes.
         drop(command.uses);
         drop(command.work);
         drop(command.regions);
         self.executed.fetch_add(1, Ordering::AcqRel);
-        if let (Some(signal), Some(times)) = (command.signal, times) {
-            signal.complete(times, gone);
+        if let (Some(signal), true) = (command.signal, is_done) {
+            signal.complete(gone);
         }
     }
 }

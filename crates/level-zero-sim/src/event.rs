@@ -12,7 +12,7 @@ use crate::call::{
 use crate::checks::{Check, misuse};
 use crate::context::Context;
 use crate::counter::Counter;
-use crate::device::{any_lost, now};
+use crate::device::any_lost;
 use crate::event_pool::Pool;
 use crate::handles::{self, Object};
 use crate::ipc::Exported;
@@ -46,7 +46,6 @@ pub(crate) struct Event {
     pub(crate) source: Source,
     /// The `ze_event_counter_based_flags_t` of a counter-based event.
     pub(crate) flags: u32,
-    pub(crate) has_times: bool,
     /// Whether a pooled event that cannot be shared acts as a counter. As in Intel's driver, the
     /// first signal from an in-order list turns it into a counter permanently.
     pub(crate) counts: Counts,
@@ -146,16 +145,10 @@ pub(crate) struct Signal {
 }
 
 impl Signal {
-    /// Returns the only signal of a state without signal numbers.
-    pub(crate) fn of(state: Arc<State>) -> Self {
-        Self { state, number: 0 }
-    }
-
-    /// Completes the signal. `times` are when the work began and ended, in nanoseconds.
-    pub(crate) fn complete(self, times: (u64, u64), gone: impl Fn() -> bool) {
+    pub(crate) fn complete(self, gone: impl Fn() -> bool) {
         match &*self.state {
-            State::Counter(counter) => counter.complete(self.number, times, gone),
-            State::Slot(slot) => slot.complete(times),
+            State::Counter(counter) => counter.complete(self.number, gone),
+            State::Slot(slot) => slot.complete(),
         }
     }
 }
@@ -186,17 +179,13 @@ entry! {
         let pool = handles::get::<Pool, _>(pool)?;
         let desc = read(desc)?;
         present(event)?;
-        if desc.index as usize >= pool.slots.count() {
+        if desc.index >= pool.count {
             return Err(INVALID_ARGUMENT);
         }
         write(event, handles::create(Arc::new(Event {
             context: pool.context.clone(),
-            state: Arc::new(State::Slot(Slot {
-                slots: pool.slots.clone(),
-                index: desc.index,
-            })),
+            state: Arc::new(State::Slot(Slot::default())),
             flags: 0,
-            has_times: pool.has_times,
             source: Source::Pooled { pool },
             counts: Counts::default(),
             use_count: UseCount::default(),
@@ -222,7 +211,7 @@ entry! {
         if event.counts.ever.load(Ordering::Acquire) {
             return Err(UNSUPPORTED_FEATURE);
         }
-        slot.complete((now(), now()));
+        slot.complete();
         Ok(())
     }
 
@@ -241,22 +230,5 @@ entry! {
     fn zeEventQueryStatus(event: ze_event_handle_t) {
         let event = handles::get::<Event, _>(event)?;
         code(event.wait().block(Deadline::after(0), any_lost))
-    }
-
-    fn zeEventQueryKernelTimestamp(
-        event: ze_event_handle_t,
-        result: *mut ze_kernel_timestamp_result_t,
-    ) {
-        let event = handles::get::<Event, _>(event)?;
-        if !event.has_times {
-            return Err(INVALID_ARGUMENT);
-        }
-        code(event.wait().block(Deadline::after(0), any_lost))?;
-        let (kernelStart, kernelEnd) = match &*event.state {
-            State::Counter(counter) => counter.times(),
-            State::Slot(slot) => slot.times(),
-        };
-        let data = ze_kernel_timestamp_data_t { kernelStart, kernelEnd };
-        write(result, ze_kernel_timestamp_result_t { global: data, context: data })
     }
 }

@@ -137,9 +137,8 @@ pub(crate) fn export_to(
     if exported.is_none() {
         *exported = Some(Exported::new(segment)?);
     }
-    let exported = exported.as_mut().ok_or(INVALID_ARGUMENT)?;
+    let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
     exported.check()?;
-    exported.keep();
     export.fd = exported.number();
     write(chained, export)
 }

@@ -1,7 +1,7 @@
 //! Functions that the loader looks up by name. Each one fills a table of function pointers. It
-//! fills as many entries as both the loader's and the driver's version of Level Zero have. All
-//! functions of Level Zero 1.4 must exist. Tables that no loader calls contain only functions that
-//! return "unsupported".
+//! fills as many entries as both the loader's and the driver's version of Level Zero have. Entries
+//! that this crate does not implement contain a function that returns "unsupported", because old
+//! loaders refuse a driver that lacks a function of Level Zero 1.4.
 
 use std::ffi::c_void;
 
@@ -97,81 +97,46 @@ tables! {
         pfnGetProperties = driver::zeDriverGetProperties
         pfnGetIpcProperties = driver::zeDriverGetIpcProperties
         pfnGetExtensionProperties = driver::zeDriverGetExtensionProperties
-        pfnGetExtensionFunctionAddress = driver::zeDriverGetExtensionFunctionAddress
-        pfnGetLastErrorDescription = driver::zeDriverGetLastErrorDescription;
+        pfnGetExtensionFunctionAddress = driver::zeDriverGetExtensionFunctionAddress;
     zeGetDeviceProcAddrTable ze_device_dditable_t
         [0: 14, 1: 15, 2: 17, 3: 18, 7: 19, 12: 21, 13: 22, 14: 23, 15: 24, 16: 27, 17: 28]
         pfnGet = driver::zeDeviceGet
-        pfnGetSubDevices = device::zeDeviceGetSubDevices
         pfnGetProperties = device_info::zeDeviceGetProperties
         pfnGetComputeProperties = device_info::zeDeviceGetComputeProperties
         pfnGetModuleProperties = device_info::zeDeviceGetModuleProperties
         pfnGetImageProperties = image::zeDeviceGetImageProperties
         pfnGetCommandQueueGroupProperties = device_info::zeDeviceGetCommandQueueGroupProperties
         pfnGetMemoryProperties = device_info::zeDeviceGetMemoryProperties
-        pfnGetMemoryAccessProperties = device_info::zeDeviceGetMemoryAccessProperties
         pfnGetCacheProperties = device_info::zeDeviceGetCacheProperties
         pfnGetExternalMemoryProperties = device_info::zeDeviceGetExternalMemoryProperties
-        pfnGetP2PProperties = device::zeDeviceGetP2PProperties
         pfnCanAccessPeer = device::zeDeviceCanAccessPeer
-        pfnGetStatus = device::zeDeviceGetStatus
-        pfnGetGlobalTimestamps = device::zeDeviceGetGlobalTimestamps
-        pfnPciGetPropertiesExt = device_info::zeDevicePciGetPropertiesExt
-        pfnGetRootDevice = device::zeDeviceGetRootDevice;
+        pfnPciGetPropertiesExt = device_info::zeDevicePciGetPropertiesExt;
     zeGetContextProcAddrTable ze_context_dditable_t [0: 8, 1: 9]
         pfnCreate = context::zeContextCreate
-        pfnDestroy = context::zeContextDestroy
-        pfnGetStatus = context::zeContextGetStatus
-        pfnSystemBarrier = context::zeContextSystemBarrier
-        pfnMakeMemoryResident = context::zeContextMakeMemoryResident
-        pfnEvictMemory = context::zeContextEvictMemory
-        pfnCreateEx = context::zeContextCreateEx;
-    zeGetCommandQueueProcAddrTable ze_command_queue_dditable_t [0: 4, 9: 6, 17: 9]
-        pfnCreate = queue::zeCommandQueueCreate
-        pfnDestroy = queue::zeCommandQueueDestroy
-        pfnExecuteCommandLists = queue::zeCommandQueueExecuteCommandLists
-        pfnSynchronize = queue::zeCommandQueueSynchronize;
+        pfnDestroy = context::zeContextDestroy;
+    zeGetCommandQueueProcAddrTable ze_command_queue_dditable_t [0: 4, 9: 6, 17: 9];
     zeGetCommandListProcAddrTable ze_command_list_dditable_t
         [0: 26, 3: 28, 6: 29, 9: 34, 12: 36, 14: 38, 16: 41, 17: 52]
-        pfnCreate = list::zeCommandListCreate
         pfnCreateImmediate = list::zeCommandListCreateImmediate
         pfnDestroy = list::zeCommandListDestroy
-        pfnClose = list::zeCommandListClose
-        pfnReset = list::zeCommandListReset
-        pfnAppendWriteGlobalTimestamp = append::zeCommandListAppendWriteGlobalTimestamp
         pfnAppendBarrier = append::zeCommandListAppendBarrier
-        pfnAppendMemoryRangesBarrier = append::zeCommandListAppendMemoryRangesBarrier
         pfnAppendMemoryCopy = append::zeCommandListAppendMemoryCopy
         pfnAppendMemoryFill = append::zeCommandListAppendMemoryFill
         pfnAppendMemoryCopyRegion = append::zeCommandListAppendMemoryCopyRegion
-        pfnAppendMemoryCopyFromContext = append::zeCommandListAppendMemoryCopyFromContext
-        pfnAppendImageCopy = image::zeCommandListAppendImageCopy
         pfnAppendImageCopyRegion = image::zeCommandListAppendImageCopyRegion
         pfnAppendImageCopyToMemory = image::zeCommandListAppendImageCopyToMemory
         pfnAppendImageCopyFromMemory = image::zeCommandListAppendImageCopyFromMemory
-        pfnAppendMemoryPrefetch = append::zeCommandListAppendMemoryPrefetch
-        pfnAppendMemAdvise = append::zeCommandListAppendMemAdvise
         pfnAppendSignalEvent = append::zeCommandListAppendSignalEvent
         pfnAppendWaitOnEvents = append::zeCommandListAppendWaitOnEvents
-        pfnAppendEventReset = append::zeCommandListAppendEventReset
         pfnAppendLaunchKernel = kernel::zeCommandListAppendLaunchKernel
         pfnAppendLaunchCooperativeKernel = kernel::zeCommandListAppendLaunchCooperativeKernel
         pfnHostSynchronize = list::zeCommandListHostSynchronize
         pfnGetContextHandle = list::zeCommandListGetContextHandle
         pfnIsImmediate = list::zeCommandListIsImmediate;
-    zeGetFenceProcAddrTable ze_fence_dditable_t [0: 5]
-        pfnCreate = fence::zeFenceCreate
-        pfnDestroy = fence::zeFenceDestroy
-        pfnHostSynchronize = fence::zeFenceHostSynchronize
-        pfnQueryStatus = fence::zeFenceQueryStatus
-        pfnReset = fence::zeFenceReset;
+    zeGetFenceProcAddrTable ze_fence_dditable_t [0: 5];
     zeGetEventPoolProcAddrTable ze_event_pool_dditable_t [0: 5, 6: 6, 9: 8]
         pfnCreate = event_pool::zeEventPoolCreate
-        pfnDestroy = event_pool::zeEventPoolDestroy
-        pfnGetIpcHandle = event_pool::zeEventPoolGetIpcHandle
-        pfnOpenIpcHandle = event_pool::zeEventPoolOpenIpcHandle
-        pfnCloseIpcHandle = event_pool::zeEventPoolCloseIpcHandle
-        pfnPutIpcHandle = event_pool::zeEventPoolPutIpcHandle;
+        pfnDestroy = event_pool::zeEventPoolDestroy;
     zeGetEventProcAddrTable ze_event_dditable_t [0: 7, 6: 8, 9: 11, 15: 16, 17: 17]
         pfnCreate = event::zeEventCreate
         pfnDestroy = event::zeEventDestroy
@@ -179,13 +144,11 @@ tables! {
         pfnHostSynchronize = event::zeEventHostSynchronize
         pfnQueryStatus = event::zeEventQueryStatus
         pfnHostReset = event::zeEventHostReset
-        pfnQueryKernelTimestamp = event::zeEventQueryKernelTimestamp
         pfnCounterBasedCreate = counter_event::zeEventCounterBasedCreate
         pfnCounterBasedGetIpcHandle = counter_event::zeEventCounterBasedGetIpcHandle
         pfnCounterBasedOpenIpcHandle = counter_event::zeEventCounterBasedOpenIpcHandle
         pfnCounterBasedCloseIpcHandle = counter_event::zeEventCounterBasedCloseIpcHandle;
     zeGetMemProcAddrTable ze_mem_dditable_t [0: 9, 3: 10, 6: 11, 9: 12, 15: 13]
-        pfnAllocShared = memory::zeMemAllocShared
         pfnAllocDevice = memory::zeMemAllocDevice
         pfnAllocHost = memory::zeMemAllocHost
         pfnFree = memory::zeMemFree
@@ -193,9 +156,7 @@ tables! {
         pfnGetAddressRange = memory_info::zeMemGetAddressRange
         pfnGetIpcHandle = memory_ipc::zeMemGetIpcHandle
         pfnOpenIpcHandle = memory_ipc::zeMemOpenIpcHandle
-        pfnCloseIpcHandle = memory_ipc::zeMemCloseIpcHandle
-        pfnFreeExt = memory::zeMemFreeExt
-        pfnPutIpcHandle = memory_ipc::zeMemPutIpcHandle;
+        pfnCloseIpcHandle = memory_ipc::zeMemCloseIpcHandle;
     zeGetPhysicalMemProcAddrTable ze_physical_mem_dditable_t [0: 2, 15: 3]
         pfnCreate = physical::zePhysicalMemCreate
         pfnDestroy = physical::zePhysicalMemDestroy
@@ -203,35 +164,28 @@ tables! {
     zeGetVirtualMemProcAddrTable ze_virtual_mem_dditable_t [0: 7]
         pfnReserve = virtual_memory::zeVirtualMemReserve
         pfnFree = virtual_memory::zeVirtualMemFree
-        pfnQueryPageSize = virtual_memory::zeVirtualMemQueryPageSize
         pfnMap = virtual_memory::zeVirtualMemMap
         pfnUnmap = virtual_memory::zeVirtualMemUnmap
-        pfnSetAccessAttribute = virtual_memory::zeVirtualMemSetAccessAttribute
-        pfnGetAccessAttribute = virtual_memory::zeVirtualMemGetAccessAttribute;
+        pfnSetAccessAttribute = virtual_memory::zeVirtualMemSetAccessAttribute;
 
     zeGetModuleProcAddrTable ze_module_dditable_t [0: 8, 3: 9]
         pfnCreate = module::zeModuleCreate
         pfnDestroy = module::zeModuleDestroy
-        pfnDynamicLink = module::zeModuleDynamicLink
         pfnGetNativeBinary = module::zeModuleGetNativeBinary
         pfnGetGlobalPointer = module::zeModuleGetGlobalPointer
-        pfnGetKernelNames = module::zeModuleGetKernelNames
-        pfnGetProperties = module::zeModuleGetProperties;
+        pfnGetKernelNames = module::zeModuleGetKernelNames;
     zeGetModuleBuildLogProcAddrTable ze_module_build_log_dditable_t [0: 2]
         pfnDestroy = module::zeModuleBuildLogDestroy
         pfnGetString = module::zeModuleBuildLogGetString;
     zeGetKernelProcAddrTable ze_kernel_dditable_t [0: 12]
         pfnCreate = kernel::zeKernelCreate
         pfnDestroy = kernel::zeKernelDestroy
-        pfnSetCacheConfig = kernel::zeKernelSetCacheConfig
         pfnSetGroupSize = kernel::zeKernelSetGroupSize
         pfnSuggestGroupSize = kernel::zeKernelSuggestGroupSize
         pfnSuggestMaxCooperativeGroupCount = kernel::zeKernelSuggestMaxCooperativeGroupCount
         pfnSetArgumentValue = kernel::zeKernelSetArgumentValue
         pfnSetIndirectAccess = kernel::zeKernelSetIndirectAccess
-        pfnGetIndirectAccess = kernel::zeKernelGetIndirectAccess
-        pfnGetProperties = kernel::zeKernelGetProperties
-        pfnGetName = kernel::zeKernelGetName;
+        pfnGetProperties = kernel::zeKernelGetProperties;
     zeGetKernelExpProcAddrTable ze_kernel_exp_dditable_t [1: 1, 2: 2, 12: 3, 14: 4]
         pfnSetGlobalOffsetExp = kernel::zeKernelSetGlobalOffsetExp;
 

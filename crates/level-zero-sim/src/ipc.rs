@@ -32,14 +32,13 @@ const RECOGNISES: u32 = 0x0103_0000 + 38_308;
 pub(crate) enum Kind {
     Memory = 1,
     CounterEvent = 2,
-    EventPool = 3,
 }
 
 impl Kind {
     /// Returns the result code for opening a bad handle.
     fn refusal(self) -> ze_result_t {
         match self {
-            Self::Memory | Self::EventPool => INVALID_ARGUMENT,
+            Self::Memory => INVALID_ARGUMENT,
             Self::CounterEvent => OUT_OF_DEVICE_MEMORY,
         }
     }
@@ -164,11 +163,6 @@ impl Wire {
         }
     }
 
-    /// Returns whether this handle refers to `exported`.
-    pub(crate) fn is_of(&self, exported: &Exported) -> bool {
-        self.inode == exported.inode && self.original == exported.number()
-    }
-
     /// Opens the handle's file in this process.
     pub(crate) fn open(&self, kind: Kind) -> Result<Segment> {
         if switches().refuse_descriptors {
@@ -236,8 +230,6 @@ pub(crate) struct Exported {
     /// The descriptor, which is `None` only during drop.
     file: Option<OwnedFd>,
     inode: u64,
-    /// The number of handles that have not been put back.
-    pub(crate) handles: u32,
 }
 
 impl Exported {
@@ -247,13 +239,7 @@ impl Exported {
         Ok(Self {
             file: Some(file),
             inode: segment.inode(),
-            handles: 0,
         })
-    }
-
-    /// Keeps the descriptor open for as long as the exported object.
-    pub(crate) fn keep(&mut self) {
-        self.handles += 1;
     }
 
     pub(crate) fn number(&self) -> c_int {

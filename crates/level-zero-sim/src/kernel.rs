@@ -1,6 +1,6 @@
 //! Kernels and their launches.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use level_zero_sys::*;
@@ -9,8 +9,8 @@ use opencl_cpu::{Argument, Parameter, Shape};
 use crate::call::{
     Few, INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_GLOBAL_WIDTH_DIMENSION,
     INVALID_GROUP_SIZE_DIMENSION, INVALID_KERNEL_ARGUMENT_INDEX, INVALID_KERNEL_ARGUMENT_SIZE,
-    INVALID_KERNEL_NAME, INVALID_NULL_POINTER, INVALID_SIZE, OUT_OF_DEVICE_MEMORY, Result, UNKNOWN,
-    describe, entry, present, read, read_all, write,
+    INVALID_KERNEL_NAME, INVALID_NULL_POINTER, OUT_OF_DEVICE_MEMORY, Result, UNKNOWN, entry,
+    present, read, read_all, write,
 };
 use crate::context::Context;
 use crate::device_info::{ARGUMENT_BYTES, GROUP_SIZE, LOCAL_MEMORY};
@@ -33,7 +33,6 @@ pub(crate) struct Kernel {
     module: Arc<Module>,
     _module_use: Use,
     kernel: opencl_cpu::Kernel,
-    name: CString,
     parameters: Vec<Parameter>,
     state: Mutex<State>,
     /// Counts the commands that use the kernel.
@@ -45,7 +44,6 @@ struct State {
     arguments: Vec<Option<Given>>,
     group: Option<[u32; 3]>,
     offset: [u32; 3],
-    indirect: ze_kernel_indirect_access_flags_t,
 }
 
 /// An argument that was set.
@@ -290,12 +288,9 @@ entry! {
         }
         // SAFETY: the contract of entry points: the string ends with a zero.
         let name = unsafe { CStr::from_ptr(desc.pKernelName) };
-        let found = module.program.kernel(name).map_err(|failure| {
-            describe(&failure.to_string());
-            match failure.is_unknown_name() {
-                true => INVALID_KERNEL_NAME,
-                false => UNKNOWN,
-            }
+        let found = module.program.kernel(name).map_err(|failure| match failure.is_unknown_name() {
+            true => INVALID_KERNEL_NAME,
+            false => UNKNOWN,
         })?;
         let count = found.info().parameters;
         let created = Kernel {
@@ -305,10 +300,8 @@ entry! {
                 arguments: vec![None; count],
                 group: None,
                 offset: [0; 3],
-                indirect: 0,
             }),
             kernel: found,
-            name: name.to_owned(),
             use_count: UseCount::default(),
             module,
         };
@@ -320,14 +313,6 @@ entry! {
         let kernel = handles::take::<Kernel, _>(kernel, |_| Ok(()))?;
         kernel.use_count.check("the kernel");
         Ok(())
-    }
-
-    fn zeKernelSetCacheConfig(kernel: ze_kernel_handle_t, flags: ze_cache_config_flags_t) {
-        handles::get::<Kernel, _>(kernel)?;
-        match flags & !(ZE_CACHE_CONFIG_FLAG_LARGE_SLM | ZE_CACHE_CONFIG_FLAG_LARGE_DATA) {
-            0 => Ok(()),
-            _ => Err(INVALID_ENUMERATION),
-        }
     }
 
     fn zeKernelSetGroupSize(kernel: ze_kernel_handle_t, x: u32, y: u32, z: u32) {
@@ -402,23 +387,14 @@ entry! {
         kernel: ze_kernel_handle_t,
         flags: ze_kernel_indirect_access_flags_t,
     ) {
-        let kernel = handles::get::<Kernel, _>(kernel)?;
+        handles::get::<Kernel, _>(kernel)?;
         let known = ZE_KERNEL_INDIRECT_ACCESS_FLAG_HOST
             | ZE_KERNEL_INDIRECT_ACCESS_FLAG_DEVICE
             | ZE_KERNEL_INDIRECT_ACCESS_FLAG_SHARED;
-        if flags & !known != 0 {
-            return Err(INVALID_ENUMERATION);
+        match flags & !known {
+            0 => Ok(()),
+            _ => Err(INVALID_ENUMERATION),
         }
-        kernel.state().indirect = flags;
-        Ok(())
-    }
-
-    fn zeKernelGetIndirectAccess(
-        kernel: ze_kernel_handle_t,
-        flags: *mut ze_kernel_indirect_access_flags_t,
-    ) {
-        let kernel = handles::get::<Kernel, _>(kernel)?;
-        write(flags, kernel.state().indirect)
     }
 
     fn zeKernelGetProperties(
@@ -443,19 +419,6 @@ entry! {
         value.uuid = ze_kernel_uuid_t { kid: [0; 16], mid: [0; 16] };
         write(properties, value)?;
         fill_chain(&kernel, value.pNext)
-    }
-
-    fn zeKernelGetName(kernel: ze_kernel_handle_t, size: *mut usize, name: *mut c_char) {
-        let kernel = handles::get::<Kernel, _>(kernel)?;
-        let bytes = kernel.name.as_bytes_with_nul();
-        if !name.is_null() {
-            if read(size.cast_const())? < bytes.len() {
-                return Err(INVALID_SIZE);
-            }
-            // SAFETY: the contract of entry points: the buffer has room for that many bytes.
-            unsafe { name.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-        }
-        write(size, bytes.len())
     }
 
     fn zeKernelSetGlobalOffsetExp(kernel: ze_kernel_handle_t, x: u32, y: u32, z: u32) {

@@ -24,16 +24,13 @@ resources! {
     Driver "drivers",
     Device "devices",
     Context "contexts",
-    Queue "command-queues",
     List "command-lists",
-    Fence "fences",
     Memory "allocations",
     OpenedMemory "opened-allocations",
     Physical "physical-memory",
     Reservation "reservations",
     Mapping "mappings",
     Pool "event-pools",
-    OpenedPool "opened-event-pools",
     PooledEvent "pooled-events",
     CounterEvent "counter-events",
     OpenedEvent "opened-counter-events",
@@ -113,23 +110,6 @@ pub(crate) fn write_report() {
     let mut path = path.clone().into_os_string();
     path.push(format!(".{}", std::process::id()));
     let _ = std::fs::write(path, report());
-}
-
-/// Copies at most `size` bytes of the report's text to `buffer`. Returns the length of the whole
-/// text, in bytes.
-///
-/// # Safety
-///
-/// `buffer` is null, or has room for `size` bytes.
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn crosshandle_sim_report(buffer: *mut u8, size: usize) -> usize {
-    let text = std::panic::catch_unwind(report).unwrap_or_default();
-    if !buffer.is_null() {
-        // SAFETY: the caller guarantees the room in the buffer, and the text is no part of the
-        // buffer.
-        unsafe { buffer.copy_from_nonoverlapping(text.as_ptr(), text.len().min(size)) };
-    }
-    text.len()
 }
 
 /// Runs when the process exits normally or unloads the driver.

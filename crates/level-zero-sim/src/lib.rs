@@ -8,6 +8,10 @@
 //! are counters in pages that processes share. An OpenCL runtime for the CPU, if one is installed,
 //! compiles and runs kernels, and provides images and samplers.
 //!
+//! The driver has the functions that this project's library and tests call. All others return
+//! `ZE_RESULT_ERROR_UNSUPPORTED_FEATURE`. Examples are queues that execute regular lists, fences,
+//! shared pools of events, and the times of commands.
+//!
 //! The driver is strict where real drivers leave the outcome open, so a program that passes its
 //! tests here was not merely lucky. The driver can also be told to misbehave, which shows how a
 //! program reacts.
@@ -18,8 +22,7 @@
 //!   fetches the descriptors of events, the number in an event's handle comes after eight zero
 //!   bytes.
 //! - The driver keeps the ownership of that descriptor, and has one for each allocation or event.
-//!   It closes the descriptor together with the object, or for memory also when the last handle is
-//!   put back.
+//!   It closes the descriptor together with the object.
 //! - The opening process puts the number of its own descriptor of the same file into the handle, or
 //!   the driver fetches the descriptor (`TRANSPORT`). The driver closes such a replaced number at
 //!   once for host memory, never for device memory, and with the object for physical memory.
@@ -28,13 +31,13 @@
 //!   48. Intel's drivers from 26.14 to 26.31 use the same places.
 //! - Such a driver still accepts a replaced number for memory, unless that number happens to equal
 //!   the exporter's. For events the number must not be replaced.
-//! - A fresh counter-based event is complete. Sharing one works in both directions. One with times
-//!   cannot be shared. Only in-order lists signal it, never the host.
+//! - A fresh counter-based event is complete. Sharing one works in both directions. Only in-order
+//!   lists signal it, never the host.
 //! - All handles of one process to the same physical memory end together, when the first of them is
 //!   destroyed.
-//! - A pooled event that cannot be shared becomes a counter when an immediate in-order list first
-//!   signals it. From then on the host cannot signal it, and lists may wait for it only after a
-//!   list has signalled it since the last reset.
+//! - A pooled event, unless its pool was created to be shared, becomes a counter when an immediate
+//!   in-order list first signals it. From then on the host cannot signal it, and lists may wait for
+//!   it only after a list has signalled it since the last reset.
 //! - All functions of counter-based events have an older name too, while the loader does not know
 //!   the new names.
 //! - A kernel accepts only addresses of the driver's memory. A launch uses the arguments, group
@@ -52,8 +55,6 @@
 //! | `DEVICES` | number of devices, up to 16 | 1 |
 //! | `API_VERSION` | version of Level Zero; later functions are missing | `1.17` |
 //! | `DRIVER_VERSION` | version of the driver, see below | `0x01039876` |
-//! | `IP_VERSION` | IP version of the devices, in hexadecimal | `05004000` |
-//! | `MACHINE` | a number in the devices' UUIDs, which differs between simulated machines | 0 |
 //! | `MISSING` | a list of what the driver lacks, see below | |
 //! | `TRANSPORT` | `descriptor`: the opening process brings a descriptor; `pidfd`: the driver fetches it from the exporter | `descriptor` |
 //! | `REFUSE_DESCRIPTORS` | 1: every open is refused, with any descriptor | 0 |
@@ -63,7 +64,6 @@
 //! | `COMMAND_DELAY_US` | duration of each command, in microseconds | 0 |
 //! | `REUSE` | 1: the next allocation of the same size reuses freed memory, see below | 0 |
 //! | `MISUSE` | `abort`: a wrong use ends the process; `report`: it returns an error | `report` |
-//! | `TOLERATE` | a list of checks that are not made | |
 //! | `LOG` | a file to which all processes append a line for every wrong use | |
 //! | `REPORT` | a file for the report; a dot and the process number are appended to its name | |
 //!
@@ -73,7 +73,7 @@
 //!
 //! `MISSING` accepts the names of extensions and functions, and these words:
 //!
-//! - `ipc_memory`, `ipc_event_pool`, `external_memory` and `peer_access`.
+//! - `ipc_memory`, `external_memory` and `peer_access`.
 //! - `event_updates`: an opened event knows only the signal that was the latest when its handle was
 //!   made. An event that was never signalled has no handle.
 //! - `several_mappings`: physical memory can be mapped only once at a time.
@@ -109,9 +109,9 @@
 //! # The report
 //!
 //! The driver writes the report when a context is destroyed and when the process exits normally.
-//! The exported function `crosshandle_sim_report(buffer, size)` copies the report at any time. Its
-//! lines are `live KIND N of M created`, `misuse CHECK N` and `calls FUNCTION N`. Functions that
-//! were never called are missing from it, so it also shows which calls a program has *not* made.
+//! Its lines are `live KIND N of M created`, `misuse CHECK N` and `calls FUNCTION N`. Functions
+//! that were never called are missing from it, so it also shows which calls a program has *not*
+//! made.
 
 // Functions and arguments have their names from Level Zero.
 #![allow(non_snake_case)]
@@ -129,7 +129,6 @@ mod engine;
 mod event;
 mod event_pool;
 mod external;
-mod fence;
 mod getters;
 mod handles;
 mod image;
@@ -143,7 +142,6 @@ mod memory_ipc;
 mod module;
 mod os;
 mod physical;
-mod queue;
 mod refusals;
 mod runtime_queue;
 mod slot;

@@ -3,19 +3,18 @@
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use level_zero_sys::*;
 
 use crate::call::{
-    INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_NULL_POINTER, OUT_OF_DEVICE_MEMORY, Result,
-    UNSUPPORTED_ALIGNMENT, UNSUPPORTED_SIZE, entry, present, read, write,
+    INVALID_ARGUMENT, INVALID_NULL_POINTER, OUT_OF_DEVICE_MEMORY, Result, UNSUPPORTED_ALIGNMENT,
+    UNSUPPORTED_ENUMERATION, UNSUPPORTED_SIZE, entry, present, read, write,
 };
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
 use crate::device::Device;
 use crate::device_info::MAX_ALLOCATION;
-use crate::external::{Extension, Given, extension};
+use crate::external::{Extension, extension};
 use crate::handles;
 use crate::os::{Mapping, PAGE, Segment};
 use crate::space::{self, Origin, Region, UseCount};
@@ -40,7 +39,7 @@ fn allocate(
     device: Option<Arc<Device>>,
     size: usize,
     alignment: usize,
-    extension: Extension,
+    exportable: bool,
     to: *mut *mut c_void,
 ) -> Result<()> {
     present(to)?;
@@ -56,15 +55,14 @@ fn allocate(
         _ => PAGE,
     };
     let size = size.next_multiple_of(unit);
-    let (segment, mapping) = match reused(kind, size, alignment, extension) {
+    let (segment, mapping) = match reused(kind, size, alignment) {
         Some(reused) => reused,
         None => {
-            let segment = extension.segment(size)?;
+            let segment = Segment::new(size)?;
             let mapping = segment.map_aligned(alignment.max(unit))?;
             (segment, mapping)
         }
     };
-    drop(Given::new(extension, &segment));
     let base = mapping.base().as_ptr();
     space::insert(Region {
         base: base.expose_provenance(),
@@ -76,7 +74,7 @@ fn allocate(
         origin: Origin::Allocated {
             mapping,
             segment,
-            exportable: matches!(extension, Extension::Export),
+            exportable,
             exported: Mutex::new(None),
         },
         use_count: UseCount::default(),
@@ -93,15 +91,7 @@ struct Freed {
 
 static FREED: Mutex<Vec<Freed>> = Mutex::new(Vec::new());
 
-fn reused(
-    kind: ze_memory_type_t,
-    size: usize,
-    alignment: usize,
-    extension: Extension,
-) -> Option<(Segment, Mapping)> {
-    if matches!(extension, Extension::Import(_)) {
-        return None;
-    }
+fn reused(kind: ze_memory_type_t, size: usize, alignment: usize) -> Option<(Segment, Mapping)> {
     let mut freed = FREED.lock().unwrap_or_else(PoisonError::into_inner);
     let fits = |one: &Freed| {
         let is_aligned = one.mapping.address().is_multiple_of(alignment.max(1));
@@ -168,9 +158,13 @@ entry! {
         to: *mut *mut c_void,
     ) {
         let (context, device) = pair(context, device)?;
-        let extension = extension(read(desc)?.pNext)?;
+        let exportable = match extension(read(desc)?.pNext)? {
+            Extension::None => false,
+            Extension::Export => true,
+            Extension::Import(_) => return Err(UNSUPPORTED_ENUMERATION),
+        };
         let kind = ze_memory_type_t::ZE_MEMORY_TYPE_DEVICE;
-        allocate(kind, context, Some(device), size, alignment, extension, to)
+        allocate(kind, context, Some(device), size, alignment, exportable, to)
     }
 
     fn zeMemAllocHost(
@@ -183,24 +177,7 @@ entry! {
         let context = handles::get::<Context, _>(context)?;
         read(desc)?;
         let kind = ze_memory_type_t::ZE_MEMORY_TYPE_HOST;
-        allocate(kind, context, None, size, alignment, Extension::None, to)
-    }
-
-    fn zeMemAllocShared(
-        context: ze_context_handle_t,
-        device_desc: *const ze_device_mem_alloc_desc_t,
-        host_desc: *const ze_host_mem_alloc_desc_t,
-        size: usize,
-        alignment: usize,
-        device: ze_device_handle_t,
-        to: *mut *mut c_void,
-    ) {
-        let context = handles::get::<Context, _>(context)?;
-        let device = handles::get_optional::<Device, _>(device)?;
-        read(device_desc)?;
-        read(host_desc)?;
-        let kind = ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
-        allocate(kind, context, device, size, alignment, Extension::None, to)
+        allocate(kind, context, None, size, alignment, false, to)
     }
 
     fn zeMemFree(context: ze_context_handle_t, address: *mut c_void) {
@@ -209,30 +186,6 @@ entry! {
         region.use_count.check("the memory");
         space::remove(&region);
         keep(region);
-        Ok(())
-    }
-
-    fn zeMemFreeExt(
-        context: ze_context_handle_t,
-        desc: *const ze_memory_free_ext_desc_t,
-        address: *mut c_void,
-    ) {
-        let context = handles::get::<Context, _>(context)?;
-        let policy = read(desc)?.freePolicy;
-        let region = allocated(&context, address)?;
-        match policy {
-            0 => region.use_count.check("the memory"),
-            ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_BLOCKING_FREE => {
-                let works = || region.device.as_ref().is_none_or(|device| !device.is_lost());
-                while region.use_count.is_used() && works() {
-                    std::thread::sleep(Duration::from_millis(1));
-                }
-            }
-            // Commands keep the memory that they use.
-            ZE_DRIVER_MEMORY_FREE_POLICY_EXT_FLAG_DEFER_FREE => {}
-            _ => return Err(INVALID_ENUMERATION),
-        }
-        space::remove(&region);
         Ok(())
     }
 }

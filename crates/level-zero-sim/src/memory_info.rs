@@ -7,7 +7,6 @@ use level_zero_sys::*;
 use crate::call::{INVALID_ARGUMENT, entry, read, write};
 use crate::context::Context;
 use crate::device::handle_of;
-use crate::external::export_to;
 use crate::handles;
 use crate::memory::GRANULE;
 use crate::os::PAGE;
@@ -37,9 +36,6 @@ entry! {
         write(properties, value)?;
         if !value.pNext.is_null() {
             match region.as_ref().map(|region| &region.origin) {
-                Some(Origin::Allocated { exportable: true, segment, exported, .. }) => {
-                    export_to(value.pNext, segment, exported)?;
-                }
                 Some(Origin::Mapped { physical, .. }) => physical.export(value.pNext)?,
                 _ => return Err(INVALID_ARGUMENT),
             }

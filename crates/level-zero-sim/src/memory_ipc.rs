@@ -44,52 +44,20 @@ entry! {
         }
         present(handle)?;
         let region = space::starting(address.addr(), &context).ok_or(INVALID_ARGUMENT)?;
-        let shared = region.kind == ze_memory_type_t::ZE_MEMORY_TYPE_SHARED;
         let Origin::Allocated { segment, exported, exportable, .. } = &region.origin else {
             return Err(INVALID_ARGUMENT);
         };
         if !exportable && region.size <= POOLED && switches().missing("pooled_exports") {
             return Err(INVALID_ARGUMENT);
         }
-        if shared {
-            return Err(INVALID_ARGUMENT);
-        }
         let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
         if exported.is_none() {
             *exported = Some(Exported::new(segment)?);
         }
-        let exported = exported.as_mut().ok_or(INVALID_ARGUMENT)?;
+        let exported = exported.as_ref().ok_or(INVALID_ARGUMENT)?;
         exported.check()?;
-        exported.handles += 1;
         let wire = Wire::new(Kind::Memory, exported, region.size as u64, region.kind.0);
         write(handle, ze_ipc_mem_handle_t { data: wire.into_bytes() })
-    }
-
-    fn zeMemPutIpcHandle(context: ze_context_handle_t, handle: ze_ipc_mem_handle_t) {
-        handles::get::<Context, _>(context)?;
-        let wire = Wire::read(handle.data, Kind::Memory)?;
-        let of = |region: &Region| match &region.origin {
-            Origin::Allocated { exported, .. } => {
-                let exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
-                exported.as_ref().is_some_and(|exported| wire.is_of(exported))
-            }
-            _ => false,
-        };
-        // Memory that was freed since has closed its descriptor.
-        let Some(region) = space::search(of) else {
-            return Ok(());
-        };
-        if let Origin::Allocated { exported, .. } = &region.origin {
-            let mut exported = exported.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(out) = exported.as_mut() {
-                out.check()?;
-                out.handles -= 1;
-                if out.handles == 0 {
-                    *exported = None;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn zeMemOpenIpcHandle(

@@ -12,7 +12,7 @@ use opencl_cpu::{Code, Failure, Image, Program, Runtime};
 use crate::call::{
     DEPENDENCY_UNAVAILABLE, INVALID_ARGUMENT, INVALID_ENUMERATION, INVALID_GLOBAL_NAME,
     INVALID_NATIVE_BINARY, INVALID_NULL_POINTER, INVALID_SIZE, MODULE_BUILD_FAILURE,
-    MODULE_LINK_FAILURE, Result, describe, entry, enumerate, present, read, read_all, write,
+    MODULE_LINK_FAILURE, Result, entry, enumerate, present, read, read_all, write,
 };
 use crate::checks::{Check, misuse};
 use crate::context::{Context, pair};
@@ -49,10 +49,7 @@ fn runtime() -> Result<&'static Runtime> {
     if switches().missing("modules") {
         return Err(DEPENDENCY_UNAVAILABLE);
     }
-    Runtime::get().map_err(|reason| {
-        describe(reason);
-        DEPENDENCY_UNAVAILABLE
-    })
+    Runtime::get().map_err(|_| DEPENDENCY_UNAVAILABLE)
 }
 
 pub(crate) struct Module {
@@ -146,7 +143,6 @@ impl Input<'_> {
     fn image(&self) -> Result<Image<'_>> {
         match self.format {
             ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV if has_assembly(self.bytes) => {
-                describe("the module has assembly, of which this driver's device has none");
                 Err(MODULE_BUILD_FAILURE)
             }
             ze_module_format_t::ZE_MODULE_FORMAT_IL_SPIRV if self.bytes.starts_with(&SPIR_V) => {
@@ -213,7 +209,6 @@ fn constants_of(module: &[u8], given: &ze_module_constants_t) -> Result<Vec<(u32
 
 /// Converts a refusal of the OpenCL runtime to a result code.
 fn refused(failure: &Failure) -> ze_result_t {
-    describe(&failure.to_string());
     match failure.operation {
         "clSetProgramSpecializationConstant" => INVALID_ARGUMENT,
         "clCreateProgramWithBinary" => INVALID_NATIVE_BINARY,
@@ -356,23 +351,6 @@ entry! {
         Ok(())
     }
 
-    /// Does nothing, because the OpenCL runtime links a program when it builds it.
-    fn zeModuleDynamicLink(
-        count: u32,
-        modules: *mut ze_module_handle_t,
-        log: *mut ze_module_build_log_handle_t,
-    ) {
-        let modules = read_all(modules.cast_const(), count)?;
-        let mut found = Vec::new();
-        for module in modules {
-            found.push(handles::get::<Module, _>(module)?);
-        }
-        match found.first() {
-            Some(first) => put_log(&first.context, String::new(), log),
-            None => Err(INVALID_SIZE),
-        }
-    }
-
     fn zeModuleGetNativeBinary(module: ze_module_handle_t, size: *mut usize, to: *mut u8) {
         let module = handles::get::<Module, _>(module)?;
         let binary = module.program.binary().map_err(|failure| refused(&failure))?;
@@ -414,16 +392,6 @@ entry! {
         let module = handles::get::<Module, _>(module)?;
         let all: Vec<_> = module.names.iter().map(|name| name.as_ptr()).collect();
         enumerate(&all, count, names)
-    }
-
-    fn zeModuleGetProperties(
-        module: ze_module_handle_t,
-        properties: *mut ze_module_properties_t,
-    ) {
-        handles::get::<Module, _>(module)?;
-        let mut value = read(properties.cast_const())?;
-        value.flags = 0;
-        write(properties, value)
     }
 
     fn zeModuleBuildLogDestroy(log: ze_module_build_log_handle_t) {

@@ -1,7 +1,7 @@
 //! Finds the memory that belongs to an address of this process.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use level_zero_sys::*;
@@ -35,8 +35,6 @@ pub(crate) enum Origin {
         /// Marks the physical memory as used.
         _mapped: Use,
         reservation: Arc<Reservation>,
-        /// A `ze_memory_access_attribute_t`.
-        access: AtomicU32,
     },
 }
 
@@ -195,14 +193,4 @@ pub(crate) fn within(address: usize, size: usize) -> Vec<Arc<Region>> {
         .take_while(|(_, region)| region.end() > address)
         .map(|(_, region)| region.clone())
         .collect()
-}
-
-/// Returns the first region that `wanted` accepts.
-pub(crate) fn search(wanted: impl Fn(&Region) -> bool) -> Option<Arc<Region>> {
-    let space = SPACE.read().unwrap_or_else(PoisonError::into_inner);
-    space
-        .regions
-        .values()
-        .find(|region| wanted(region))
-        .cloned()
 }

@@ -21,8 +21,6 @@ pub(crate) struct Switches {
     /// The minor version of Level Zero 1.
     pub(crate) minor_version: u32,
     pub(crate) driver_version: u32,
-    pub(crate) ip_version: u32,
-    pub(crate) machine: u32,
     pub(crate) transport: Transport,
     pub(crate) refuse_descriptors: bool,
     /// The text of the refusal rules, which the module `refusals` parses.
@@ -36,7 +34,6 @@ pub(crate) struct Switches {
     pub(crate) log: Option<PathBuf>,
     pub(crate) report: Option<PathBuf>,
     missing: Vec<String>,
-    tolerated: Vec<String>,
 }
 
 static SWITCHES: LazyLock<Switches> = LazyLock::new(Switches::read);
@@ -54,10 +51,6 @@ impl Switches {
                 .map_or(Some(17), |text| minor(&text))
                 .unwrap_or(17),
             driver_version: number("DRIVER_VERSION").unwrap_or(0x0103_9876),
-            ip_version: text("IP_VERSION")
-                .and_then(|text| hexadecimal(&text))
-                .unwrap_or(0x0500_4000),
-            machine: number("MACHINE").unwrap_or(0),
             transport: match text("TRANSPORT").as_deref() {
                 Some("pidfd") => Transport::Pidfd,
                 _ => Transport::Descriptor,
@@ -72,18 +65,12 @@ impl Switches {
             log: text("LOG").map(PathBuf::from),
             report: text("REPORT").map(PathBuf::from),
             missing: list("MISSING"),
-            tolerated: list("TOLERATE"),
         }
     }
 
     /// Returns whether an extension, a function or a property must be missing.
     pub(crate) fn missing(&self, name: &str) -> bool {
         self.missing.iter().any(|missing| missing == name)
-    }
-
-    /// Returns whether a check must not report anything.
-    pub(crate) fn tolerated(&self, check: &str) -> bool {
-        self.tolerated.iter().any(|tolerated| tolerated == check)
     }
 }
 
@@ -94,10 +81,6 @@ fn text(name: &str) -> Option<String> {
 
 fn number<T: FromStr>(name: &str) -> Option<T> {
     text(name)?.parse().ok()
-}
-
-fn hexadecimal(text: &str) -> Option<u32> {
-    u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
 }
 
 fn list(name: &str) -> Vec<String> {

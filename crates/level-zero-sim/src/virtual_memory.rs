@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use level_zero_sys::*;
@@ -12,7 +11,7 @@ use crate::call::{
     UNSUPPORTED_SIZE, entry, present, write,
 };
 use crate::checks::{Check, misuse};
-use crate::context::{Context, pair};
+use crate::context::Context;
 use crate::handles;
 use crate::ledger::{self, Resource};
 use crate::memory::GRANULE;
@@ -61,16 +60,6 @@ fn page_size(size: usize) -> usize {
 }
 
 entry! {
-    fn zeVirtualMemQueryPageSize(
-        context: ze_context_handle_t,
-        device: ze_device_handle_t,
-        size: usize,
-        page: *mut usize,
-    ) {
-        pair(context, device)?;
-        write(page, page_size(size))
-    }
-
     fn zeVirtualMemReserve(
         context: ze_context_handle_t,
         _hint: *const c_void,
@@ -157,7 +146,6 @@ entry! {
                 _mapped: physical.use_count.take(),
                 physical,
                 reservation,
-                access: AtomicU32::new(access.0),
             },
             use_count: UseCount::default(),
         });
@@ -195,29 +183,12 @@ entry! {
         handles::get::<Context, _>(context)?;
         let (read, write) = rights(access)?;
         let region = mapped(address, size)?;
-        let Origin::Mapped { reservation, access: current, .. } = &region.origin else {
+        let Origin::Mapped { reservation, .. } = &region.origin else {
             return Err(INVALID_ARGUMENT);
         };
-        if !reservation.mapping.protect(region.base, size, read, write) {
-            return Err(INVALID_ARGUMENT);
+        match reservation.mapping.protect(region.base, size, read, write) {
+            true => Ok(()),
+            false => Err(INVALID_ARGUMENT),
         }
-        current.store(access.0, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn zeVirtualMemGetAccessAttribute(
-        context: ze_context_handle_t,
-        address: *const c_void,
-        size: usize,
-        access: *mut ze_memory_access_attribute_t,
-        found: *mut usize,
-    ) {
-        handles::get::<Context, _>(context)?;
-        let region = space::find(address.addr()).ok_or(INVALID_ARGUMENT)?;
-        let Origin::Mapped { access: current, .. } = &region.origin else {
-            return Err(INVALID_ARGUMENT);
-        };
-        write(access, ze_memory_access_attribute_t(current.load(Ordering::Relaxed)))?;
-        write(found, size.min(region.end() - address.addr()))
     }
 }

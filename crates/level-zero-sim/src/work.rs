@@ -5,8 +5,6 @@ use std::sync::Arc;
 use level_zero_sys::ze_copy_region_t;
 
 use crate::call::Few;
-use crate::device::now;
-use crate::event::{Event, State};
 use crate::image::ImageWork;
 use crate::kernel::Launch;
 use crate::space::Use;
@@ -71,10 +69,6 @@ pub(crate) enum Work {
         pattern: Few<u8>,
         size: usize,
     },
-    Timestamp {
-        to: usize,
-    },
-    Reset(Arc<Event>),
     Launch(Arc<Launch>),
     Image(Arc<ImageWork>),
 }
@@ -116,15 +110,6 @@ impl Work {
                 for offset in (0..*size).step_by(pattern.len().max(1)) {
                     let part = pattern.len().min(size - offset);
                     copy(to + offset, pattern.as_ptr().expose_provenance(), part);
-                }
-            }
-            Self::Timestamp { to } => {
-                let time = now().to_ne_bytes();
-                copy(*to, time.as_ptr().expose_provenance(), time.len());
-            }
-            Self::Reset(event) => {
-                if let State::Slot(slot) = &*event.state {
-                    slot.reset();
                 }
             }
         }

@@ -5,11 +5,11 @@
 //! # Where it comes from
 //!
 //! `cargo xtask bindings` generates [`api`] and [`ddi`] from the headers `ze_api.h` and `ze_ddi.h`
-//! of Debian's package `libze-dev` 1.32.0. `cargo xtask bindings --check` reports any difference
-//! from what it would generate, and the crate's tests compare sizes, alignments, offsets and values
-//! with those that a C compiler finds in the headers. Do not edit these files. The declarations for
-//! tracing layers are left out. [`zex`] has the names under which drivers offered counter-based
-//! events before the core API included them.
+//! of Debian's package `libze-dev` 1.32.0. `cargo xtask bindings --check`, a step of `cargo xtask
+//! test`, reports any difference from what it would generate. It also compares sizes, alignments
+//! and offsets with those that clang finds in the headers. Do not edit these files. The
+//! declarations for tracing layers are left out. [`zex`] has the names under which drivers offered
+//! counter-based events before the core API included them.
 //!
 //! # Conventions
 //!

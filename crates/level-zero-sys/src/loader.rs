@@ -36,18 +36,14 @@ pub type zel_pfnLoaderTranslateHandle_t = Option<
 
 /// The kind of handle to translate: a driver. The number is that of `ze_loader.h`.
 pub const ZEL_HANDLE_DRIVER: core::ffi::c_int = 0;
-/// The kind of handle to translate: a device.
-pub const ZEL_HANDLE_DEVICE: core::ffi::c_int = 1;
-/// The kind of handle to translate: a context.
-pub const ZEL_HANDLE_CONTEXT: core::ffi::c_int = 2;
 
 macro_rules! loader {
     (
         required { $($name:ident: $pointer:ident,)* }
         optional { $($(#[$doc:meta])* $optional:ident: $optional_pointer:ident,)* }
     ) => {
-        /// The functions of the loader, each under its C name. All fields are plain function
-        /// pointers; their callers must fulfil the contract of Level Zero.
+        /// The functions of the loader that this project calls, each under its C name. All fields
+        /// are plain function pointers; their callers must fulfil the contract of Level Zero.
         ///
         /// The library is never unloaded, because drivers have threads that run its code.
         #[derive(Debug, Clone, Copy)]
@@ -123,48 +119,27 @@ loader! {
         zeDriverGetExtensionFunctionAddress: ze_pfnDriverGetExtensionFunctionAddress_t,
 
         zeDeviceGet: ze_pfnDeviceGet_t,
-        zeDeviceGetSubDevices: ze_pfnDeviceGetSubDevices_t,
         zeDeviceGetProperties: ze_pfnDeviceGetProperties_t,
         zeDeviceGetComputeProperties: ze_pfnDeviceGetComputeProperties_t,
         zeDeviceGetModuleProperties: ze_pfnDeviceGetModuleProperties_t,
         zeDeviceGetImageProperties: ze_pfnDeviceGetImageProperties_t,
         zeDeviceGetCommandQueueGroupProperties: ze_pfnDeviceGetCommandQueueGroupProperties_t,
         zeDeviceGetMemoryProperties: ze_pfnDeviceGetMemoryProperties_t,
-        zeDeviceGetMemoryAccessProperties: ze_pfnDeviceGetMemoryAccessProperties_t,
         zeDeviceGetCacheProperties: ze_pfnDeviceGetCacheProperties_t,
         zeDeviceGetExternalMemoryProperties: ze_pfnDeviceGetExternalMemoryProperties_t,
-        zeDeviceGetP2PProperties: ze_pfnDeviceGetP2PProperties_t,
         zeDeviceCanAccessPeer: ze_pfnDeviceCanAccessPeer_t,
-        zeDeviceGetStatus: ze_pfnDeviceGetStatus_t,
-        zeDeviceGetGlobalTimestamps: ze_pfnDeviceGetGlobalTimestamps_t,
 
         zeContextCreate: ze_pfnContextCreate_t,
-        zeContextCreateEx: ze_pfnContextCreateEx_t,
         zeContextDestroy: ze_pfnContextDestroy_t,
-        zeContextGetStatus: ze_pfnContextGetStatus_t,
-        zeContextMakeMemoryResident: ze_pfnContextMakeMemoryResident_t,
-        zeContextEvictMemory: ze_pfnContextEvictMemory_t,
 
-        zeCommandQueueCreate: ze_pfnCommandQueueCreate_t,
-        zeCommandQueueDestroy: ze_pfnCommandQueueDestroy_t,
-        zeCommandQueueExecuteCommandLists: ze_pfnCommandQueueExecuteCommandLists_t,
-        zeCommandQueueSynchronize: ze_pfnCommandQueueSynchronize_t,
-
-        zeCommandListCreate: ze_pfnCommandListCreate_t,
         zeCommandListCreateImmediate: ze_pfnCommandListCreateImmediate_t,
         zeCommandListDestroy: ze_pfnCommandListDestroy_t,
-        zeCommandListClose: ze_pfnCommandListClose_t,
-        zeCommandListReset: ze_pfnCommandListReset_t,
-        zeCommandListAppendWriteGlobalTimestamp: ze_pfnCommandListAppendWriteGlobalTimestamp_t,
         zeCommandListAppendBarrier: ze_pfnCommandListAppendBarrier_t,
         zeCommandListAppendMemoryCopy: ze_pfnCommandListAppendMemoryCopy_t,
         zeCommandListAppendMemoryCopyRegion: ze_pfnCommandListAppendMemoryCopyRegion_t,
         zeCommandListAppendMemoryFill: ze_pfnCommandListAppendMemoryFill_t,
-        zeCommandListAppendMemoryPrefetch: ze_pfnCommandListAppendMemoryPrefetch_t,
-        zeCommandListAppendMemAdvise: ze_pfnCommandListAppendMemAdvise_t,
         zeCommandListAppendSignalEvent: ze_pfnCommandListAppendSignalEvent_t,
         zeCommandListAppendWaitOnEvents: ze_pfnCommandListAppendWaitOnEvents_t,
-        zeCommandListAppendEventReset: ze_pfnCommandListAppendEventReset_t,
 
         zeCommandListAppendLaunchKernel: ze_pfnCommandListAppendLaunchKernel_t,
         zeCommandListAppendLaunchCooperativeKernel:
@@ -180,7 +155,6 @@ loader! {
 
         zeModuleCreate: ze_pfnModuleCreate_t,
         zeModuleDestroy: ze_pfnModuleDestroy_t,
-        zeModuleDynamicLink: ze_pfnModuleDynamicLink_t,
         zeModuleGetNativeBinary: ze_pfnModuleGetNativeBinary_t,
         zeModuleGetGlobalPointer: ze_pfnModuleGetGlobalPointer_t,
         zeModuleGetKernelNames: ze_pfnModuleGetKernelNames_t,
@@ -194,32 +168,19 @@ loader! {
         zeKernelSuggestMaxCooperativeGroupCount: ze_pfnKernelSuggestMaxCooperativeGroupCount_t,
         zeKernelSetArgumentValue: ze_pfnKernelSetArgumentValue_t,
         zeKernelSetIndirectAccess: ze_pfnKernelSetIndirectAccess_t,
-        zeKernelGetIndirectAccess: ze_pfnKernelGetIndirectAccess_t,
         zeKernelGetProperties: ze_pfnKernelGetProperties_t,
-        zeKernelGetName: ze_pfnKernelGetName_t,
-
-        zeFenceCreate: ze_pfnFenceCreate_t,
-        zeFenceDestroy: ze_pfnFenceDestroy_t,
-        zeFenceHostSynchronize: ze_pfnFenceHostSynchronize_t,
-        zeFenceQueryStatus: ze_pfnFenceQueryStatus_t,
-        zeFenceReset: ze_pfnFenceReset_t,
 
         zeEventPoolCreate: ze_pfnEventPoolCreate_t,
         zeEventPoolDestroy: ze_pfnEventPoolDestroy_t,
-        zeEventPoolGetIpcHandle: ze_pfnEventPoolGetIpcHandle_t,
-        zeEventPoolOpenIpcHandle: ze_pfnEventPoolOpenIpcHandle_t,
-        zeEventPoolCloseIpcHandle: ze_pfnEventPoolCloseIpcHandle_t,
         zeEventCreate: ze_pfnEventCreate_t,
         zeEventDestroy: ze_pfnEventDestroy_t,
         zeEventHostSignal: ze_pfnEventHostSignal_t,
         zeEventHostSynchronize: ze_pfnEventHostSynchronize_t,
         zeEventHostReset: ze_pfnEventHostReset_t,
         zeEventQueryStatus: ze_pfnEventQueryStatus_t,
-        zeEventQueryKernelTimestamp: ze_pfnEventQueryKernelTimestamp_t,
 
         zeMemAllocDevice: ze_pfnMemAllocDevice_t,
         zeMemAllocHost: ze_pfnMemAllocHost_t,
-        zeMemAllocShared: ze_pfnMemAllocShared_t,
         zeMemFree: ze_pfnMemFree_t,
         zeMemGetAllocProperties: ze_pfnMemGetAllocProperties_t,
         zeMemGetAddressRange: ze_pfnMemGetAddressRange_t,
@@ -229,34 +190,24 @@ loader! {
 
         zePhysicalMemCreate: ze_pfnPhysicalMemCreate_t,
         zePhysicalMemDestroy: ze_pfnPhysicalMemDestroy_t,
-        zeVirtualMemQueryPageSize: ze_pfnVirtualMemQueryPageSize_t,
         zeVirtualMemReserve: ze_pfnVirtualMemReserve_t,
         zeVirtualMemFree: ze_pfnVirtualMemFree_t,
         zeVirtualMemMap: ze_pfnVirtualMemMap_t,
         zeVirtualMemUnmap: ze_pfnVirtualMemUnmap_t,
         zeVirtualMemSetAccessAttribute: ze_pfnVirtualMemSetAccessAttribute_t,
-        zeVirtualMemGetAccessAttribute: ze_pfnVirtualMemGetAccessAttribute_t,
     }
     optional {
         /// Since 1.1, where the driver has the extension for it.
         zeKernelSetGlobalOffsetExp: ze_pfnKernelSetGlobalOffsetExp_t,
         /// Since 1.2.
         zeDevicePciGetPropertiesExt: ze_pfnDevicePciGetPropertiesExt_t,
-        /// Since 1.3.
-        zeMemFreeExt: ze_pfnMemFreeExt_t,
         /// Since 1.6. Without it, a caller waits for an immediate list by an event that the list
         /// signals.
         zeCommandListHostSynchronize: ze_pfnCommandListHostSynchronize_t,
-        /// Since 1.6.
-        zeDriverGetLastErrorDescription: ze_pfnDriverGetLastErrorDescription_t,
-        /// Since 1.6. Without it, the driver keeps a handle's resources as long as the allocation.
-        zeMemPutIpcHandle: ze_pfnMemPutIpcHandle_t,
         /// Since 1.9.
         zeCommandListIsImmediate: ze_pfnCommandListIsImmediate_t,
         /// Since 1.9.
         zeCommandListGetContextHandle: ze_pfnCommandListGetContextHandle_t,
-        /// Since 1.9.
-        zeEventPoolPutIpcHandle: ze_pfnEventPoolPutIpcHandle_t,
         /// Since 1.15. For older drivers see [`zex`](crate::zex).
         zeEventCounterBasedCreate: ze_pfnEventCounterBasedCreate_t,
         /// Since 1.15.

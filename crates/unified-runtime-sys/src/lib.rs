@@ -8,9 +8,9 @@
 //!
 //! `cargo xtask bindings` generates [`api`], [`ddi`] and [`params`] from the headers `ur_api.h`
 //! and `ur_ddi.h` of the Python package `intel-sycl-rt` 2026.2.0, the runtime that loads
-//! adapters. `cargo xtask bindings --check` reports any difference from what it would generate,
-//! and the crate's tests compare sizes, alignments, offsets and values with those that a C
-//! compiler finds in the headers. Do not edit these files.
+//! adapters. `cargo xtask bindings --check`, a step of `cargo xtask test`, reports any difference
+//! from what it would generate. It also compares sizes, alignments and offsets with those that
+//! clang finds in the headers. Do not edit these files.
 //!
 //! # Conventions
 //!

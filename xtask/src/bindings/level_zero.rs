@@ -15,6 +15,7 @@ pub(super) fn interface(workspace: &Workspace, _: &Environment) -> Result<Interf
         include: debian::include(&debian::HEADERS.ensure(workspace)?),
         header: "level_zero/ze_ddi.h",
         options: &ONLY_DECLARATIONS,
+        asserts_layout: false,
         flags: "_?ze_.*_flag_t",
         parts: vec![
             Part {

@@ -32,6 +32,7 @@ pub(super) fn interface(workspace: &Workspace, _: &Environment) -> Result<Interf
             "--wrap-unsafe-ops",
             "--with-derive-default",
         ],
+        asserts_layout: true,
         flags: "uc[ps]_.*|UCP_MEM_MAP_PROT_.*",
         parts: vec![Part {
             name: "ucx/sys",

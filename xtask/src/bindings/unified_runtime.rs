@@ -16,6 +16,7 @@ pub(super) fn interface(_: &Workspace, environment: &Environment) -> Result<Inte
         include: environment.include(),
         header: "unified-runtime/ur_ddi.h",
         options: &ONLY_DECLARATIONS,
+        asserts_layout: false,
         flags: "ur_.*_flag_t",
         parts: vec![
             Part {

@@ -4,7 +4,7 @@
 #   run.sh [FILTER]     only the conformance cases whose name contains FILTER
 #
 # Variables, with their defaults in parentheses:
-# - PARTS: the parts to run, of driver, suite, link, link-bench, deaths, clients, interop, programs,
+# - PARTS: the parts to run, of driver, suite, link, deaths, clients, interop, programs,
 #   python, holder, store, checker, bench and bench-python (all).
 # - JOBS: number of cases at a time (half of the CPUs, at most 8).
 # - LIMIT: time limit of each run, in seconds (300).
@@ -27,7 +27,7 @@ jobs=$((($(nproc) + 1) / 2))
 jobs=${JOBS:-$jobs}
 limit=${LIMIT:-300}
 filter=${1:-}
-if [ -z "$filter" ]; then all="driver suite link link-bench deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
+if [ -z "$filter" ]; then all="driver suite link deaths clients interop programs python holder store checker bench bench-python"; else all="driver suite checker"; fi
 parts=${PARTS:-$all}
 table=$out/table
 mkdir -p "$out" || exit 2
@@ -205,25 +205,12 @@ if wants suite; then
     fi
 fi
 # Two processes copy GPU memory from one to the other through host memory.
-if wants link || wants link-bench; then
+if wants link; then
     unpacked ucx || row "links: no UCX" 0 1 0 0
     export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
-fi
-if wants link; then
     run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
         "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
     grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
-fi
-# The same, compared with UCX alone and with NIXL, if the pack has it for this Python. NIXL also
-# needs numpy and torch.
-if wants link-bench; then
-    unpacked nixl || row "link-bench: no NIXL" 0 1 0 0
-    peers=cuda:0
-    [ "$gpus" -gt 1 ] && peers="cuda:0 cuda:1"
-    # shellcheck disable=SC2086
-    run "link bench" env CROSSHANDLE_NIXL="$out/nixl" CROSSHANDLE_NIXL_PEER="$here/nixl_peer.py" \
-        "$here/crosshandle-link-gpus" $peers
-    cat "$out/link-bench.log"
 fi
 # Processes that are killed while they have GPU memory open, and while streams wait for them.
 if wants deaths; then

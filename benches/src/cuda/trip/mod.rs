@@ -3,13 +3,12 @@
 
 mod arrangements;
 mod ours;
-pub(super) mod peer;
 mod raw;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 
 use super::rows::too_few_gpus;
 use crate::harness::outcome::{Outcome, Recorder, Side};
@@ -19,9 +18,7 @@ use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
 use crate::tuning::LOOKS_PER_YIELD;
-pub(crate) use arrangements::{
-    ONE_GPU, ONE_GPU_BATCHES, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_DEVICE_WORDS, TWO_GPUS_NATIVE,
-};
+pub(crate) use arrangements::{ONE_GPU, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_NATIVE};
 
 /// The start and the end of a trip.
 ///
@@ -42,10 +39,6 @@ enum Route {
 enum Rival {
     /// Counters in a page of host memory that both processes have registered.
     Page,
-    /// Counters as for `Page`, with all operations of one process in one call.
-    Batches,
-    /// Counters in device memory: each GPU waits for a word in its own memory.
-    DeviceWords,
     /// The driver's inter-process events, with a message after each record.
     Native,
 }
@@ -55,9 +48,20 @@ struct Arrangement {
     /// The follower's GPU. The leader uses GPU 0.
     gpu: usize,
     rival: Rival,
-    /// Each route with its rows.
-    routes: &'static [(Route, &'static [&'static str])],
+    routes: &'static [Route],
+    /// The second part of a row's identifier names its route.
     rows: &'static [RowSpec],
+}
+
+impl Route {
+    /// Returns the name of the route in the identifiers of rows.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Back => "back",
+            Self::ToHost => "to-host",
+            Self::Echo => "echo",
+        }
+    }
 }
 
 /// One technique's part in the process in which trips start and end.
@@ -74,7 +78,7 @@ trait TripAnswerer {
 
 /// Number of trips whose commands the follower submits together. It is small enough that no queue
 /// of the driver becomes full behind the wait.
-pub(super) const TRIPS_PER_BATCH: usize = 8;
+const TRIPS_PER_BATCH: usize = 8;
 /// Number of batches per side and round that are not recorded.
 const WARM_UP_BATCHES: usize = 2;
 
@@ -88,8 +92,14 @@ impl Arrangement {
     fn pair(&self, route: Route) -> Result<usize> {
         let mut routes = self.routes.iter();
         routes
-            .position(|(other, _)| *other == route)
+            .position(|other| *other == route)
             .context("not a route of this scenario")
+    }
+
+    /// Returns the rows of a route.
+    fn rows(&self, route: Route) -> impl Iterator<Item = &'static str> {
+        let ids = self.rows.iter().map(|row| row.id);
+        ids.filter(move |id| id.split('.').nth(1) == Some(route.name()))
     }
 
     /// Returns the number of batches of one side in one round.
@@ -152,18 +162,15 @@ fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> R
     link.send_with(b"page", &[file.as_fd()])?;
     let page = Page::register(&gpu, &file)?;
     let mut ours = ours::Leader::new(arrangement, link)?;
-    let mut rival = raw::leader(arrangement, &gpu, &page, link)?;
-    ensure!(
-        link.receive_number()? == 0,
-        "the other process is not ready"
-    );
+    let mut rival = raw::technique(arrangement, &gpu, &page, link, true)?;
+    link.await_number(0)?;
     participant.plan.pin(0)?;
 
     let mut barrier = BatchBarrier::on(&page)?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for round in 0..participant.plan.rounds() {
-        for (route, rows) in arrangement.routes {
+        for route in arrangement.routes {
             for side in Side::order(round) {
                 let starter: &mut dyn TripStarter = match side {
                     Side::Ours => &mut ours,
@@ -175,7 +182,7 @@ fn run_leader(participant: &Participant, arrangement: &'static Arrangement) -> R
                     for _ in 0..TRIPS_PER_BATCH {
                         let ((), elapsed) = once(clock, || starter.run_trip(*route))?;
                         if batch >= WARM_UP_BATCHES {
-                            for row in *rows {
+                            for row in arrangement.rows(*route) {
                                 recorder.push(row, side, elapsed);
                             }
                         }
@@ -194,20 +201,15 @@ fn run_follower(participant: &Participant, arrangement: &'static Arrangement) ->
     }
     let link = participant.peer()?;
     let gpu = Gpu::open(arrangement.gpu)?;
-    let message = link.receive()?;
-    let file: &OwnedFd = message
-        .descriptors
-        .first()
-        .context("expected a descriptor")?;
-    let page = Page::register(&gpu, file)?;
+    let page = Page::register(&gpu, link.receive()?.descriptor()?)?;
     let mut ours = ours::Follower::new(arrangement, link)?;
-    let mut rival = raw::follower(arrangement, &gpu, &page, link)?;
+    let mut rival = raw::technique(arrangement, &gpu, &page, link, false)?;
     link.send_number(0)?;
     participant.plan.pin(1)?;
 
     let mut barrier = BatchBarrier::on(&page)?;
     for round in 0..participant.plan.rounds() {
-        for (route, _) in arrangement.routes {
+        for route in arrangement.routes {
             for side in Side::order(round) {
                 let answerer: &mut dyn TripAnswerer = match side {
                     Side::Ours => &mut ours,

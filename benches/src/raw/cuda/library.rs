@@ -8,7 +8,6 @@ use anyhow::{Context, Result, anyhow, bail};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdeviceptr, CUevent, CUgraph, CUgraphExec, CUipcEventHandle,
     CUipcMemHandle, CUmemAccessDesc, CUmemAllocationProp, CUmemGenericAllocationHandle, CUstream,
-    CUstreamBatchMemOpParams,
 };
 
 /// The result of a call, as a number, because a newer driver may return codes that the bindings
@@ -52,11 +51,8 @@ library! {
     device_get = cuDeviceGet(*mut CUdevice, c_int);
     device_name = cuDeviceGetName(*mut c_char, c_int, CUdevice);
     primary_ctx_retain = cuDevicePrimaryCtxRetain(*mut CUcontext, CUdevice);
-    ctx_get_current = cuCtxGetCurrent(*mut CUcontext);
     ctx_set_current = cuCtxSetCurrent(CUcontext);
-    ctx_enable_peer_access = cuCtxEnablePeerAccess(CUcontext, c_uint);
 
-    mem_get_info = cuMemGetInfo_v2(*mut usize, *mut usize);
     mem_alloc = cuMemAlloc_v2(*mut CUdeviceptr, usize);
     mem_free = cuMemFree_v2(CUdeviceptr);
     mem_alloc_async = cuMemAllocAsync(*mut CUdeviceptr, usize, CUstream);
@@ -82,24 +78,16 @@ library! {
     mem_unmap = cuMemUnmap(CUdeviceptr, usize);
     mem_set_access = cuMemSetAccess(CUdeviceptr, usize, *const CUmemAccessDesc, usize);
     mem_host_register = cuMemHostRegister_v2(*mut c_void, usize, c_uint);
-    mem_host_unregister = cuMemHostUnregister(*mut c_void);
     mem_host_pointer = cuMemHostGetDevicePointer_v2(*mut CUdeviceptr, *mut c_void, c_uint);
     memcpy = cuMemcpyAsync(CUdeviceptr, CUdeviceptr, usize, CUstream);
-    memcpy_peer =
-        cuMemcpyPeerAsync(CUdeviceptr, CUcontext, CUdeviceptr, CUcontext, usize, CUstream);
     memset_32 = cuMemsetD32Async(CUdeviceptr, c_uint, usize, CUstream);
     memcpy_to_host = cuMemcpyDtoH_v2(*mut c_void, CUdeviceptr, usize);
 
     stream_create = cuStreamCreate(*mut CUstream, c_uint);
     stream_synchronize = cuStreamSynchronize(CUstream);
-    stream_query = cuStreamQuery(CUstream);
     stream_wait_event = cuStreamWaitEvent(CUstream, CUevent, c_uint);
-    stream_write_32 = cuStreamWriteValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
-    stream_wait_32 = cuStreamWaitValue32_v2(CUstream, CUdeviceptr, u32, c_uint);
     stream_write_64 = cuStreamWriteValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
     stream_wait_64 = cuStreamWaitValue64_v2(CUstream, CUdeviceptr, u64, c_uint);
-    stream_batch =
-        cuStreamBatchMemOp_v2(CUstream, c_uint, *mut CUstreamBatchMemOpParams, c_uint);
 
     stream_begin_capture = cuStreamBeginCapture_v2(CUstream, c_uint);
     stream_end_capture = cuStreamEndCapture(CUstream, *mut CUgraph);

@@ -20,9 +20,9 @@ pub(crate) use graph::Graph;
 pub(crate) use ipc::{EVENT_HANDLE_SIZE, Event, LegacyMemory, MEMORY_HANDLE_SIZE};
 use library::{Library, library};
 pub(crate) use memory::{Memory, pool_round};
-pub(crate) use page::{Page, Registered};
+pub(crate) use page::Page;
 pub(crate) use physical::{Mapped, Physical};
-pub(crate) use stream::{Operation, Stream, Word};
+pub(crate) use stream::{Stream, Word};
 
 /// A GPU and its primary context.
 #[derive(Clone, Copy)]
@@ -76,26 +76,6 @@ impl Gpu {
         })
     }
 
-    /// Queries the current context, which shows the cost of a call that does almost nothing.
-    #[inline]
-    pub(crate) fn query_current(&self) -> Result<()> {
-        let library = self.library;
-        let mut context = ptr::null_mut();
-        // SAFETY: `context` is valid for the result.
-        library.check("cuCtxGetCurrent", unsafe {
-            (library.ctx_get_current)(&mut context)
-        })
-    }
-
-    /// Lets this GPU, which must be the current one, access memory that `peer` allocates.
-    pub(crate) fn enable_peer(&self, peer: &Self) -> Result<()> {
-        let library = self.library;
-        // SAFETY: the peer's context is never released, and 0 is the only valid flag value.
-        library.check("cuCtxEnablePeerAccess", unsafe {
-            (library.ctx_enable_peer_access)(peer.context, 0)
-        })
-    }
-
     pub(crate) fn name(&self) -> Result<String> {
         let library = self.library;
         let mut name: [c_char; 128] = [0; 128];
@@ -106,16 +86,5 @@ impl Gpu {
         let bytes = name.map(|byte| byte as u8);
         let name = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
         Ok(name.to_string_lossy().into_owned())
-    }
-
-    /// Returns the free memory of the current GPU in bytes.
-    pub(crate) fn free_memory(&self) -> Result<u64> {
-        let library = self.library;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: `free` and `total` are valid for the results.
-        library.check("cuMemGetInfo", unsafe {
-            (library.mem_get_info)(&mut free, &mut total)
-        })?;
-        Ok(free as u64)
     }
 }

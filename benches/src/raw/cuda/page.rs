@@ -28,7 +28,12 @@ impl Page {
         // The mapping is leaked, because streams may write to it until the process ends.
         let mapping: &'static Mapping = Box::leak(Box::new(Mapping::shared(file, Self::LENGTH)?));
         let library = gpu.library;
-        let start = register(gpu, mapping, Self::LENGTH)?;
+        let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        // SAFETY: the page is mapped until the process ends.
+        library.check("cuMemHostRegister", unsafe {
+            (library.mem_host_register)(start, Self::LENGTH, flags)
+        })?;
         let mut address = 0;
         // SAFETY: `address` is valid for the result, and the page is registered.
         library.check("cuMemHostGetDevicePointer", unsafe {
@@ -49,43 +54,5 @@ impl Page {
             "no word at byte {offset} of a page"
         );
         Ok(Word::new(self.address + offset as u64))
-    }
-}
-
-/// Registers the first `length` bytes of a mapping, and returns their start.
-fn register(gpu: &Gpu, mapping: &Mapping, length: usize) -> Result<*mut c_void> {
-    let start = ptr::with_exposed_provenance_mut::<c_void>(mapping.address());
-    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-    // SAFETY: the driver returns an error for unmapped bytes. It pins the pages of mapped ones, so
-    // unmapping them later is harmless.
-    gpu.library.check("cuMemHostRegister", unsafe {
-        (gpu.library.mem_host_register)(start, length, flags)
-    })?;
-    Ok(start)
-}
-
-/// The first bytes of a mapping, which are registered until dropped.
-pub(crate) struct Registered<'a> {
-    gpu: Gpu,
-    start: *mut c_void,
-    _mapping: &'a Mapping,
-}
-
-impl<'a> Registered<'a> {
-    pub(crate) fn new(gpu: &Gpu, mapping: &'a Mapping, length: usize) -> Result<Self> {
-        Ok(Self {
-            gpu: *gpu,
-            start: register(gpu, mapping, length)?,
-            _mapping: mapping,
-        })
-    }
-}
-
-impl Drop for Registered<'_> {
-    fn drop(&mut self) {
-        // SAFETY: this object has registered the bytes and unregisters them once. This type returns
-        // no device address, so no stream uses them.
-        let code = unsafe { (self.gpu.library.mem_host_unregister)(self.start) };
-        debug_assert_eq!(code, 0, "cuMemHostUnregister");
     }
 }

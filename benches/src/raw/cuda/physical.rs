@@ -12,7 +12,7 @@ use cudarc::driver::sys::{
 };
 
 use super::memory::read;
-use super::{Gpu, Stream, Word};
+use super::{Gpu, Stream};
 
 const DESCRIPTOR: CUmemAllocationHandleType =
     CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -129,17 +129,6 @@ impl Mapped {
             (library.memset_32)(self.address, word, 2, stream.handle())
         })?;
         stream.synchronize()
-    }
-
-    /// Returns the word at byte `offset` for streams. The mapping stays until the process ends.
-    pub(crate) fn into_word(self, offset: usize) -> Result<Word> {
-        ensure!(
-            offset.is_multiple_of(8) && offset < self.length,
-            "no word at byte {offset}"
-        );
-        let word = Word::new(self.address + offset as u64);
-        mem::forget(self);
-        Ok(word)
     }
 }
 

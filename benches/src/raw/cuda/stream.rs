@@ -4,27 +4,13 @@ use std::ffi::c_uint;
 use std::ptr;
 
 use anyhow::{Result, ensure};
-use cudarc::driver::sys::{
-    CUevent, CUstream, CUstream_flags, CUstreamBatchMemOpParams,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st as WaitParameters,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWaitValueParams_st__bindgen_ty_1 as WaitValue,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st as WriteParameters,
-    CUstreamBatchMemOpParams_union_CUstreamMemOpWriteValueParams_st__bindgen_ty_1 as WriteValue,
-    CUstreamBatchMemOpType, CUstreamWaitValue_flags,
-};
+use cudarc::driver::sys::{CUevent, CUstream, CUstream_flags, CUstreamWaitValue_flags};
 
 use super::{Event, Gpu, Memory};
 
 /// The address of a word that streams write and wait for. It stays mapped until the process ends.
 #[derive(Clone, Copy)]
 pub(crate) struct Word(u64);
-
-/// An operation that is queued together with others.
-#[derive(Clone, Copy)]
-pub(crate) enum Operation {
-    Wait(Word, u64),
-    Write(Word, u64),
-}
 
 impl Word {
     /// Creates a word. Eight aligned bytes at `address` must stay mapped until the process ends.
@@ -78,38 +64,6 @@ impl Stream {
         })
     }
 
-    /// Queues a write of the lower half of a word.
-    #[inline]
-    pub(crate) fn write_32(&self, word: Word, value: u32) -> Result<()> {
-        let library = self.gpu.library;
-        // SAFETY: the stream and the word stay until the process ends.
-        library.check("cuStreamWriteValue32", unsafe {
-            (library.stream_write_32)(self.handle, word.0, value, 0)
-        })
-    }
-
-    /// Queues a wait until the lower half of a word has reached `value`.
-    #[inline]
-    pub(crate) fn wait_32(&self, word: Word, value: u32) -> Result<()> {
-        let library = self.gpu.library;
-        // SAFETY: the stream and the word stay until the process ends.
-        library.check("cuStreamWaitValue32", unsafe {
-            (library.stream_wait_32)(self.handle, word.0, value, WAIT)
-        })
-    }
-
-    /// Queues several operations with one call.
-    #[inline]
-    pub(crate) fn batch<const N: usize>(&self, operations: [Operation; N]) -> Result<()> {
-        let library = self.gpu.library;
-        let mut parameters = operations.map(Operation::parameters);
-        // SAFETY: the stream and the words stay until the process ends, and `parameters` has `N`
-        // elements.
-        library.check("cuStreamBatchMemOp", unsafe {
-            (library.stream_batch)(self.handle, N as c_uint, parameters.as_mut_ptr(), 0)
-        })
-    }
-
     /// Queues a copy of the first `length` bytes.
     pub(crate) fn copy(&self, to: &Memory, from: &Memory, length: usize) -> Result<()> {
         ensure!(to.length().min(from.length()) >= length, "copy too long");
@@ -118,25 +72,6 @@ impl Stream {
         // waits for the copy.
         library.check("cuMemcpyAsync", unsafe {
             (library.memcpy)(to.address(), from.address(), length, self.handle)
-        })
-    }
-
-    /// Queues a copy of the first `length` bytes from one GPU to another.
-    pub(crate) fn copy_peer(&self, to: &Memory, from: &Memory, length: usize) -> Result<()> {
-        ensure!(to.length().min(from.length()) >= length, "copy too long");
-        let library = self.gpu.library;
-        let (to_context, from_context) = (to.gpu().context, from.gpu().context);
-        // SAFETY: both allocations are in these contexts and have at least `length` bytes, by the
-        // check above. Freeing them waits for the copy.
-        library.check("cuMemcpyPeerAsync", unsafe {
-            (library.memcpy_peer)(
-                to.address(),
-                to_context,
-                from.address(),
-                from_context,
-                length,
-                self.handle,
-            )
         })
     }
 
@@ -170,42 +105,5 @@ impl Stream {
         library.check("cuStreamSynchronize", unsafe {
             (library.stream_synchronize)(self.handle)
         })
-    }
-
-    /// Queries whether the stream has completed its work. The result is ignored, because only the
-    /// cost of the call matters.
-    #[inline]
-    pub(crate) fn query(&self) {
-        // SAFETY: the stream lives as long as the process.
-        unsafe { (self.gpu.library.stream_query)(self.handle) };
-    }
-}
-
-impl Operation {
-    /// Returns the operation in the driver's form.
-    fn parameters(self) -> CUstreamBatchMemOpParams {
-        // Fields that the driver does not read are zero.
-        let mut parameters = CUstreamBatchMemOpParams { pad: [0; 6] };
-        match self {
-            Self::Wait(word, value) => {
-                parameters.waitValue = WaitParameters {
-                    operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WAIT_VALUE_64,
-                    address: word.0,
-                    __bindgen_anon_1: WaitValue { value64: value },
-                    flags: WAIT,
-                    alias: 0,
-                };
-            }
-            Self::Write(word, value) => {
-                parameters.writeValue = WriteParameters {
-                    operation: CUstreamBatchMemOpType::CU_STREAM_MEM_OP_WRITE_VALUE_64,
-                    address: word.0,
-                    __bindgen_anon_1: WriteValue { value64: value },
-                    flags: 0,
-                    alias: 0,
-                };
-            }
-        }
-        parameters
     }
 }

@@ -1,46 +1,25 @@
-//! Runs the suite:
-//! `conformance [--device D] [--peer-device D] [--jobs N] [--under COMMAND] [--list] [FILTER]`.
-//!
-//! Without options, all contexts are on the host. `--device cuda:0` puts the contexts of the cases
-//! and of their peers on that device. `--peer-device cuda:1` puts the peers' contexts on another
-//! device. `--under "compute-sanitizer --error-exitcode 9"` runs each case under a checker, and
-//! gives it more time.
-//!
-//! `conformance figures [ATTACKER]` measures honest processes during each attack. It prints how
-//! long opens and bare exchanges take, and how much the exporter's memory grows.
-//!
-//! `conformance holders` besieges a holder with hostile programs of one user and of two, next to
-//! honest programs. It needs `crosshandle` in its directory.
-//!
-//! `conformance links` connects honest programs to a linked host that lies. It needs `crosshandle`
-//! too.
-//!
-//! `conformance faults` runs workloads with faults at every step. `conformance soak` mixes faults
-//! at random moments with attackers (see the module `faults`). `conformance gpu-deaths` kills
-//! processes that share GPU memory (see `faults/gpu_deaths.rs`).
+//! Runs the suite, attackers and faults. `conformance --help` lists the commands.
 //!
 //! The program needs `crosshandle-peer` in its directory, and nothing else. Each case runs in a
 //! separate process, so a crash or a hang affects only that case. `--jobs` sets how many cases run
 //! at a time. The last line contains the counts. The exit code is 1 if a case failed, and 2 for a
 //! wrong command line.
 
+use clap::{Args, Parser, Subcommand};
 use crosshandle_conformance::attackers::{LinkSiege, Siege};
 use crosshandle_conformance::{
-    Case, Devices, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
+    Case, Devices, Failure, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::Read;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Mutex;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: conformance [--device D] [--peer-device D] [--jobs N] \
-     [--under COMMAND] [--list] [FILTER]";
-const LINKS_USAGE: &str = "usage: conformance links [--millis N]";
-const HOLDERS_USAGE: &str = "usage: conformance holders [--sample] [--short] [--millis N] [--idle] [--two-users] [--attacker NAME]";
 /// How long each attacker of a holder attacks in the sample.
 const SAMPLE_LENGTH: Duration = Duration::from_millis(120);
 /// Terms of the attackers in the sample. They get only processor time that no other program wants,
@@ -55,46 +34,117 @@ const CHECKER_SLOWDOWN: u32 = 4;
 const SKIPPED: u8 = 77;
 const UNAVAILABLE: u8 = 78;
 
-/// The options of the command line.
-struct Arguments {
-    devices: Devices,
-    jobs: usize,
-    /// The words of a command that runs each case's process. It is empty without such a command.
-    under: Vec<String>,
+/// Runs the conformance suite, or one of its tools
+#[derive(Parser)]
+#[command(name = "conformance", args_conflicts_with_subcommands = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Option<Tool>,
+    #[command(flatten)]
+    suite: Suite,
+}
+
+#[derive(Args)]
+struct Suite {
+    /// Device of the contexts of the cases
+    #[arg(long, default_value = "host")]
+    device: String,
+    /// Device of the peers' contexts, if it is another one
+    #[arg(long, value_name = "DEVICE")]
+    peer_device: Option<String>,
+    /// Number of cases that run at a time
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroUsize,
+    /// Runs each case under a checker, such as "compute-sanitizer --error-exitcode 9", and gives it
+    /// more time
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        default_value = "",
+        hide_default_value = true
+    )]
+    under: String,
+    /// Prints the names of all cases
+    #[arg(long)]
     list: bool,
-    /// The name of the only case to run in this process.
+    /// Runs only this case, in this process
+    #[arg(long, value_name = "NAME", hide = true)]
     case: Option<String>,
+    /// Only cases whose name contains this text
+    #[arg(default_value = "", hide_default_value = true)]
     filter: String,
 }
 
-impl Arguments {
-    fn read() -> Option<Self> {
-        let (mut own, mut peer, mut jobs) = (None, None, 1);
-        let (mut list, mut case, mut filter) = (false, None, None);
-        let mut under = Vec::new();
-        let mut words = std::env::args().skip(1);
-        while let Some(word) = words.next() {
-            match word.as_str() {
-                "--device" => own = Some(words.next()?),
-                "--peer-device" => peer = Some(words.next()?),
-                "--jobs" => jobs = words.next()?.parse().ok().filter(|jobs| *jobs > 0)?,
-                "--under" => under.extend(words.next()?.split_whitespace().map(String::from)),
-                "--case" => case = Some(words.next()?),
-                "--list" => list = true,
-                _ if word.starts_with('-') || filter.is_some() => return None,
-                _ => filter = Some(word),
-            }
+#[derive(Subcommand)]
+enum Tool {
+    /// Runs an attacker until its standard input is closed
+    Attack {
+        /// NAME DIRECTORY [HANDLE…]
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+    /// Measures honest processes during each attack
+    ///
+    /// Prints how long opens and bare exchanges take, and how much the exporter's memory grows.
+    Figures {
+        /// Only attackers whose name contains this text
+        #[arg(default_value = "", hide_default_value = true)]
+        attacker: String,
+    },
+    /// Besieges a holder with hostile programs of one user and of two
+    ///
+    /// Honest programs run next to them. It needs `crosshandle` in its directory.
+    Holders(Holders),
+    /// Connects honest programs to linked hosts that lie
+    ///
+    /// It needs `crosshandle` in its directory.
+    Links {
+        /// Minimum time in milliseconds
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        millis: u64,
+    },
+    /// Runs workloads with faults at every step
+    Faults(faults::Options),
+    /// Mixes faults at random moments with attackers
+    Soak(faults::Plays),
+    /// Kills processes that share GPU memory
+    GpuDeaths(faults::GpuDeaths),
+}
+
+#[derive(Args)]
+struct Holders {
+    /// As --short --idle, with attacks of 120 ms
+    #[arg(long)]
+    sample: bool,
+    /// Does not wait for idle threads of the holder to end
+    #[arg(long)]
+    short: bool,
+    /// Time of each attack in milliseconds
+    #[arg(long, value_name = "N")]
+    millis: Option<u64>,
+    /// Attackers only get processor time that is otherwise idle
+    #[arg(long)]
+    idle: bool,
+    /// Only the part with two users
+    #[arg(long)]
+    two_users: bool,
+    /// Only attackers whose name contains this text
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
+    attacker: String,
+}
+
+impl Suite {
+    fn devices(&self) -> Devices {
+        let own = self.device.clone();
+        Devices {
+            peer: self.peer_device.clone().unwrap_or_else(|| own.clone()),
+            own,
         }
-        let own = own.unwrap_or_else(|| "host".into());
-        let peer = peer.unwrap_or_else(|| own.clone());
-        Some(Self {
-            devices: Devices { own, peer },
-            jobs,
-            under,
-            list,
-            case,
-            filter: filter.unwrap_or_default(),
-        })
     }
 
     /// Returns the factor by which time limits grow.
@@ -106,138 +156,63 @@ impl Arguments {
     }
 }
 
+impl Holders {
+    fn siege(self, command: PathBuf) -> Siege {
+        let mut siege = Siege::of(command);
+        if self.sample {
+            siege.length = SAMPLE_LENGTH;
+        }
+        if let Some(millis) = self.millis {
+            siege.length = Duration::from_millis(millis);
+        }
+        if self.sample || self.idle {
+            siege.terms = &SAMPLE_TERMS;
+        }
+        siege.is_sample = self.sample || self.short;
+        siege.only_two_users = self.two_users;
+        siege.attacker = self.attacker;
+        siege
+    }
+}
+
 fn main() -> ExitCode {
-    let mut words = std::env::args().skip(1);
-    let command = words.next();
-    if command.as_deref() == Some("attack") {
-        return attackers::serve(words);
-    }
-    if command.as_deref() == Some("figures") {
-        let filter = words.next().unwrap_or_default();
-        let shown = peer().map(|peer| attackers::figures(&peer, &filter));
-        return match shown {
-            Ok(Ok(())) => ExitCode::SUCCESS,
-            Ok(Err(failure)) => {
-                eprintln!("{failure}");
-                ExitCode::FAILURE
+    let CommandLine { command, suite } = CommandLine::parse();
+    let done = match command {
+        None => return run_suite(&suite),
+        Some(Tool::Attack { words }) => return attackers::serve(words.into_iter()),
+        Some(tool) => peer().and_then(|peer| match tool {
+            Tool::Attack { .. } => Ok(true),
+            Tool::Figures { attacker } => attackers::figures(&peer, &attacker).map(|()| true),
+            Tool::Holders(holders) => {
+                attackers::siege(&holders.siege(peer.with_file_name("crosshandle")))
             }
-            Err(error) => {
-                eprintln!("finding the peer program: {error}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    if command.as_deref() == Some("holders") {
-        return holders(words);
-    }
-    if command.as_deref() == Some("links") {
-        return links(words);
-    }
-    if let Some("faults" | "soak" | "gpu-deaths") = command.as_deref() {
-        return match peer() {
-            Ok(peer) if command.as_deref() == Some("soak") => faults::run_soak(words, &peer),
-            Ok(peer) if command.as_deref() == Some("gpu-deaths") => {
-                faults::run_gpu_deaths(words, &peer)
-            }
-            Ok(peer) => faults::run(words, &peer),
-            Err(error) => {
-                eprintln!("finding the peer program: {error}");
-                ExitCode::FAILURE
-            }
-        };
-    }
-    let Some(arguments) = Arguments::read() else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+            Tool::Links { millis } => attackers::link_siege(&LinkSiege {
+                command: peer.with_file_name("crosshandle"),
+                length: Duration::from_millis(millis),
+            }),
+            Tool::Faults(options) => faults::run(&options, &peer),
+            Tool::Soak(plays) => faults::run_soak(&plays, &peer),
+            Tool::GpuDeaths(options) => Ok(faults::run_gpu_deaths(&options, &peer)),
+        }),
     };
-    if arguments.list {
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            eprintln!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run_suite(options: &Suite) -> ExitCode {
+    if options.list {
         suite().iter().for_each(|case| println!("{}", case.name));
         return ExitCode::SUCCESS;
     }
-    match &arguments.case {
-        Some(name) => one(&arguments.devices, name),
-        None => all(&arguments),
-    }
-}
-
-/// Runs `conformance holders` with the words after it.
-fn holders(mut words: impl Iterator<Item = String>) -> ExitCode {
-    let mut siege = match peer() {
-        Ok(peer) => Siege::of(peer.with_file_name("crosshandle")),
-        Err(error) => {
-            eprintln!("finding the programs: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    while let Some(word) = words.next() {
-        let mut number = || words.next().and_then(|text| text.parse().ok());
-        let is_good = match word.as_str() {
-            "--sample" => {
-                siege.length = SAMPLE_LENGTH;
-                siege.terms = &SAMPLE_TERMS;
-                siege.is_sample = true;
-                true
-            }
-            "--short" => {
-                siege.is_sample = true;
-                true
-            }
-            "--millis" => number()
-                .map(|millis| siege.length = Duration::from_millis(millis))
-                .is_some(),
-            "--idle" => {
-                siege.terms = &SAMPLE_TERMS;
-                true
-            }
-            "--two-users" => {
-                siege.only_two_users = true;
-                true
-            }
-            "--attacker" => words.next().map(|name| siege.attacker = name).is_some(),
-            _ => false,
-        };
-        if !is_good {
-            eprintln!("{HOLDERS_USAGE}");
-            return ExitCode::from(2);
-        }
-    }
-    match attackers::siege(&siege) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// Runs `conformance links` with the words after it.
-fn links(mut words: impl Iterator<Item = String>) -> ExitCode {
-    let command = match peer() {
-        Ok(peer) => peer.with_file_name("crosshandle"),
-        Err(error) => {
-            eprintln!("finding the programs: {error}");
-            return ExitCode::FAILURE;
-        }
-    };
-    let mut length = Duration::ZERO;
-    while let Some(word) = words.next() {
-        let millis = words.next().and_then(|text| text.parse().ok());
-        match (word.as_str(), millis) {
-            ("--millis", Some(millis)) => length = Duration::from_millis(millis),
-            _ => {
-                eprintln!("{LINKS_USAGE}");
-                return ExitCode::from(2);
-            }
-        }
-    }
-    match attackers::link_siege(&LinkSiege { command, length }) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
+    match &options.case {
+        Some(name) => one(&options.devices(), name),
+        None => all(options),
     }
 }
 
@@ -260,39 +235,35 @@ fn one(devices: &Devices, name: &str) -> ExitCode {
             print!("{reason}");
             ExitCode::from(UNAVAILABLE)
         }
-        Ok(Err(failure)) => {
+        Ok(Err(failure)) | Err(failure) => {
             print!("{failure}");
-            ExitCode::FAILURE
-        }
-        Err(error) => {
-            print!("finding the peer program: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn peer() -> std::io::Result<PathBuf> {
+fn peer() -> Result<PathBuf, Failure> {
     let own = std::env::current_exe()?;
     let peer = own
         .parent()
         .unwrap_or(Path::new("."))
         .join("crosshandle-peer");
     std::fs::metadata(&peer)
-        .map_err(|error| std::io::Error::other(format!("{}: {error}", peer.display())))?;
+        .map_err(|error| Failure::new(format!("{}: {error}", peer.display())))?;
     Ok(peer)
 }
 
-fn all(arguments: &Arguments) -> ExitCode {
-    let filter = &arguments.filter;
+fn all(options: &Suite) -> ExitCode {
+    let filter = &options.filter;
     let cases = suite().iter().filter(|case| case.name.contains(filter));
     let cases = Mutex::new(cases);
     let counts = Mutex::new(BTreeMap::<&str, u32>::new());
     let next = || -> Option<&Case> { cases.lock().expect("no case panics here").next() };
     std::thread::scope(|scope| {
-        for _ in 0..arguments.jobs {
+        for _ in 0..options.jobs.get() {
             scope.spawn(|| {
                 while let Some(case) = next() {
-                    let result = show(arguments, case);
+                    let result = show(options, case);
                     let mut counts = counts.lock().expect("no case panics here");
                     *counts.entry(result).or_default() += 1;
                 }
@@ -306,7 +277,7 @@ fn all(arguments: &Arguments) -> ExitCode {
     };
     let (passed, skipped) = (count(&["ok"]), count(&["skipped", "unavailable"]));
     let failed = counts.values().sum::<u32>() - passed - skipped;
-    let Devices { own, peer } = &arguments.devices;
+    let Devices { own, peer } = options.devices();
     println!("{own} with {peer}: {passed} passed, {skipped} skipped, {failed} failed");
     if failed == 0 && passed + skipped > 0 {
         ExitCode::SUCCESS
@@ -316,9 +287,9 @@ fn all(arguments: &Arguments) -> ExitCode {
 }
 
 /// Runs a case in a separate process, prints its line, and returns its result as a word.
-fn show(arguments: &Arguments, case: &Case) -> &'static str {
+fn show(options: &Suite, case: &Case) -> &'static str {
     let started = Instant::now();
-    let (result, text) = in_process_of_its_own(arguments, case.name);
+    let (result, text) = in_process_of_its_own(options, case.name);
     let taken = started.elapsed().as_secs_f64();
     let text = text.trim().replace('\n', "\n    ");
     println!("{result:<12} {taken:>7.2} s  {:<45} {text}", case.name);
@@ -326,12 +297,13 @@ fn show(arguments: &Arguments, case: &Case) -> &'static str {
 }
 
 /// Runs a case in a separate process. Returns its result as a word, and its output.
-fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, String) {
-    let Arguments { devices, under, .. } = arguments;
+fn in_process_of_its_own(options: &Suite, name: &str) -> (&'static str, String) {
+    let devices = options.devices();
     let child = std::env::current_exe().and_then(|program| {
-        let mut words = under.iter().map(OsStr::new).chain([program.as_os_str()]);
+        let under = options.under.split_whitespace().map(OsStr::new);
+        let mut words = under.chain([program.as_os_str()]);
         Command::new(words.next().unwrap_or_default())
-            .env(SLOWDOWN, arguments.slowdown().to_string())
+            .env(SLOWDOWN, options.slowdown().to_string())
             .args(words)
             .args(["--device", &devices.own, "--peer-device", &devices.peer])
             .args(["--case", name])
@@ -346,7 +318,7 @@ fn in_process_of_its_own(arguments: &Arguments, name: &str) -> (&'static str, St
     };
     let output = collect(child.stdout.take());
     let complaints = collect(child.stderr.take());
-    let limit = CASE_TIME_LIMIT * arguments.slowdown();
+    let limit = CASE_TIME_LIMIT * options.slowdown();
     let status = wait(&mut child, limit);
     let text = output.join().unwrap_or_default();
     let complaints = complaints.join().unwrap_or_default();

@@ -1,6 +1,7 @@
 //! The time from a process's death until every waiter has its error.
 
 use super::faults::{event_of, leave_unfinished};
+use super::stopped::Stopped;
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::{Outcome, Peer};
@@ -21,6 +22,8 @@ enum Victim {
     Importer,
     /// An importer with a pending signal, after the exporter has died.
     Survivor,
+    /// An importer with a pending signal, while the exporter is stopped.
+    Unheard,
 }
 
 /// Waits for the latest signal, which is pending.
@@ -58,11 +61,16 @@ fn kill(harness: &Harness, victim: Victim) -> Result<Vec<Duration>, Failure> {
             exporter.kill();
             (victim_is(&importer)?, &FOR_THE_LATEST[..])
         }
+        Victim::Unheard => (victim_is(&importer)?, &FOR_THE_LATEST[..]),
     };
     let mut waits = Vec::new();
     for question in questions {
         waits.push((question, witness.begin_and_sleep(question)?));
     }
+    let _stopped = match victim {
+        Victim::Unheard => Some(Stopped::new(&exporter)?),
+        _ => None,
+    };
     thread::scope(|scope| {
         let told = waits.into_iter().map(|(question, waiting)| {
             scope.spawn(move || match waiting.reply(deadline()) {
@@ -98,6 +106,7 @@ pub(crate) fn every_waiter_is_told(harness: &Harness) -> Verdict {
         Victim::Silent,
         Victim::Importer,
         Victim::Survivor,
+        Victim::Unheard,
     ] {
         let mut times = Vec::new();
         for _ in 0..rounds(harness, ROUNDS) {

@@ -70,6 +70,7 @@ impl Scene {
 /// counts sleepers.
 fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
     let scene = Scene::new(harness, attack)?;
+    const TIMEOUT: Duration = Duration::from_millis(300);
     let mut latest = Duration::ZERO;
     for question in ["wait-value e 305419897 300", "wait-any 300 pending e"] {
         if question.starts_with("wait-any") {
@@ -88,6 +89,8 @@ fn check(harness: &Harness, attack: &str, is_met: bool) -> Verdict {
             latest = latest.max(began.elapsed());
         }
     }
+    let bound = TIMEOUT + harness.promptness();
+    assert!(latest < bound, "a wait ended after {latest:?}");
     // `leave_unfinished` has used one number, and the gate will complete it.
     let number = NUMBER + 1;
     scene.check_wait(&format!("wait-value e {number}"), is_met, None, || {

@@ -7,18 +7,15 @@ use super::step::CaseId;
 use super::sweep::{self, CaseVerdict, Next, Recording, Tried};
 use super::workload::{self, Workload};
 use crate::failure::Failure;
+use clap::Args;
 use std::collections::BTreeMap;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "usage: conformance faults [--sample | --all] [--device D] [--seed N] [--jobs N] \
-     [--cases N] [--workload NAME] [--minutes N] [--list] [--case ID [--shrink]] [--log] \
-     [--programs]\n\
-     or: conformance soak --minutes N [--device D] [--seed N] [--jobs N]";
 /// Number of cases in the fixed sample.
 const SAMPLE: usize = 500;
 /// Length of a soak if the command line gives none.
@@ -28,133 +25,101 @@ const PROGRESS: usize = 1_000;
 /// Maximum time of the fixed sample.
 const SAMPLE_LIMIT: Duration = Duration::from_secs(270);
 
-struct Arguments {
-    device: String,
-    seed: u64,
-    jobs: usize,
+/// Options of `conformance faults`.
+#[derive(Args)]
+pub struct Options {
+    #[command(flatten)]
+    plays: Plays,
+    /// Plays a fixed sample of the cases, which is the default
+    #[arg(long)]
+    sample: bool,
+    /// Plays all cases
+    #[arg(long, conflicts_with = "sample")]
+    all: bool,
+    /// Number of cases to play
+    #[arg(long, value_name = "N")]
     cases: Option<usize>,
-    is_sample: bool,
-    limit: Option<Duration>,
+    /// Only workloads whose name contains this text
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "",
+        hide_default_value = true
+    )]
     workload: String,
+    /// Plays one case, and prints what the processes did
+    #[arg(long, value_name = "ID")]
     case: Option<String>,
-    list: bool,
-    log: bool,
+    /// Removes lines from the workload as long as the case fails
+    #[arg(long, requires = "case")]
     shrink: bool,
+    /// Prints the names of the cases
+    #[arg(long)]
+    list: bool,
+    /// Prints what the processes did in failed cases
+    #[arg(long)]
+    log: bool,
+    /// Plays faults in the processes of the `crosshandle` command
+    #[arg(long)]
     programs: bool,
 }
 
-impl Arguments {
+/// Options of all plays: those of `conformance soak`, and of `conformance faults`.
+#[derive(Args)]
+pub struct Plays {
+    /// Device of the workloads
+    #[arg(long, default_value = "host")]
+    device: String,
+    /// Number that determines the order of the processes
+    #[arg(long, value_name = "N", default_value = "1")]
+    seed: u64,
+    /// Number of plays at a time
+    #[arg(long, value_name = "N", default_value = "1")]
+    jobs: NonZeroUsize,
+    /// Time limit in minutes
+    #[arg(long, value_name = "N")]
+    minutes: Option<u32>,
+}
+
+impl Plays {
     fn is_host(&self) -> bool {
         self.device == "host"
     }
 
-    fn read(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
-        let mut arguments = Self {
-            device: "host".into(),
-            seed: 1,
-            jobs: 1,
-            cases: None,
-            is_sample: true,
-            limit: None,
-            workload: String::new(),
-            case: None,
-            list: false,
-            log: false,
-            shrink: false,
-            programs: false,
-        };
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or(format!("{word} needs a value"));
-            let number = |text: String| {
-                text.parse::<u64>()
-                    .map_err(|_| format!("{text}: a number?"))
-            };
-            match word.as_str() {
-                "--sample" => arguments.is_sample = true,
-                "--all" => arguments.is_sample = false,
-                "--device" => arguments.device = value()?,
-                "--seed" => arguments.seed = number(value()?)?,
-                "--jobs" => arguments.jobs = number(value()?)?.max(1) as usize,
-                "--cases" => arguments.cases = Some(number(value()?)? as usize),
-                "--minutes" => {
-                    arguments.limit = Some(Duration::from_secs(60 * number(value()?)?));
-                }
-                "--workload" => arguments.workload = value()?,
-                "--case" => arguments.case = Some(value()?),
-                "--list" => arguments.list = true,
-                "--log" => arguments.log = true,
-                "--shrink" => arguments.shrink = true,
-                "--programs" => arguments.programs = true,
-                _ => return Err(format!("unknown option {word}")),
-            }
-        }
-        Ok(arguments)
+    fn limit(&self) -> Option<Duration> {
+        self.minutes
+            .map(|minutes| Duration::from_secs(60) * minutes)
     }
 }
 
-/// Runs `conformance soak` with the given arguments. `peer` is the program of the workers.
-pub fn run_soak(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
-    let outcome = Arguments::read(words).map_err(Failure::new);
-    let outcome = outcome.and_then(|arguments| {
-        let limit = arguments.limit.unwrap_or(DEFAULT_SOAK);
-        let directory = Directory::new(0)?;
-        let scene = directory.scene(&arguments, peer);
-        soak::run(&scene, arguments.seed, arguments.jobs, limit)
-    });
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            eprintln!("{failure}\n{USAGE}");
-            ExitCode::from(2)
-        }
-    }
+/// Runs `conformance soak`. `peer` is the program of the workers. Returns `false` if a promise was
+/// broken.
+pub fn run_soak(plays: &Plays, peer: &Path) -> Result<bool, Failure> {
+    let limit = plays.limit().unwrap_or(DEFAULT_SOAK);
+    let directory = Directory::new(0)?;
+    let scene = directory.scene(plays, peer);
+    soak::run(&scene, plays.seed, plays.jobs.get(), limit)
 }
 
-/// Runs `conformance faults` with the given arguments. `peer` is the program of the workers.
-pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
-    let arguments = match Arguments::read(words) {
-        Ok(arguments) => arguments,
-        Err(error) => {
-            eprintln!("{error}\n{USAGE}");
-            return ExitCode::from(2);
-        }
-    };
-    if arguments.programs {
-        let request = programs::Request {
+/// Runs `conformance faults`. `peer` is the program of the workers. Returns `false` if a case
+/// failed.
+pub fn run(options: &Options, peer: &Path) -> Result<bool, Failure> {
+    if options.programs {
+        return programs::run(&programs::Request {
             peer,
-            cases: arguments.cases,
-            jobs: arguments.jobs,
-            story: &arguments.workload,
-            is_sample: arguments.is_sample,
-            limit: arguments.limit,
-            case: arguments.case.as_deref(),
-            list: arguments.list,
-            is_logged: arguments.log,
-        };
-        return match programs::run(&request) {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::FAILURE,
-            Err(failure) => {
-                eprintln!("{failure}");
-                ExitCode::FAILURE
-            }
-        };
+            cases: options.cases,
+            jobs: options.plays.jobs.get(),
+            story: &options.workload,
+            is_sample: !options.all,
+            limit: options.plays.limit(),
+            case: options.case.as_deref(),
+            list: options.list,
+            is_logged: options.log,
+        });
     }
-    let outcome = match &arguments.case {
-        Some(case) => case
-            .parse()
-            .map_err(Failure::new)
-            .and_then(|case| one(&arguments, &case, peer)),
-        None => all(&arguments, peer),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(failure) => {
-            eprintln!("{failure}");
-            ExitCode::FAILURE
-        }
+    match &options.case {
+        Some(case) => one(options, &case.parse().map_err(Failure::new)?, peer),
+        None => all(options, peer),
     }
 }
 
@@ -171,10 +136,10 @@ impl Directory {
         Ok(Self(path))
     }
 
-    fn scene(&self, arguments: &Arguments, peer: &Path) -> Scene {
+    fn scene(&self, plays: &Plays, peer: &Path) -> Scene {
         Scene {
             program: peer.to_owned(),
-            device: arguments.device.clone(),
+            device: plays.device.clone(),
             directory: self.0.clone(),
         }
     }
@@ -186,24 +151,24 @@ impl Drop for Directory {
     }
 }
 
-fn cases(arguments: &Arguments, recordings: &[Recording]) -> Vec<CaseId> {
-    let is_host = arguments.is_host();
+fn cases(options: &Options, recordings: &[Recording]) -> Vec<CaseId> {
+    let is_host = options.plays.is_host();
     let recordings = recordings.iter();
     recordings
         .flat_map(|recording| recording.cases(is_host))
         .collect()
 }
 
-fn workloads(arguments: &Arguments) -> Vec<Workload> {
+fn workloads(options: &Options) -> Vec<Workload> {
     let all = workload::all().into_iter();
-    all.filter(|workload| workload.name.contains(&arguments.workload))
+    all.filter(|workload| workload.name.contains(&options.workload))
         .collect()
 }
 
 /// Plays one case, and prints its log.
-fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failure> {
+fn one(options: &Options, case: &CaseId, peer: &Path) -> Result<bool, Failure> {
     let directory = Directory::new(0)?;
-    let scene = directory.scene(arguments, peer);
+    let scene = directory.scene(&options.plays, peer);
     let script = workload::all()
         .into_iter()
         .find(|workload| workload.name == case.workload)
@@ -211,8 +176,8 @@ fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failur
     let recording = Recording::make(&scene, &script, case.seed)?;
     let mut bystanders = super::bystanders::Bystanders::start(&scene)?;
     let tried = sweep::try_case(&scene, &recording, case, &mut bystanders)?;
-    let is_good = show(arguments, &tried, true);
-    if !is_good && arguments.shrink {
+    let is_good = show(options, &tried, true);
+    if !is_good && options.shrink {
         let shorter = sweep::shrink(&scene, &recording, case, &mut bystanders)?;
         let (before, after) = (script.lines.len(), shorter.lines.len());
         println!("it fails with {after} of {before} lines, too:");
@@ -224,7 +189,7 @@ fn one(arguments: &Arguments, case: &CaseId, peer: &Path) -> Result<bool, Failur
 }
 
 /// Prints a result unless the case passed. Returns `false` if the case failed.
-fn show(arguments: &Arguments, tried: &Tried, is_alone: bool) -> bool {
+fn show(options: &Options, tried: &Tried, is_alone: bool) -> bool {
     let case = &tried.case;
     match &tried.verdict {
         CaseVerdict::Passed => {
@@ -245,10 +210,10 @@ fn show(arguments: &Arguments, tried: &Tried, is_alone: bool) -> bool {
         } => {
             println!("FAILED {case} ({failures} of {plays} plays)");
             violations.iter().for_each(|text| println!("    {text}"));
-            if arguments.log || is_alone {
+            if options.log || is_alone {
                 log.iter().for_each(|line| println!("      {line}"));
             }
-            let device = &arguments.device;
+            let device = &options.plays.device;
             println!("    again: conformance faults --device {device} --case {case}");
             false
         }
@@ -264,16 +229,17 @@ struct Counts {
     notices: Vec<Duration>,
 }
 
-fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
+fn all(options: &Options, peer: &Path) -> Result<bool, Failure> {
     let started = Instant::now();
-    let directories: Result<Vec<_>, _> = (0..arguments.jobs).map(Directory::new).collect();
+    let directories: Result<Vec<_>, _> =
+        (0..options.plays.jobs.get()).map(Directory::new).collect();
     let directories = directories?;
     let scenes: Vec<_> = directories
         .iter()
-        .map(|directory| directory.scene(arguments, peer))
+        .map(|directory| directory.scene(&options.plays, peer))
         .collect();
-    let recordings = sweep::record(&scenes, &workloads(arguments), arguments.seed)?;
-    let mut cases = cases(arguments, &recordings);
+    let recordings = sweep::record(&scenes, &workloads(options), options.plays.seed)?;
+    let mut cases = cases(options, &recordings);
     let steps: usize = recordings
         .iter()
         .map(|recording| recording.steps.len())
@@ -284,7 +250,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
          recorded in {:.1?}",
         cases.len(),
         recordings.len(),
-        arguments.seed,
+        options.plays.seed,
         started.elapsed()
     );
     for recording in &recordings {
@@ -293,27 +259,27 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
             "    {name:<12} {} steps, {} unsteady, {} cases",
             recording.steps.len(),
             recording.unsteady,
-            recording.cases(arguments.is_host()).len()
+            recording.cases(options.plays.is_host()).len()
         );
     }
-    if arguments.list {
+    if options.list {
         cases.iter().for_each(|case| println!("{case}"));
         return Ok(true);
     }
-    let mut end = arguments.limit.map(|limit| started + limit);
-    if arguments.is_sample {
+    let mut end = options.plays.limit().map(|limit| started + limit);
+    if !options.all {
         end = Some(end.unwrap_or(started + SAMPLE_LIMIT));
     }
-    let count = arguments.cases.or(arguments.is_sample.then_some(SAMPLE));
+    let count = options.cases.or((!options.all).then_some(SAMPLE));
     if let Some(count) = count {
-        cases = sweep::sample(cases, count, arguments.seed);
+        cases = sweep::sample(cases, count, options.plays.seed);
     }
     let counts = Mutex::new(Counts::default());
     let outcome = sweep::try_all(&scenes, &recordings, &cases, end, |tried| {
         let Ok(mut counts) = counts.lock() else {
             return Next::Stop;
         };
-        let is_good = show(arguments, &tried, false);
+        let is_good = show(options, &tried, false);
         counts.notices.extend(tried.notice);
         counts.tried += 1;
         if counts.tried.is_multiple_of(PROGRESS) {
@@ -331,7 +297,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
         Next::Continue
     });
     let counts = counts.into_inner().unwrap_or_default();
-    summary(arguments, &counts, cases.len(), started.elapsed());
+    summary(options, &counts, cases.len(), started.elapsed());
     if let Err(failure) = outcome {
         println!("{failure}");
         return Ok(false);
@@ -339,7 +305,7 @@ fn all(arguments: &Arguments, peer: &Path) -> Result<bool, Failure> {
     Ok(counts.failed == 0)
 }
 
-fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duration) {
+fn summary(options: &Options, counts: &Counts, wanted: usize, taken: Duration) {
     let mut by_fault = BTreeMap::<&str, u32>::new();
     let mut by_workload = BTreeMap::<&str, u32>::new();
     for ((workload, fault), count) in &counts.passed {
@@ -371,7 +337,7 @@ fn summary(arguments: &Arguments, counts: &Counts, wanted: usize, taken: Duratio
     );
     println!(
         "faults on {}: {} of {wanted} cases tried, {passed} passed, {} diverged, {} failed in {:.0} s",
-        arguments.device,
+        options.plays.device,
         counts.tried,
         counts.diverged,
         counts.failed,

@@ -13,14 +13,11 @@ use crate::{Kernels, Peer, Transfer, Usage};
 use crosshandle::{Command, Context, Event, EventHandle, Memory, MemoryHandle, Queue};
 use std::fmt;
 use std::fs;
+use std::num::NonZeroUsize;
 use std::path::Path;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-
-const USAGE: &str = "usage: conformance gpu-deaths [--device D] [--peer-device D] [--large GIB] \
-     [--large-cycles N] [--small MIB] [--cycles N] [--seconds S] [--jobs N]";
 
 /// Time within which a dead process's memory must be released. The driver itself takes 70 to 80 ms.
 const PROMISED: Duration = Duration::from_millis(150);
@@ -38,61 +35,55 @@ const LOOK: Duration = Duration::from_millis(1);
 /// takes.
 const LAUNCHES: usize = 100;
 
-/// The options of the command line.
-struct Options {
-    devices: Devices,
+/// Options of `conformance gpu-deaths`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Device of the processes that are not killed
+    #[arg(long, default_value = "cuda:0")]
+    device: String,
+    /// Device of the processes that are killed, if it is another one
+    #[arg(long, value_name = "DEVICE")]
+    peer_device: Option<String>,
+    /// Memory of each process in the first part
+    #[arg(long, value_name = "GIB", default_value = "10")]
     large: usize,
+    /// Number of deaths of each kind in the first part
+    #[arg(long, value_name = "N", default_value = "5")]
     large_cycles: usize,
+    /// Memory of each process in the second part
+    #[arg(long, value_name = "MIB", default_value = "64")]
     small: usize,
+    /// Maximum number of deaths in the second part
+    #[arg(long, value_name = "N", default_value = "1000")]
     cycles: usize,
-    limit: Duration,
-    jobs: usize,
+    /// Maximum time of the second part
+    #[arg(long, value_name = "SECONDS", default_value = "150")]
+    seconds: u64,
+    /// Number of processes that die at a time
+    #[arg(long, value_name = "N", default_value = "8")]
+    jobs: NonZeroUsize,
 }
 
 impl Options {
-    fn read(mut words: impl Iterator<Item = String>) -> Option<Self> {
-        let (mut own, mut peer) = ("cuda:0".to_owned(), None);
-        let [mut large, mut large_cycles, mut small] = [10, 5, 64];
-        let [mut cycles, mut seconds, mut jobs] = [1000, 150, 8];
-        while let Some(word) = words.next() {
-            let value = words.next()?;
-            let number = match word.as_str() {
-                "--device" => {
-                    own = value;
-                    continue;
-                }
-                "--peer-device" => {
-                    peer = Some(value);
-                    continue;
-                }
-                "--large" => &mut large,
-                "--large-cycles" => &mut large_cycles,
-                "--small" => &mut small,
-                "--cycles" => &mut cycles,
-                "--seconds" => &mut seconds,
-                "--jobs" => &mut jobs,
-                _ => return None,
-            };
-            *number = value.parse().ok()?;
-        }
-        let peer = peer.unwrap_or_else(|| own.clone());
-        Some(Self {
-            devices: Devices { own, peer },
-            large: large << 30,
-            large_cycles,
-            small: small << 20,
-            cycles,
-            limit: Duration::from_secs(seconds as u64),
-            jobs: jobs.max(1),
-        })
+    fn large(&self) -> usize {
+        self.large << 30
+    }
+
+    fn small(&self) -> usize {
+        self.small << 20
+    }
+
+    fn limit(&self) -> Duration {
+        Duration::from_secs(self.seconds)
     }
 }
 
-/// Runs the command with the given arguments. `peer` is the program of the peers.
-pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
-    let Some(options) = Options::read(words) else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
+/// Runs the command. `peer` is the program of the peers. Returns `false` if a part failed.
+pub fn run(options: &Options, peer: &Path) -> bool {
+    let own = options.device.clone();
+    let devices = Devices {
+        peer: options.peer_device.clone().unwrap_or_else(|| own.clone()),
+        own,
     };
     let (mut passed, mut failed) = (0, 0);
     let mut show = |name: &str, result: Result<String, Failure>| match result {
@@ -105,23 +96,23 @@ pub fn run(words: impl Iterator<Item = String>, peer: &Path) -> ExitCode {
             println!("failed       {name:<32} {failure}");
         }
     };
-    match Harness::new(&options.devices, peer) {
+    match Harness::new(&devices, peer) {
         Err(failure) => show("start", Err(failure)),
         Ok(harness) => {
             show(
                 "a killed importer of much",
-                large_importers(&harness, &options),
+                large_importers(&harness, options),
             );
             show(
                 "a killed exporter of much",
-                large_exporters(&harness, &options),
+                large_exporters(&harness, options),
             );
-            show("many deaths", many(&harness, &options));
+            show("many deaths", many(&harness, options));
         }
     }
-    let Devices { own, peer } = &options.devices;
+    let Devices { own, peer } = devices;
     println!("deaths on {own} with {peer}: {passed} passed, 0 skipped, {failed} failed");
-    ExitCode::from(u8::from(failed > 0))
+    failed == 0
 }
 
 /// A device's free memory, compared with an earlier measurement. Not used for the host, where other
@@ -212,22 +203,22 @@ fn large_importers(harness: &Harness, options: &Options) -> Result<String, Failu
     let plain = harness.options().pooling(false);
     let context = Context::with_options(harness.device(), plain)?;
     let transfer = Transfer::new(&context)?;
-    drop(context.allocate(options.small)?);
+    drop(context.allocate(options.small())?);
     let mut times = Vec::new();
     for _ in 0..options.large_cycles {
         let free = Free::of(harness);
-        let memory = context.allocate(options.large)?;
-        transfer.write(&memory, options.large - 4, b"here")?;
+        let memory = context.allocate(options.large())?;
+        transfer.write(&memory, options.large() - 4, b"here")?;
         let importer = harness.peer()?;
         importer.ask(format!("open-memory m {}", memory.handle()?))?;
         drop(memory);
-        if free.before.is_some() && free.missing() < options.large as u64 {
+        if free.before.is_some() && free.missing() < options.large() as u64 {
             return Err(Failure::new("it is free though an importer has it open"));
         }
         let killed = importer.kill();
         times.push(free.is_back()?.saturating_duration_since(killed));
     }
-    Times(times).check(&format!("{} GiB back after", options.large >> 30))
+    Times(times).check(&format!("{} GiB back after", options.large))
 }
 
 /// Kills exporters, and then lets the importer close its memory.
@@ -237,7 +228,7 @@ fn large_exporters(harness: &Harness, options: &Options) -> Result<String, Failu
     for _ in 0..options.large_cycles {
         let free = Free::of(harness);
         let exporter = harness.peer()?;
-        exporter.ask(format!("allocate m {}", options.large))?;
+        exporter.ask(format!("allocate m {}", options.large()))?;
         let handle: MemoryHandle = word(exporter.ask("memory-handle m"))?.parse()?;
         let event: EventHandle = {
             exporter.ask("event e")?;
@@ -253,7 +244,7 @@ fn large_exporters(harness: &Harness, options: &Options) -> Result<String, Failu
                 other => Err(Failure::new(format!("a waiter got {other:?}"))),
             }
         })?;
-        if free.before.is_some() && free.missing() < options.large as u64 {
+        if free.before.is_some() && free.missing() < options.large() as u64 {
             return Err(Failure::new("it is free though an importer has it open"));
         }
         let closed = Instant::now();
@@ -333,9 +324,9 @@ fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
         harness,
         context,
         kernels,
-        small: options.small,
+        small: options.small(),
     };
-    let end = Instant::now() + options.limit;
+    let end = Instant::now() + options.limit();
     let (mut batches, mut deaths) = (0, 0);
     let mut first = None;
     let (mut told, mut back) = (Vec::new(), Vec::new());
@@ -345,7 +336,7 @@ fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
             first = Some((Held::now()?, Free::of(harness)));
         }
         let next = AtomicUsize::new(deaths);
-        let batch = options.jobs.min(options.cycles - deaths);
+        let batch = options.jobs.get().min(options.cycles - deaths);
         let results = thread::scope(|scope| {
             let one = || {
                 let way = WAYS[next.fetch_add(1, Ordering::Relaxed) % WAYS.len()];
@@ -370,7 +361,7 @@ fn many(harness: &Harness, options: &Options) -> Result<String, Failure> {
     let Some((before, _)) = first else {
         return Err(Failure::new(format!(
             "only {deaths} deaths in {:?}",
-            options.limit
+            options.limit()
         )));
     };
     let now = Held::now()?;

@@ -30,7 +30,7 @@ mod usage;
 mod worker;
 mod workload;
 
-pub use command::{run, run_soak};
+pub use command::{Options, Plays, run, run_soak};
 pub use filter::install_if_asked;
-pub use gpu_deaths::run as run_gpu_deaths;
+pub use gpu_deaths::{Options as GpuDeaths, run as run_gpu_deaths};
 pub use play::programs::run_model_program;

@@ -27,6 +27,15 @@ pub(crate) struct Trimmed<T> {
     segments: Vec<Arc<PoolSegment>>,
 }
 
+impl<T> Drop for Trimmed<T> {
+    fn drop(&mut self) {
+        // Importers keep shared segments mapped, so the pages are returned explicitly.
+        for segment in &self.segments {
+            segment.memory.give_back(0, segment.memory.len());
+        }
+    }
+}
+
 impl<T: Pooled + Send + 'static> Pool<T> {
     /// Removes free memory from the lists until at least `excess` bytes are removed. Takes large
     /// segments first, then shared segments without used blocks. Also returns the number of bytes
@@ -122,8 +131,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
             found.truncate(1);
             found
         };
-        let (_, trimmed) = self.take_segments(usize::MAX, find);
-        let found = trimmed.segments.first().map(|segment| segment.anew());
+        let (_, mut trimmed) = self.take_segments(usize::MAX, find);
+        let found = trimmed.segments.pop().map(|segment| segment.anew());
         // The former blocks must be dropped before new blocks have their addresses.
         drop(trimmed);
         let searched = if found.is_some() { 0 } else { free };

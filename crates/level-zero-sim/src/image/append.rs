@@ -126,45 +126,7 @@ impl Image {
     }
 }
 
-fn copy(
-    list: ze_command_list_handle_t,
-    (to, to_region): (ze_image_handle_t, *const ze_image_region_t),
-    (from, from_region): (ze_image_handle_t, *const ze_image_region_t),
-    signal: ze_event_handle_t,
-    waits: (u32, *mut ze_event_handle_t),
-) -> Result<()> {
-    let list = handles::get::<List, _>(list)?;
-    let to = handles::get::<Image, _>(to)?;
-    let from = handles::get::<Image, _>(from)?;
-    let (to_part, part) = (to.part(to_region)?, from.part(from_region)?);
-    if to_part.extent != part.extent || to.pixel != from.pixel {
-        return Err(INVALID_SIZE);
-    }
-    let meets =
-        |index: usize| to_part.origin[index].abs_diff(part.origin[index]) < part.extent[index];
-    if Arc::ptr_eq(&to, &from) && (0..3).all(meets) {
-        return Err(ze_result_t::ZE_RESULT_ERROR_OVERLAPPING_REGIONS);
-    }
-    let work = ImageWork::Copy {
-        to: (to, to_part.origin),
-        from: (from, part.origin),
-        extent: part.extent,
-    };
-    list.append(Work::Image(Arc::new(work)), Few::new(), signal, waits)
-}
-
 entry! {
-    fn zeCommandListAppendImageCopy(
-        list: ze_command_list_handle_t,
-        to: ze_image_handle_t,
-        from: ze_image_handle_t,
-        signal: ze_event_handle_t,
-        count: u32,
-        waits: *mut ze_event_handle_t,
-    ) {
-        copy(list, (to, ptr::null()), (from, ptr::null()), signal, (count, waits))
-    }
-
     fn zeCommandListAppendImageCopyRegion(
         list: ze_command_list_handle_t,
         to: ze_image_handle_t,
@@ -175,7 +137,24 @@ entry! {
         count: u32,
         waits: *mut ze_event_handle_t,
     ) {
-        copy(list, (to, to_region), (from, from_region), signal, (count, waits))
+        let list = handles::get::<List, _>(list)?;
+        let to = handles::get::<Image, _>(to)?;
+        let from = handles::get::<Image, _>(from)?;
+        let (to_part, part) = (to.part(to_region)?, from.part(from_region)?);
+        if to_part.extent != part.extent || to.pixel != from.pixel {
+            return Err(INVALID_SIZE);
+        }
+        let meets =
+            |index: usize| to_part.origin[index].abs_diff(part.origin[index]) < part.extent[index];
+        if Arc::ptr_eq(&to, &from) && (0..3).all(meets) {
+            return Err(ze_result_t::ZE_RESULT_ERROR_OVERLAPPING_REGIONS);
+        }
+        let work = ImageWork::Copy {
+            to: (to, to_part.origin),
+            from: (from, part.origin),
+            extent: part.extent,
+        };
+        list.append(Work::Image(Arc::new(work)), Few::new(), signal, (count, waits))
     }
 
     fn zeCommandListAppendImageCopyToMemory(

@@ -4,8 +4,8 @@ mod append;
 mod format;
 
 pub(crate) use append::{
-    ImageWork, zeCommandListAppendImageCopy, zeCommandListAppendImageCopyFromMemory,
-    zeCommandListAppendImageCopyRegion, zeCommandListAppendImageCopyToMemory,
+    ImageWork, zeCommandListAppendImageCopyFromMemory, zeCommandListAppendImageCopyRegion,
+    zeCommandListAppendImageCopyToMemory,
 };
 
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use opencl_cpu::{
 };
 
 use crate::call::{
-    DEPENDENCY_UNAVAILABLE, INVALID_ENUMERATION, INVALID_SIZE, Result, UNSUPPORTED_FEATURE,
-    describe, entry, present, read, write,
+    DEPENDENCY_UNAVAILABLE, INVALID_ENUMERATION, INVALID_SIZE, Result, UNSUPPORTED_FEATURE, entry,
+    present, read, write,
 };
 use crate::context::{Context, pair};
 use crate::device::Device;
@@ -83,17 +83,13 @@ fn runtime() -> Result<(&'static Runtime, &'static ImageLimits)> {
     if missing.iter().any(|name| switches().missing(name)) {
         return Err(UNSUPPORTED_FEATURE);
     }
-    let runtime = Runtime::get().map_err(|reason| {
-        describe(reason);
-        DEPENDENCY_UNAVAILABLE
-    })?;
+    let runtime = Runtime::get().map_err(|_| DEPENDENCY_UNAVAILABLE)?;
     let limits = runtime.limits().images.as_ref();
     Ok((runtime, limits.ok_or(UNSUPPORTED_FEATURE)?))
 }
 
 /// Converts a refusal of the OpenCL runtime to a result code.
 fn refused(failure: &Failure) -> ze_result_t {
-    describe(&failure.to_string());
     match failure.is_unsupported_format() {
         true => ze_result_t::ZE_RESULT_ERROR_UNSUPPORTED_IMAGE_FORMAT,
         false => INVALID_SIZE,

@@ -11,7 +11,7 @@ use crosshandle_conformance::{Transfer, pattern, slowdown};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {
     Some(match request.command {
@@ -113,15 +113,26 @@ fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
 }
 
 /// `open-many memory|events NAME SOURCE COUNT`: opens `COUNT` handles whose bytes are in the memory
-/// `SOURCE` → nanoseconds per handle. Each memory must start with its own number, which is checked.
+/// `SOURCE` → nanoseconds per handle, and the cost of the last tenth divided by that of the first.
+/// Each memory must start with its own number, which is checked.
 /// Events with an even number are signalled.
 fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
     let context = state.context(request)?;
     let source = state.memory(request.word(2)?)?;
     let count: usize = request.parsed(3)?;
     let bytes = Transfer::new(&context)?.read(&source, 0, count * HANDLE_SIZE)?;
-    let handles = bytes.chunks_exact(HANDLE_SIZE);
-    let started = std::time::Instant::now();
+    let tenth = (count / 10).max(1);
+    let mut marks = Vec::new();
+    let handles = bytes
+        .chunks_exact(HANDLE_SIZE)
+        .enumerate()
+        .map(|(index, bytes)| {
+            if index % tenth == 0 {
+                marks.push(Instant::now());
+            }
+            bytes
+        });
+    let started = Instant::now();
     let object = match request.word(0)? {
         "memory" => {
             let open = |bytes| Ok(context.open_memory(&MemoryHandle::from_bytes(bytes)?)?);
@@ -135,6 +146,10 @@ fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
         }
     };
     let each = started.elapsed().as_nanos() / count.max(1) as u128;
+    let flatness = match marks[..] {
+        [first, second, .., last] => last.elapsed().div_duration_f64(second - first),
+        _ => 1.0,
+    };
     match &object {
         Object::Memories(memories) => {
             let transfer = Transfer::new(&context)?;
@@ -155,7 +170,7 @@ fn open_many(state: &PeerState, request: &Request<'_>) -> Answer {
         _ => {}
     }
     state.put(request.word(1)?, object);
-    one(each)
+    Ok(vec![each.to_string(), format!("{flatness:.2}")])
 }
 
 /// `write NAME OFFSET SEED LEN`

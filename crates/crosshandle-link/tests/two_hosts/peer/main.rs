@@ -2,9 +2,7 @@
 //! starts with `ok` or `error`. It ends when its input ends.
 
 mod figures;
-mod measure;
 mod neighbour;
-mod raw;
 
 use crosshandle::holder::Holder;
 use crosshandle::{AllocationOptions, Command, Context, Device, Event, Memory, MemoryKind, Queue};
@@ -28,9 +26,7 @@ struct Peer {
     remote_memories: Vec<RemoteMemory>,
     remote_events: Vec<RemoteEvent>,
     bare: Option<figures::Bare>,
-    raw: Option<raw::Raw>,
     neighbour: neighbour::Neighbour,
-    device: String,
 }
 
 fn main() -> Result<()> {
@@ -46,9 +42,7 @@ fn main() -> Result<()> {
         remote_memories: Vec::new(),
         remote_events: Vec::new(),
         bare: None,
-        raw: None,
         neighbour: neighbour::Neighbour::default(),
-        device,
     };
     let mut output = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
@@ -365,19 +359,6 @@ impl Peer {
                 }
                 format!("{:.0} {:.0}", rates[0], rates[1])
             }
-            // The median time of copies of `len` bytes by a queue, between the first memory of each
-            // host.
-            [direction @ ("copy_there" | "copy_here"), len, millis] => {
-                let remote = self.remote_memories[0].range(..len.parse::<usize>()?)?;
-                let local = self.memories[0].range(..len.parse::<usize>()?)?;
-                measure::measure(Duration::from_millis(millis.parse()?), || {
-                    self.queue.submit(match *direction {
-                        "copy_there" => remote.copy_from(local.clone())?,
-                        _ => remote.copy_to(local.clone())?,
-                    })?;
-                    Ok(self.queue.finish()?)
-                })?
-            }
             ["transports"] => {
                 let link = self.links.last().ok_or("no link")?;
                 link.transports().join(",")
@@ -387,7 +368,6 @@ impl Peer {
                 self.neighbour
                     .answer(&self.context, link, &self.memories, rest)?
             }
-            ["raw", rest @ ..] => raw::raw(&mut self.raw, &self.device, rest)?,
             ["open_name", name] => {
                 let name = self.links.last().ok_or("no link")?.open_name(name)?;
                 let roles: Vec<_> = name.parts.iter().map(|part| &*part.role).collect();

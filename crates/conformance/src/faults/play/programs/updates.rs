@@ -1,23 +1,17 @@
 //! Stories of a model that is updated in place while another process reads the model.
 
-use super::{Plan, Seen, Stage, Story, World, end};
+use super::victim::{Plan, Seen, Victim};
+use super::world::{World, end};
+use super::{Stage, Story};
 use crate::failure::Failure;
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 /// Byte with which the first writer fills the model. `LAST` is the byte of the last writer.
 const FIRST: &str = "2";
 const LAST: &str = "3";
 
 impl World<'_> {
-    /// Returns a command that runs the peer program.
-    fn peer(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(&self.programs.peer);
-        command.args(words);
-        self.prepare(&mut command);
-        command
-    }
-
     /// Runs a writer, which must succeed.
     fn write(&self, words: &[&str]) -> Result<(), Failure> {
         let ended = self.run_prepared(self.peer(words), words)?;
@@ -45,7 +39,7 @@ impl Stage<'_> {
             |byte| -> Vec<&str> { ["write", "m", byte].into_iter().chain(claims).collect() };
         let follow = ["follow", "m", LAST];
         let seen = if story == Story::Follow {
-            let mut reader = world.start_victim(world.peer(&follow), plan)?;
+            let mut reader = Victim::start(world.peer(&follow), plan)?;
             reader.line();
             // A fault in a reader must not disturb a writer.
             world.write(&writer(FIRST))?;
@@ -61,7 +55,7 @@ impl Stage<'_> {
             if let Some(output) = reader.stdout.take() {
                 BufReader::new(output).read_line(&mut String::new())?;
             }
-            let mut victim = world.start_victim(world.peer(&writer(FIRST)), plan)?;
+            let mut victim = Victim::start(world.peer(&writer(FIRST)), plan)?;
             victim.finish(plan)?;
             let seen = victim.seen()?;
             // A dead writer must not keep other writers out. The next writer repairs a torn model.

@@ -4,11 +4,9 @@ use super::super::driver::sys;
 use super::native::{SOON, context, make_current};
 use crate::handle::MemoryHandle;
 use crate::{AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::BTreeMap;
 use std::process::Stdio;
 use std::ptr::{self, NonNull};
-use std::time::Instant;
 
 /// Reserved addresses into which the program maps allocations side by side.
 struct Expandable {
@@ -125,7 +123,7 @@ fn fill(queue: &Queue, memory: &Memory, range: std::ops::Range<usize>, byte: u8)
 }
 
 /// Starts another process that opens the handle and follows `variables`. Returns its output.
-fn ask_peer(handle: &MemoryHandle, variables: &[(&str, String)]) -> String {
+fn ask_peer(handle: &MemoryHandle, step: usize) {
     let peer = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
             "hal::cuda::tests::pieces::peer",
@@ -134,17 +132,15 @@ fn ask_peer(handle: &MemoryHandle, variables: &[(&str, String)]) -> String {
             "--nocapture",
         ])
         .env("CROSSHANDLE_TEST_PIECES", handle.to_string())
-        .envs(variables.iter().map(|(name, value)| (name, value)))
+        .env("CROSSHANDLE_TEST_STEP", step.to_string())
         .stdin(Stdio::null())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&peer.stdout).into_owned();
+    let said = String::from_utf8_lossy(&peer.stdout);
     let errors = String::from_utf8_lossy(&peer.stderr);
-    assert!(
-        peer.status.success() && said.contains("opened"),
-        "{said}{errors}"
-    );
-    said
+    // The harness also succeeds if it finds no such test.
+    let has_run = peer.status.success() && said.contains("opened");
+    assert!(has_run, "{said}{errors}");
 }
 
 #[test]
@@ -183,8 +179,7 @@ fn ranges_over_many_allocations_are_shared() {
         );
     }
     drop(opened);
-    let steps = [("CROSSHANDLE_TEST_STEP", unit.to_string())];
-    ask_peer(&handle, &steps);
+    ask_peer(&handle, unit);
     for piece in 0..6 {
         let [first, next] = [0, 1].map(|at| byte(&context, &queue, &memory, piece * unit + at));
         assert_eq!((first, next), (0x11 + piece as u8, 0x10 + piece as u8));
@@ -232,7 +227,7 @@ fn ranges_over_many_allocations_are_shared() {
     segment.map(10..12);
     let longer = adopt(place, 9 * unit).unwrap();
     assert_ne!(number(&longer), number(&memory));
-    ask_peer(&longer.handle().unwrap(), &steps);
+    ask_peer(&longer.handle().unwrap(), unit);
     drop(longer);
     segment.unmap(3);
     segment.map(3..4);
@@ -245,75 +240,10 @@ fn ranges_over_many_allocations_are_shared() {
         0x14,
         "two peers added one each"
     );
-    ask_peer(&handle, &steps);
+    ask_peer(&handle, unit);
     assert_eq!(byte(&context, &queue, &opened, 2 * unit), 0x15);
     assert_eq!(byte(&context, &queue, &other, 2 * unit), 0x77);
     drop((opened, memory, other));
-}
-
-/// Prints the time that it takes to share and open 702 pieces of 20 MiB. 300 tensors of 13.7 GiB in
-/// total consisted of that many.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn figures_of_many_pieces() {
-    let context = context();
-    make_current(context.native().unwrap());
-    let queue = context.create_queue().unwrap();
-    let free = context.device().free_memory().unwrap_or(0);
-    let piece = if free > 32 << 30 { 20 << 20 } else { 2 << 20 };
-    let count = 702;
-    let mut segment = Expandable::reserve(count, piece);
-    segment.map(0..count);
-    for round in 0..3 {
-        let began = Instant::now();
-        // SAFETY: the pieces exist until the end of the test.
-        let memory = unsafe { context.adopt_memory(segment.address(0), count * piece) }.unwrap();
-        let handle = memory.handle().unwrap();
-        let shared = began.elapsed();
-        fill(&queue, &memory, 0..count * piece, 0x20);
-        let mut variables = vec![("CROSSHANDLE_TEST_STEP", (count * piece / 3).to_string())];
-        // In the last round, the importer has few descriptors left.
-        variables.extend((round == 2).then(|| ("CROSSHANDLE_TEST_DESCRIPTORS", "80".to_owned())));
-        let said = ask_peer(&handle, &variables);
-        let said = said.lines().find(|line| line.starts_with("opened"));
-        println!("round {round}: {count} pieces of {piece} bytes: shared in {shared:?}; {said:?}");
-    }
-    // Adopts 300 parts of the memory at once.
-    let step = count * piece / 300;
-    let parts: Vec<_> = (0..300)
-        // SAFETY: the address lies inside the reserved range.
-        .map(|part| (unsafe { segment.address(0).add(part * step) }, step))
-        .collect();
-    let began = Instant::now();
-    // SAFETY: the pieces exist until the end of the test.
-    let tensors = unsafe { context.adopt_memory_parts(&parts) }.unwrap();
-    let handles: Vec<_> = tensors
-        .iter()
-        .map(|tensor| tensor.handle().unwrap())
-        .collect();
-    println!("300 parts of them: shared in {:?}", began.elapsed());
-    let began = Instant::now();
-    let opened: Vec<_> = handles
-        .iter()
-        .map(|handle| context.open_memory(handle).unwrap())
-        .collect();
-    println!("300 parts, opened in this process in {:?}", began.elapsed());
-    let began = Instant::now();
-    drop(opened);
-    println!("closed in {:?}", began.elapsed());
-    drop(tensors);
-    // Prints whether the driver unmaps several mappings at once.
-    let mut few = Expandable::reserve(4, 2 << 20);
-    few.map(0..4);
-    // SAFETY: nothing uses the mappings.
-    let code = unsafe { sys::cuMemUnmap(few.start, few.len) };
-    println!("one cuMemUnmap over four mappings: {code:?}");
-    if code == sys::CUresult::CUDA_SUCCESS {
-        for (_, handle) in std::mem::take(&mut few.mapped) {
-            // SAFETY: the test created the handle, and releases it once.
-            check(unsafe { sys::cuMemRelease(handle) });
-        }
-    }
 }
 
 /// The other process of these tests, which increments a byte at each step. Does nothing when it is
@@ -329,32 +259,13 @@ fn peer() {
     let step: usize = step.parse().unwrap();
     let context = context();
     let queue = context.create_queue().unwrap();
-    // This allocation does the one-time work, so that only the opening itself is measured.
-    drop(context.allocate(1 << 20).unwrap());
-    if let Ok(left) = std::env::var("CROSSHANDLE_TEST_DESCRIPTORS") {
-        let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-        let limit = Rlimit {
-            current: Some(used + left.parse::<u64>().unwrap()),
-            ..getrlimit(Resource::Nofile)
-        };
-        setrlimit(Resource::Nofile, limit).unwrap();
-    }
-    let began = Instant::now();
     let memory = context.open_memory(&handle).unwrap();
-    let first = began.elapsed();
-    let began = Instant::now();
     let again = context.open_memory(&handle).unwrap();
-    let second = began.elapsed();
     assert_eq!(memory.as_ptr(), again.as_ptr(), "they are mapped once");
     drop(memory);
     for at in (0..again.len()).step_by(step) {
         let byte = byte(&context, &queue, &again, at);
         fill(&queue, &again, at..at + 1, byte + 1);
     }
-    let began = Instant::now();
-    drop(again);
-    println!(
-        "opened in {first:?}, again in {second:?}, closed in {:?}",
-        began.elapsed()
-    );
+    println!("opened");
 }
