@@ -480,7 +480,9 @@ class Updater:
 
         `tensors` may be an iterator that creates tensors one by one, so that only one of them needs
         memory at a time. Arrays on the model's GPU are copied on the device, after the work that
-        was submitted to their library's current stream. `files` are paths of safetensors files.
+        was submitted to their library's current stream. The program must not write to an array
+        until `update` returns, or takes the next one from the iterator. `files` are paths of
+        safetensors files.
         With `hashed=False`, `verify` does not work until a later update with `hashed=True`.
         `timeout` is the maximum number of seconds to wait for another process's update.
         """
@@ -607,7 +609,7 @@ class Store:
         `load` does.
 
         If all arrays are already on that device, the device copies them. Otherwise they are copied
-        through the host.
+        through the host. The program must not write to the arrays until `publish` returns.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> published = store.publish("example", {"w": crosshandle.zeros(8)}, replace=True)

@@ -18,7 +18,6 @@ impl Foreign {
     /// # Safety
     /// Until the last use of the result, the caller must keep `self` alive and ensure that no
     /// thread writes to the array.
-    /// and `self` lives.
     pub(crate) unsafe fn bytes(&self) -> Option<Bytes<'_>> {
         if !self.layout.is_contiguous() {
             return None;

@@ -154,8 +154,8 @@ impl StoreClient {
         let (mut named, mut ranges) = (Vec::new(), Vec::new());
         for (name, dtype, shape, array) in &tensors {
             let (name, dtype, shape) = (name.clone(), dtype.clone(), shape.0.clone());
-            // SAFETY: the arrays live as long as `tensors`, and the program that publishes them
-            // does not write to them meanwhile.
+            // SAFETY: the arrays live as long as `tensors`. The documentation of `Store.publish`
+            // forbids programs to write to them before it returns.
             match unsafe { array.get().bytes() } {
                 Some(Bytes::Host(bytes)) => named.push(NamedBytes {
                     name,

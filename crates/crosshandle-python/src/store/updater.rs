@@ -87,8 +87,8 @@ impl StoreUpdater {
         for piece in pieces.by_ref() {
             let Items::<Tensor<'_>>(tensors) = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
-                // SAFETY: the array lives as long as `tensors`, and the program that passes it to
-                // an update does not write to it meanwhile.
+                // SAFETY: the array lives as long as `tensors`. The documentation of
+                // `Updater.update` forbids programs to write to it in this time.
                 let bytes = unsafe { array.get().bytes() };
                 released(py, None, || match bytes {
                     Some(Bytes::Host(bytes)) => update.write([NamedBytes {

@@ -47,49 +47,34 @@ fn enqueue(
     Ok(start)
 }
 
+/// Defines the entry points that allocate. They differ in the kind of memory.
+macro_rules! allocations {
+    ($($name:ident: $kind:ident, $command:ident;)*) => {
+        entry_points! {$(
+            pub(super) fn $name(
+                queue: Handle<Queue>,
+                pool: MaybeHandle<Pool>,
+                size: usize,
+                properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
+                waits(count, first): WaitList,
+                memory: Out<*mut c_void>,
+                event: MaybeOut<ur_event_handle_t>,
+            ) {
+                let submission = Submission::new(queue, waits, event)?;
+                let (command, kind) = (ur_command_t::$command, MemoryKind::$kind);
+                memory.put(enqueue(submission, command, kind, pool, size, properties)?)
+            }
+        )*}
+    };
+}
+
+allocations! {
+    device: Device, UR_COMMAND_ENQUEUE_USM_DEVICE_ALLOC_EXP;
+    shared: Shared, UR_COMMAND_ENQUEUE_USM_SHARED_ALLOC_EXP;
+    host: Host, UR_COMMAND_ENQUEUE_USM_HOST_ALLOC_EXP;
+}
+
 entry_points! {
-    pub(super) fn device(
-        queue: Handle<Queue>,
-        pool: MaybeHandle<Pool>,
-        size: usize,
-        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
-        waits(count, first): WaitList,
-        memory: Out<*mut c_void>,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let submission = Submission::new(queue, waits, event)?;
-        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_DEVICE_ALLOC_EXP;
-        memory.put(enqueue(submission, command, MemoryKind::Device, pool, size, properties)?)
-    }
-
-    pub(super) fn shared(
-        queue: Handle<Queue>,
-        pool: MaybeHandle<Pool>,
-        size: usize,
-        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
-        waits(count, first): WaitList,
-        memory: Out<*mut c_void>,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let submission = Submission::new(queue, waits, event)?;
-        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_SHARED_ALLOC_EXP;
-        memory.put(enqueue(submission, command, MemoryKind::Shared, pool, size, properties)?)
-    }
-
-    pub(super) fn host(
-        queue: Handle<Queue>,
-        pool: MaybeHandle<Pool>,
-        size: usize,
-        properties: MaybeIn<ur_exp_async_usm_alloc_properties_t>,
-        waits(count, first): WaitList,
-        memory: Out<*mut c_void>,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let submission = Submission::new(queue, waits, event)?;
-        let command = ur_command_t::UR_COMMAND_ENQUEUE_USM_HOST_ALLOC_EXP;
-        memory.put(enqueue(submission, command, MemoryKind::Host, pool, size, properties)?)
-    }
-
     /// Frees memory when the command runs. The `pool` argument is ignored, because the memory has a
     /// reference to its pool.
     pub(super) fn free(

@@ -121,53 +121,44 @@ fn refusal(error: Error) -> Failure {
     }
 }
 
+/// Defines the entry points that copy between an image and the user's memory.
+macro_rules! user_parts {
+    ($($name:ident: $kind:ident, $command:expr;)*) => {
+        entry_points! {$(
+            pub(super) fn $name(
+                queue: Handle<Queue>,
+                image: Handle<Image>,
+                is_blocking: ur_bool_t,
+                first: ur_rect_offset_t,
+                region: ur_rect_region_t,
+                row_pitch: usize,
+                slice_pitch: usize,
+                pointer: *mut c_void,
+                waits(count, first_wait): WaitList,
+                event: MaybeOut<ur_event_handle_t>,
+            ) {
+                let part = ImagePart { origin: origin(first), extent: extent(region)? };
+                let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
+                // SAFETY: the caller passes memory that is valid until the command is done.
+                let memory = unsafe { place.in_user_memory(pointer) }?;
+                let submission = Submission::new(queue, waits, event)?;
+                let image = image.for_command(&submission)?;
+                let command = $command(image, part, memory, place.pitches());
+                let kind = ur_command_t::$kind;
+                submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
+            }
+        )*}
+    };
+}
+
+user_parts! {
+    read: UR_COMMAND_MEM_IMAGE_READ, Command::read_image;
+    write: UR_COMMAND_MEM_IMAGE_WRITE, |image, part, memory, pitches| {
+        Command::write_image(memory, pitches, image, part)
+    };
+}
+
 entry_points! {
-    pub(super) fn read(
-        queue: Handle<Queue>,
-        image: Handle<Image>,
-        is_blocking: ur_bool_t,
-        first: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        row_pitch: usize,
-        slice_pitch: usize,
-        to: *mut c_void,
-        waits(count, first_wait): WaitList,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let part = ImagePart { origin: origin(first), extent: extent(region)? };
-        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
-        // SAFETY: the caller passes memory that is valid until the command is done.
-        let memory = unsafe { place.in_user_memory(to) }?;
-        let submission = Submission::new(queue, waits, event)?;
-        let image = image.for_command(&submission)?;
-        let command = Command::read_image(image, part, memory, place.pitches());
-        let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_READ;
-        submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
-    }
-
-    pub(super) fn write(
-        queue: Handle<Queue>,
-        image: Handle<Image>,
-        is_blocking: ur_bool_t,
-        first: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        row_pitch: usize,
-        slice_pitch: usize,
-        from: *mut c_void,
-        waits(count, first_wait): WaitList,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let part = ImagePart { origin: origin(first), extent: extent(region)? };
-        let place = PartLayout::new(image, &part, row_pitch, slice_pitch)?;
-        // SAFETY: the caller passes memory that is valid until the command is done.
-        let memory = unsafe { place.in_user_memory(from) }?;
-        let submission = Submission::new(queue, waits, event)?;
-        let image = image.for_command(&submission)?;
-        let command = Command::write_image(memory, place.pitches(), image, part);
-        let kind = ur_command_t::UR_COMMAND_MEM_IMAGE_WRITE;
-        submission.submit(kind, command.map_err(refusal)?, is_blocking != 0)
-    }
-
     pub(super) fn copy(
         queue: Handle<Queue>,
         from: Handle<Image>,

@@ -5,7 +5,7 @@ mod rect;
 
 pub(super) use mapping::{map, unmap};
 pub(super) use rect::{Side, copy_rect, read_rect, write_rect};
-pub(crate) use rect::{copy_rect_command, read_rect_command, write_rect_command};
+pub(crate) use rect::{copy_rect_command, user_rect_command};
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeOut, entry_points, list, not_null};

@@ -76,12 +76,11 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// Returns the size of a rectangle, and its locations in the destination and in the source.
-fn sides(
-    region: ur_rect_region_t,
-    to: (ur_rect_offset_t, usize, usize),
-    from: (ur_rect_offset_t, usize, usize),
-) -> Result<(Region, Side, Side)> {
+/// The location of a rectangle: its origin, and its row and slice pitches.
+pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
+
+/// Returns the size of a rectangle, and its two locations.
+fn sides(region: ur_rect_region_t, one: Rect, other: Rect) -> Result<(Region, Side, Side)> {
     let checked = || {
         let region = Region {
             width: index(region.width)?,
@@ -89,7 +88,7 @@ fn sides(
             slices: index(region.depth)?,
         };
         let side = |(origin, row, slice)| Side::new(origin, region, row, slice);
-        Some((region, side(to)?, side(from)?))
+        Some((region, side(one)?, side(other)?))
     };
     checked().ok_or_else(|| {
         Failure::new(
@@ -99,59 +98,29 @@ fn sides(
     })
 }
 
-/// The location of a rectangle: its origin, and its row and slice pitches.
-pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
-
-/// Returns the command that copies a rectangle of a buffer to the user's memory.
+/// Returns the command that copies a rectangle of the user's memory to a buffer, if `writes`, or
+/// from the buffer.
 ///
 /// # Errors
 /// Returns `INVALID_NULL_POINTER` or `INVALID_SIZE`.
 ///
 /// # Safety
 /// The caller must ensure that the user's memory stays valid until the command is done.
-pub(crate) unsafe fn read_rect_command(
+pub(crate) unsafe fn user_rect_command(
     destination: &dyn Destination,
+    writes: bool,
     (buffer, place): (&Buffer, Rect),
     (pointer, host): (*mut c_void, Rect),
     region: ur_rect_region_t,
 ) -> Result<Command> {
-    let (region, to, from) = sides(region, host, place)?;
+    let (region, place, host) = sides(region, place, host)?;
     // SAFETY: the caller upholds this function's contract.
-    let host = unsafe { to.in_user_memory(pointer) }?;
-    let range = from.in_buffer(buffer, destination)?;
-    Ok(Command::copy_rect(
-        range,
-        from.pitches,
-        host,
-        to.pitches,
-        region,
-    )?)
-}
-
-/// Returns the command that copies a rectangle of the user's memory to a buffer.
-///
-/// # Errors
-/// Returns the errors of [`read_rect_command`].
-///
-/// # Safety
-/// The caller must uphold the contract of [`read_rect_command`].
-pub(crate) unsafe fn write_rect_command(
-    destination: &dyn Destination,
-    (buffer, place): (&Buffer, Rect),
-    (pointer, host): (*mut c_void, Rect),
-    region: ur_rect_region_t,
-) -> Result<Command> {
-    let (region, to, from) = sides(region, place, host)?;
-    // SAFETY: the caller upholds this function's contract.
-    let host = unsafe { from.in_user_memory(pointer) }?;
-    let range = to.in_buffer(buffer, destination)?;
-    Ok(Command::copy_rect(
-        host,
-        from.pitches,
-        range,
-        to.pitches,
-        region,
-    )?)
+    let memory = unsafe { host.in_user_memory(pointer) }?;
+    let range = place.in_buffer(buffer, destination)?;
+    Ok(match writes {
+        true => Command::copy_rect(memory, host.pitches, range, place.pitches, region)?,
+        false => Command::copy_rect(range, place.pitches, memory, host.pitches, region)?,
+    })
 }
 
 /// Returns the command that copies a rectangle of one buffer to another buffer.
@@ -176,55 +145,42 @@ pub(crate) fn copy_rect_command(
     )?)
 }
 
+/// Defines the entry points that copy between a buffer and the user's memory.
+macro_rules! user_rects {
+    ($($name:ident: $into:literal, $command:ident;)*) => {
+        entry_points! {$(
+            pub(crate) fn $name(
+                queue: Handle<Queue>,
+                buffer: Handle<Buffer>,
+                is_blocking: ur_bool_t,
+                buffer_origin: ur_rect_offset_t,
+                host_origin: ur_rect_offset_t,
+                region: ur_rect_region_t,
+                buffer_row_pitch: usize,
+                buffer_slice_pitch: usize,
+                host_row_pitch: usize,
+                host_slice_pitch: usize,
+                pointer: *mut c_void,
+                waits(count, first): WaitList,
+                event: MaybeOut<ur_event_handle_t>,
+            ) {
+                let submission = Submission::new(queue, waits, event)?;
+                let part = (buffer, (buffer_origin, buffer_row_pitch, buffer_slice_pitch));
+                let host = (pointer, (host_origin, host_row_pitch, host_slice_pitch));
+                // SAFETY: the caller passes memory that is valid until the command is done.
+                let command = unsafe { user_rect_command(&submission, $into, part, host, region) }?;
+                submission.submit(ur_command_t::$command, command, is_blocking != 0)
+            }
+        )*}
+    };
+}
+
+user_rects! {
+    read_rect: false, UR_COMMAND_MEM_BUFFER_READ_RECT;
+    write_rect: true, UR_COMMAND_MEM_BUFFER_WRITE_RECT;
+}
+
 entry_points! {
-    pub(crate) fn read_rect(
-        queue: Handle<Queue>,
-        buffer: Handle<Buffer>,
-        is_blocking: ur_bool_t,
-        buffer_origin: ur_rect_offset_t,
-        host_origin: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        buffer_row_pitch: usize,
-        buffer_slice_pitch: usize,
-        host_row_pitch: usize,
-        host_slice_pitch: usize,
-        pointer: *mut c_void,
-        waits(count, first): WaitList,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let submission = Submission::new(queue, waits, event)?;
-        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
-        let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller passes memory that is valid until the command is done.
-        let command =
-            unsafe { read_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
-        submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_READ_RECT, command, is_blocking != 0)
-    }
-
-    pub(crate) fn write_rect(
-        queue: Handle<Queue>,
-        buffer: Handle<Buffer>,
-        is_blocking: ur_bool_t,
-        buffer_origin: ur_rect_offset_t,
-        host_origin: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        buffer_row_pitch: usize,
-        buffer_slice_pitch: usize,
-        host_row_pitch: usize,
-        host_slice_pitch: usize,
-        pointer: *mut c_void,
-        waits(count, first): WaitList,
-        event: MaybeOut<ur_event_handle_t>,
-    ) {
-        let submission = Submission::new(queue, waits, event)?;
-        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
-        let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller passes memory that is valid until the command is done.
-        let command =
-            unsafe { write_rect_command(&submission, (buffer, place), (pointer, host), region) }?;
-        submission.submit(ur_command_t::UR_COMMAND_MEM_BUFFER_WRITE_RECT, command, is_blocking != 0)
-    }
-
     pub(crate) fn copy_rect(
         queue: Handle<Queue>,
         from_buffer: Handle<Buffer>,

@@ -2,7 +2,7 @@
 
 use super::appended::appends;
 use crate::abi::object::Handle;
-use crate::enqueue::buffer::{copy_rect_command, read_rect_command, write_rect_command};
+use crate::enqueue::buffer::{copy_rect_command, user_rect_command};
 use crate::memory::buffer::Buffer;
 use std::ffi::c_void;
 use unified_runtime_sys::{ur_rect_offset_t, ur_rect_region_t};
@@ -25,40 +25,37 @@ appends! {
         let to = (to_origin, to_row_pitch, to_slice_pitch);
         copy_rect_command(buffer, (from_buffer, from), (to_buffer, to), region)
     }
+}
 
-    fn write(
-        to: Handle<Buffer>,
-        buffer_origin: ur_rect_offset_t,
-        host_origin: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        buffer_row_pitch: usize,
-        buffer_slice_pitch: usize,
-        host_row_pitch: usize,
-        host_slice_pitch: usize,
-        pointer: *mut c_void,
-    ) {
-        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
-        let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
-        // buffer.
-        unsafe { write_rect_command(buffer, (to, place), (pointer, host), region) }
-    }
+/// Defines the entry points that record copies between a buffer and the user's memory.
+macro_rules! appends_user_rects {
+    ($($name:ident: $writes:literal;)*) => {
+        appends! {
+            buffer;
+            $(
+                fn $name(
+                    memory: Handle<Buffer>,
+                    buffer_origin: ur_rect_offset_t,
+                    host_origin: ur_rect_offset_t,
+                    region: ur_rect_region_t,
+                    buffer_row_pitch: usize,
+                    buffer_slice_pitch: usize,
+                    host_row_pitch: usize,
+                    host_slice_pitch: usize,
+                    pointer: *mut c_void,
+                ) {
+                    let place = (memory, (buffer_origin, buffer_row_pitch, buffer_slice_pitch));
+                    let host = (pointer, (host_origin, host_row_pitch, host_slice_pitch));
+                    // SAFETY: the caller guarantees that the memory is valid as long as it enqueues
+                    // the command buffer.
+                    unsafe { user_rect_command(buffer, $writes, place, host, region) }
+                }
+            )*
+        }
+    };
+}
 
-    fn read(
-        from: Handle<Buffer>,
-        buffer_origin: ur_rect_offset_t,
-        host_origin: ur_rect_offset_t,
-        region: ur_rect_region_t,
-        buffer_row_pitch: usize,
-        buffer_slice_pitch: usize,
-        host_row_pitch: usize,
-        host_slice_pitch: usize,
-        pointer: *mut c_void,
-    ) {
-        let place = (buffer_origin, buffer_row_pitch, buffer_slice_pitch);
-        let host = (host_origin, host_row_pitch, host_slice_pitch);
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
-        // buffer.
-        unsafe { read_rect_command(buffer, (from, place), (pointer, host), region) }
-    }
+appends_user_rects! {
+    write: true;
+    read: false;
 }

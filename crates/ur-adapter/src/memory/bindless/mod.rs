@@ -29,7 +29,7 @@ pub(crate) const TABLE: ur_bindless_images_exp_dditable_t = ur_bindless_images_e
     pfnSampledImageCreateExp: Some(view::create_sampled),
     pfnImageCopyExp: Some(enqueue::bindless::copy),
     pfnImageGetInfoExp: Some(image::get_info),
-    pfnGetImageMemoryHandleTypeSupportExp: Some(support::memory),
+    pfnGetImageMemoryHandleTypeSupportExp: Some(support::sampled),
     pfnGetImageUnsampledHandleSupportExp: Some(support::unsampled),
     pfnGetImageSampledHandleSupportExp: Some(support::sampled),
     pfnMipmapGetLevelExp: Some(image::get_level),

@@ -57,17 +57,6 @@ fn supports(
 }
 
 entry_points! {
-    pub(super) fn memory(
-        context: Handle<Context>,
-        device: Handle<Device>,
-        desc: In<ur_image_desc_t>,
-        format: In<ur_image_format_t>,
-        memory: ur_exp_image_mem_type_t,
-        supported: Out<ur_bool_t>,
-    ) {
-        supported.put(supports(context, device, format, desc, memory)?.into())
-    }
-
     /// Reports the formats of unsampled images. Kernels write only to images, not to plain memory.
     pub(super) fn unsampled(
         context: Handle<Context>,
@@ -82,6 +71,7 @@ entry_points! {
         supported.put((is_image && desc.numMipLevel <= 1 && can).into())
     }
 
+    /// Reports the formats of images and of sampled images.
     pub(super) fn sampled(
         context: Handle<Context>,
         device: Handle<Device>,

@@ -65,6 +65,30 @@ pub(crate) fn allocate(
     Ok(context.state().usm.add(kind, device, pool, memory))
 }
 
+/// Defines the entry points that allocate memory of a device. They differ in the kind of memory.
+macro_rules! of_device {
+    ($($name:ident: $kind:ident,)*) => {
+        entry_points! {$(
+            pub(super) fn $name(
+                context: Handle<Context>,
+                device: Handle<Device>,
+                align: Alignment,
+                pool: MaybeHandle<Pool>,
+                len: usize,
+                memory: Out<*mut c_void>,
+            ) {
+                let kind = MemoryKind::$kind;
+                memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
+            }
+        )*}
+    };
+}
+
+of_device! {
+    device: Device,
+    shared: Shared,
+}
+
 entry_points! {
     pub(super) fn host(
         context: Handle<Context>,
@@ -75,30 +99,6 @@ entry_points! {
     ) {
         let (device, _) = context.first();
         let kind = MemoryKind::Host;
-        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
-    }
-
-    pub(super) fn device(
-        context: Handle<Context>,
-        device: Handle<Device>,
-        align: Alignment,
-        pool: MaybeHandle<Pool>,
-        len: usize,
-        memory: Out<*mut c_void>,
-    ) {
-        let kind = MemoryKind::Device;
-        memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
-    }
-
-    pub(super) fn shared(
-        context: Handle<Context>,
-        device: Handle<Device>,
-        align: Alignment,
-        pool: MaybeHandle<Pool>,
-        len: usize,
-        memory: Out<*mut c_void>,
-    ) {
-        let kind = MemoryKind::Shared;
         memory.put(allocate(context, device, pool, &Request { kind, len, align })?)
     }
 
