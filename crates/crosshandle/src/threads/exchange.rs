@@ -16,7 +16,7 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -172,6 +172,9 @@ impl Party {
     }
 }
 
+/// Sources that are ready but had no turn yet, and whether their peers have hung up.
+type Left = BTreeMap<u64, bool>;
+
 /// The order of turns on the exchange thread.
 type Order = RoundRobin<Option<u32>, Party>;
 
@@ -253,6 +256,7 @@ impl Exchange {
         let mut events = Vec::with_capacity(EPOLL_EVENTS);
         let mut timers = Timers::default();
         let mut order = Order::new(REMEMBERED_PEERS);
+        let mut left = Left::new();
         let mut has_failed = false;
         loop {
             let now = Instant::now();
@@ -261,7 +265,10 @@ impl Exchange {
                 let _announced = driver_jobs::announce();
                 self.call_late(number, &mut timers);
             }
-            let timeout = timers.next(now);
+            let timeout = match left.is_empty() {
+                true => timers.next(now),
+                false => Some(Timespec::default()),
+            };
             events.clear();
             // The kernel must report all sources that are ready, since a peer with many connections
             // would otherwise come before others.
@@ -277,12 +284,13 @@ impl Exchange {
                     thread::sleep(SOURCE_REST);
                 }
             }
-            if !events.is_empty() {
+            if !events.is_empty() || !left.is_empty() {
                 // A source may drop the last reference to a driver's object, and hand this drop to
                 // a background thread.
                 let _announced = driver_jobs::announce();
                 let began = Instant::now();
-                for turn in self.turns(&events, &order) {
+                for turn in self.turns(&events, &mut left, &order) {
+                    left.remove(&turn.number);
                     order.note(turn.party.user(), turn.party);
                     self.attend(turn, &mut timers);
                     // The kernel reports the other sources again, together with new ones.
@@ -294,32 +302,41 @@ impl Exchange {
         }
     }
 
-    /// Returns the sources to call before the thread waits again, in their order.
-    fn turns(&self, events: &[epoll::Event], order: &Order) -> SmallVec<[Turn; MAX_TURNS]> {
+    /// Returns the sources to call before the thread waits again, in their order. Adds sources to
+    /// `left` that are ready and that the kernel reports only once.
+    fn turns(
+        &self,
+        events: &[epoll::Event],
+        left: &mut Left,
+        order: &Order,
+    ) -> SmallVec<[Turn; MAX_TURNS]> {
         let sources = self.sources.lock();
-        let turn = |event: &epoll::Event| {
+        let mut ready = left.clone();
+        for event in events {
             let (number, flags) = (event.data.u64(), event.flags);
+            let ends = EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
+            *ready.entry(number).or_default() |= flags.intersects(ends);
+        }
+        left.clear();
+        let mut requests = SmallVec::<[_; EPOLL_EVENTS]>::new();
+        for (number, has_hung_up) in &ready {
+            let Some(watched) = sources.get(number) else {
+                continue;
+            };
+            requests.push((watched.party.user(), watched.party, *number));
+            if watched.awaits_reading {
+                left.insert(*number, *has_hung_up);
+            }
+        }
+        let turn = |number: u64| {
             Some(Turn {
                 number,
                 party: sources.get(&number)?.party,
-                has_hung_up: flags
-                    .intersects(EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR),
+                has_hung_up: *ready.get(&number)?,
             })
         };
-        let ready = events.iter().filter_map(turn);
-        if events.len() == 1 {
-            return ready.collect();
-        }
-        let mut ready: Vec<_> = ready.collect();
-        ready.sort_unstable_by_key(|turn| turn.number);
-        let requests = ready
-            .iter()
-            .map(|turn| (turn.party.user(), turn.party, turn.number));
-        let numbers = order.order(requests, MAX_TURNS).into_iter();
-        let place = |number: u64| ready.binary_search_by_key(&number, |turn| turn.number);
-        numbers
-            .filter_map(|number| ready.get(place(number).ok()?).copied())
-            .collect()
+        let numbers = order.order(requests.into_iter(), MAX_TURNS).into_iter();
+        numbers.filter_map(turn).collect()
     }
 
     fn attend(&self, turn: Turn, timers: &mut Timers) {
@@ -704,6 +721,60 @@ mod tests {
         pass_turns();
         drop(theirs);
         assert_eq!(has_hung_up.recv_timeout(DEADLINE), Ok(()));
+    }
+
+    #[test]
+    fn all_who_do_not_read_are_noticed_when_they_end_at_once() {
+        let (hung_up, has_hung_up) = channel();
+        let (ours, mut peers): (Vec<_>, Vec<_>) = (0..5 * MAX_TURNS).map(|_| pair()).unzip();
+        let watches: Vec<_> = ours
+            .into_iter()
+            .map(|stream| {
+                let calls = AtomicU64::new(0);
+                let hung_up = hung_up.clone();
+                let source = Arc::new(Replying {
+                    stream,
+                    calls,
+                    hung_up,
+                });
+                watch(source).unwrap()
+            })
+            .collect();
+        for peer in &peers {
+            for _ in 0..10 {
+                rustix::io::write(peer, b"a message").unwrap();
+            }
+        }
+        // This source is always ready. Its calls show that the thread has had time to find out who
+        // does not read.
+        let (stream, peer) = pair();
+        let (called, calls) = channel();
+        let other = Arc::new(Named {
+            stream,
+            name: "other",
+            peer: None,
+            repeats: true,
+            called,
+            then: Mutex::default(),
+        });
+        let _other = watch(Arc::<Named>::clone(&other));
+        rustix::io::write(&peer, b"ready").unwrap();
+        for _ in 0..20 * peers.len() {
+            calls.recv_timeout(DEADLINE).expect("it is called");
+        }
+        // It blocks the thread until all peers have ended.
+        let (blocks, is_blocked) = channel();
+        let (release, released) = channel::<()>();
+        *other.then.lock() = Some(Box::new(move || {
+            let _ = blocks.send(());
+            let _ = released.recv();
+        }));
+        is_blocked.recv_timeout(DEADLINE).expect("it is called");
+        peers.clear();
+        release.send(()).unwrap();
+        for _ in &watches {
+            assert_eq!(has_hung_up.recv_timeout(DEADLINE), Ok(()));
+        }
     }
 
     /// A source that sets a deadline at each message, and clears it when it is called late.
