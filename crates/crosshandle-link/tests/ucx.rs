@@ -10,7 +10,6 @@ fn over_tcp_keys_protect_nothing() {
     let settings = Settings {
         interface: Some("lo".into()),
         transports: Some("tcp".into()),
-        ignores_failures: false,
     };
     let (mut owner, mut user) = match (Worker::new(&settings), Worker::new(&settings)) {
         (Ok(owner), Ok(user)) => (owner, user),

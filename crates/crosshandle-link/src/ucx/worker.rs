@@ -19,9 +19,6 @@ pub struct Settings {
     pub interface: Option<String>,
     /// The transports that UCX may choose from, in the format of `UCX_TLS`.
     pub transports: Option<String>,
-    /// UCX does not have to report failed connections. A link needs these reports. Without them UCX
-    /// can use more transports within a host.
-    pub ignores_failures: bool,
 }
 
 /// A worker with its own context.
@@ -37,7 +34,6 @@ pub struct Worker {
     event_fd: Option<OwnedFd>,
     /// The status with which the endpoint failed, or 0. UCX's callback has its address.
     failed: Arc<AtomicI8>,
-    ignores_failures: bool,
 }
 
 // SAFETY: any thread may call a UCX worker of mode "serialized", but only one at a time. `Worker`
@@ -105,7 +101,6 @@ impl Worker {
             registered: HashMap::new(),
             event_fd: None,
             failed: Arc::default(),
-            ignores_failures: settings.ignores_failures,
         };
         (made.worker, made.event_fd) = made.new_worker()?;
         Ok(made)
@@ -201,10 +196,7 @@ impl Worker {
                 | UCP_EP_PARAM_FIELD_ERR_HANDLER)
                 .into(),
             address: address.as_ptr().cast(),
-            err_mode: match self.ignores_failures {
-                false => UCP_ERR_HANDLING_MODE_PEER,
-                true => UCP_ERR_HANDLING_MODE_NONE,
-            },
+            err_mode: UCP_ERR_HANDLING_MODE_PEER,
             err_handler: ucp_err_handler_t {
                 cb: Some(endpoint_failed),
                 arg: Arc::as_ptr(&self.failed).cast_mut().cast(),

@@ -8,7 +8,6 @@ fn settings() -> Settings {
     Settings {
         interface: Some("lo".into()),
         transports: Some("tcp".into()),
-        ignores_failures: false,
     }
 }
 

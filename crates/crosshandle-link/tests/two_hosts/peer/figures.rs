@@ -97,7 +97,6 @@ pub(crate) fn bare(bare: &mut Option<Bare>, words: &[&str]) -> Result<String> {
         let mut worker = Worker::new(&Settings {
             interface: Some((*interface).to_owned()),
             transports: Some("tcp,self".to_owned()),
-            ignores_failures: false,
         })?;
         let memory: Box<[AtomicU64]> = (0..WORDS).map(|_| AtomicU64::new(0)).collect();
         // SAFETY: the memory lives as long as the worker.
