@@ -7,7 +7,6 @@
 
 mod honest;
 mod makers;
-mod pair;
 mod programs;
 mod siege;
 
@@ -33,6 +32,7 @@ const CALL: Duration = Duration::from_millis(300);
 /// holder.
 pub(super) fn attackers() -> &'static [&'static dyn Attacker] {
     &[
+        &programs::BusyLoop,
         &programs::QuestionFlood,
         &programs::Waits,
         &programs::UnreadAnswers,

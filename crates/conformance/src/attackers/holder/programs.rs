@@ -56,6 +56,26 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Leaves the holder alone and only takes processor time, with as many threads as
+/// [`QuestionFlood`]. Other attackers are compared with it.
+pub(super) struct BusyLoop;
+
+impl Attacker for BusyLoop {
+    fn name(&self) -> &'static str {
+        "busy-loop"
+    }
+
+    fn run(&self, _: &Victim, stop: &Stop) -> Result<Report, Failure> {
+        stop.begun();
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| while !stop.is_stopped() {});
+            }
+        });
+        Ok(Report::default())
+    }
+}
+
 /// Sends all kinds of requests without a pause, on many connections, and reads no reply.
 pub(super) struct QuestionFlood;
 
