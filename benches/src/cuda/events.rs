@@ -1,6 +1,6 @@
 //! The time to open events of another process.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use crosshandle::Context;
@@ -9,7 +9,7 @@ use crosshandle::handle::HANDLE_SIZE;
 use super::ours;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
-use crate::harness::timing::{clock_cost, drop_once, nanoseconds, once};
+use crate::harness::timing::{clock_cost, collect_timed, drop_once, drop_timed, once};
 use crate::host::ours::{Waiters, each_handle, open_event};
 use crate::raw::cuda::{EVENT_HANDLE_SIZE, Event, Gpu};
 use crate::report::row::{RowSpec, Target};
@@ -98,16 +98,10 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
 }
 
 fn open_ours(context: &Context, handles: &[u8], figures: &mut Recorder) -> Result<()> {
-    let mut opened = Vec::with_capacity(EVENTS);
-    let each = |start: Instant| nanoseconds(start.elapsed()) / EVENTS as f64;
-    let start = Instant::now();
-    for bytes in each_handle(handles) {
-        opened.push(open_event(context, bytes, Waiters::Default)?);
-    }
-    figures.push(OPEN, Side::Ours, each(start));
-    let start = Instant::now();
-    opened.clear();
-    figures.push(CLOSE, Side::Ours, each(start));
+    let events = each_handle(handles).map(|bytes| open_event(context, bytes, Waiters::Default));
+    let (opened, each) = collect_timed(events)?;
+    figures.push(OPEN, Side::Ours, each);
+    figures.push(CLOSE, Side::Ours, drop_timed(opened));
     Ok(())
 }
 

@@ -1,9 +1,9 @@
 //! The time to open device memory of another process.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
 
 use super::ours;
@@ -37,107 +37,78 @@ const RAW_CLOSE: &str = "cuMemUnmap, cuMemAddressFree, cuMemRelease";
 const LEGACY: &str = "cuIpcOpenMemHandle";
 const LEGACY_CLOSE: &str = "cuIpcCloseMemHandle";
 
-static ONE: Arrangement = Arrangement {
-    gpu: 0,
-    rows: &[
-        RowSpec::time(
-            "cuda-open.first",
-            "first open of 64 MiB, one GPU",
-            RAW,
-            Target::AtMostTimesRaw(1.15),
-        ),
-        RowSpec::time(
-            "cuda-open.first-legacy",
-            "first open of 64 MiB, one GPU, compared with legacy handles",
-            LEGACY,
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open.again",
-            "open 64 MiB again, one GPU",
-            "none",
-            Target::AtMost(1000.0),
-        ),
-        RowSpec::time(
-            "cuda-open.close",
-            "close 64 MiB, one GPU",
-            RAW_CLOSE,
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open.close-legacy",
-            "close 64 MiB, one GPU, compared with legacy handles",
-            LEGACY_CLOSE,
-            Target::None,
-        ),
-    ],
-    first: "cuda-open.first",
-    first_legacy: "cuda-open.first-legacy",
-    again: "cuda-open.again",
-    close: "cuda-open.close",
-    close_legacy: "cuda-open.close-legacy",
-};
+/// Creates the scenario of an arrangement.
+macro_rules! opens {
+    (
+        $scenario:ident, $name:literal, $gpus:literal, gpu: $gpu:literal,
+        first: $first:expr, again: $again:expr
+    ) => {
+        pub(crate) static $scenario: Scenario = {
+            static OPENS: Arrangement = Arrangement {
+                gpu: $gpu,
+                rows: &[
+                    RowSpec::time(
+                        concat!($name, ".first"),
+                        concat!("first open of 64 MiB, ", $gpus),
+                        RAW,
+                        $first,
+                    ),
+                    RowSpec::time(
+                        concat!($name, ".first-legacy"),
+                        concat!(
+                            "first open of 64 MiB, ",
+                            $gpus,
+                            ", compared with legacy handles"
+                        ),
+                        LEGACY,
+                        Target::None,
+                    ),
+                    RowSpec::time(
+                        concat!($name, ".again"),
+                        concat!("open 64 MiB again, ", $gpus),
+                        "none",
+                        $again,
+                    ),
+                    RowSpec::time(
+                        concat!($name, ".close"),
+                        concat!("close 64 MiB, ", $gpus),
+                        RAW_CLOSE,
+                        Target::None,
+                    ),
+                    RowSpec::time(
+                        concat!($name, ".close-legacy"),
+                        concat!("close 64 MiB, ", $gpus, ", compared with legacy handles"),
+                        LEGACY_CLOSE,
+                        Target::None,
+                    ),
+                ],
+                first: concat!($name, ".first"),
+                first_legacy: concat!($name, ".first-legacy"),
+                again: concat!($name, ".again"),
+                close: concat!($name, ".close"),
+                close_legacy: concat!($name, ".close-legacy"),
+            };
+            Scenario {
+                name: $name,
+                followers: 1,
+                cores: 2,
+                limit: Duration::from_secs(60),
+                rows: OPENS.rows,
+                leader: |participant| run_leader(participant, &OPENS),
+                follower: |participant| run_follower(participant, &OPENS),
+            }
+        };
+    };
+}
 
-static TWO: Arrangement = Arrangement {
-    gpu: 1,
-    rows: &[
-        RowSpec::time(
-            "cuda-open2.first",
-            "first open of 64 MiB, two GPUs",
-            RAW,
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open2.first-legacy",
-            "first open of 64 MiB, two GPUs, compared with legacy handles",
-            LEGACY,
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open2.again",
-            "open 64 MiB again, two GPUs",
-            "none",
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open2.close",
-            "close 64 MiB, two GPUs",
-            RAW_CLOSE,
-            Target::None,
-        ),
-        RowSpec::time(
-            "cuda-open2.close-legacy",
-            "close 64 MiB, two GPUs, compared with legacy handles",
-            LEGACY_CLOSE,
-            Target::None,
-        ),
-    ],
-    first: "cuda-open2.first",
-    first_legacy: "cuda-open2.first-legacy",
-    again: "cuda-open2.again",
-    close: "cuda-open2.close",
-    close_legacy: "cuda-open2.close-legacy",
-};
-
-pub(crate) static ONE_GPU: Scenario = Scenario {
-    name: "cuda-open",
-    followers: 1,
-    cores: 2,
-    limit: Duration::from_secs(60),
-    rows: ONE.rows,
-    leader: |participant| run_leader(participant, &ONE),
-    follower: |participant| run_follower(participant, &ONE),
-};
-
-pub(crate) static TWO_GPUS: Scenario = Scenario {
-    name: "cuda-open2",
-    followers: 1,
-    cores: 2,
-    limit: Duration::from_secs(60),
-    rows: TWO.rows,
-    leader: |participant| run_leader(participant, &TWO),
-    follower: |participant| run_follower(participant, &TWO),
-};
+opens!(
+    ONE_GPU, "cuda-open", "one GPU", gpu: 0,
+    first: Target::AtMostTimesRaw(1.15), again: Target::AtMost(1000.0)
+);
+opens!(
+    TWO_GPUS, "cuda-open2", "two GPUs", gpu: 1,
+    first: Target::None, again: Target::None
+);
 
 /// Number of allocations that are not recorded. The first one also connects.
 const WARM_UP_ALLOCATIONS: usize = 2;
@@ -208,8 +179,7 @@ fn run_follower(participant: &Participant, arrangement: &Arrangement) -> Result<
     let gpu = Gpu::open(arrangement.gpu)?;
     let context = ours::context(arrangement.gpu)?;
     let queue = context.create_queue()?;
-    let message = link.receive()?;
-    let socket: &OwnedFd = message.descriptors.first().context("expected a socket")?;
+    let socket = link.receive()?.descriptor()?;
     let clock = clock_cost();
     let mut recorder = Recorder::default();
     for index in 0..objects(participant) {

@@ -22,7 +22,7 @@ pub(crate) struct HungUp;
 
 impl fmt::Display for HungUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the process at the other end has gone")
+        f.write_str("the process at the other end has ended")
     }
 }
 

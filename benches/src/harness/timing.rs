@@ -61,3 +61,24 @@ pub(crate) fn drop_once<T>(clock_cost: f64, value: T) -> f64 {
     drop(value);
     (nanoseconds(start.elapsed()) - clock_cost).max(0.0)
 }
+
+/// Collects the items of an iterator. Also returns the nanoseconds per item.
+pub(crate) fn collect_timed<T>(
+    items: impl ExactSizeIterator<Item = anyhow::Result<T>>,
+) -> anyhow::Result<(Vec<T>, f64)> {
+    let count = items.len();
+    let mut collected = Vec::with_capacity(count);
+    let start = Instant::now();
+    for item in items {
+        collected.push(item?);
+    }
+    Ok((collected, nanoseconds(start.elapsed()) / count as f64))
+}
+
+/// Drops all items. Returns the nanoseconds per item.
+pub(crate) fn drop_timed<T>(mut items: Vec<T>) -> f64 {
+    let count = items.len();
+    let start = Instant::now();
+    items.clear();
+    nanoseconds(start.elapsed()) / count as f64
+}

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use crosshandle::Context;
 
 use super::ours;
@@ -12,7 +12,7 @@ use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::procfs::{machine_available_memory, machine_shared_memory};
 use crate::harness::region::Region;
 use crate::harness::scenario::{Participant, Scenario};
-use crate::harness::timing::once;
+use crate::harness::timing::{drop_once, once};
 use crate::raw::memfd::{self, Mapping, Pages};
 use crate::report::row::{RowSpec, Target};
 use crate::tuning::SHARED_MEMORY_NOISE_BYTES;
@@ -173,11 +173,7 @@ fn export_ours(context: &Context, link: &Link, round: usize) -> Result<(f64, Imp
     })?;
     link.send(memory.handle()?.as_bytes())?;
     let importer = ImporterTimes::receive(link)?;
-    let ((), free) = once(0.0, || -> Result<()> {
-        drop(memory);
-        Ok(())
-    })?;
-    Ok((create, importer, free))
+    Ok((create, importer, drop_once(0.0, memory)))
 }
 
 fn export_raw(link: &Link, round: usize) -> Result<(f64, ImporterTimes, f64)> {
@@ -189,12 +185,8 @@ fn export_raw(link: &Link, round: usize) -> Result<(f64, ImporterTimes, f64)> {
     })?;
     link.send_with(b"raw", &[file.as_fd()])?;
     let importer = ImporterTimes::receive(link)?;
-    let ((), free) = once(0.0, || -> Result<()> {
-        drop(mapping);
-        drop(file);
-        Ok(())
-    })?;
-    Ok((create, importer, free))
+    // The fields of a tuple are dropped in their order.
+    Ok((create, importer, drop_once(0.0, (mapping, file))))
 }
 
 fn run_follower(participant: &Participant) -> Result<Outcome> {
@@ -203,16 +195,15 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     let context = ours::context()?;
     for round in 0..rounds(participant) {
         for side in Side::order(round) {
-            let mut message = link.receive()?;
+            let message = link.receive()?;
             let importer = match side {
                 Side::Ours => {
                     let memory = ours::open_memory(&context, &message.bytes)?;
                     measure(memory, ours::region, round)?
                 }
                 Side::Raw => {
-                    let file = message.descriptors.pop().context("expected a descriptor")?;
-                    let mapping = Mapping::shared_small_pages(&file, SEGMENT_BYTES)?;
-                    drop(file);
+                    let mapping =
+                        Mapping::shared_small_pages(message.descriptor()?, SEGMENT_BYTES)?;
                     measure(mapping, Mapping::region, round)?
                 }
             };
@@ -235,15 +226,11 @@ fn measure<T>(memory: T, region: impl Fn(&T) -> Region<'_>, round: usize) -> Res
         pages == expected && sum == expected,
         "the importer does not read what the exporter wrote"
     );
-    let ((), close) = once(0.0, || -> Result<()> {
-        drop(memory);
-        Ok(())
-    })?;
     // The time of reading everything includes the first pass, because the second pass finds the
     // pages mapped.
     Ok(ImporterTimes {
         read,
         read_all: read + rest,
-        close,
+        close: drop_once(0.0, memory),
     })
 }

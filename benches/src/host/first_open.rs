@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 
 use super::ours;
 use crate::harness::link::Link;
@@ -26,38 +26,33 @@ struct Size {
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-static SIZES: [Size; 5] = [
-    Size {
-        bytes: 4 * KIB,
-        two_cores: "first-open.4KiB",
-        shared_core: "first-open-shared-core.4KiB",
-        count: (1000, 100),
-    },
-    Size {
-        bytes: 64 * KIB,
-        two_cores: "first-open.64KiB",
-        shared_core: "first-open-shared-core.64KiB",
-        count: (1000, 100),
-    },
-    Size {
-        bytes: 2 * MIB,
-        two_cores: "first-open.2MiB",
-        shared_core: "first-open-shared-core.2MiB",
-        count: (500, 50),
-    },
-    Size {
-        bytes: 64 * MIB,
-        two_cores: "first-open.64MiB",
-        shared_core: "first-open-shared-core.64MiB",
-        count: (100, 11),
-    },
-    Size {
-        bytes: 1024 * MIB,
-        two_cores: "first-open.1GiB",
-        shared_core: "first-open-shared-core.1GiB",
-        count: (21, 5),
-    },
-];
+/// Creates the sizes, and the rows of both scenarios.
+macro_rules! sizes {
+    ($($name:literal, $what:literal: $bytes:expr, $count:expr;)*) => {
+        static SIZES: &[Size] = &[$(Size {
+            bytes: $bytes,
+            two_cores: concat!("first-open.", $name),
+            shared_core: concat!("first-open-shared-core.", $name),
+            count: $count,
+        }),*];
+        const TWO_CORES_ROWS: &[RowSpec] = &[$(row(
+            concat!("first-open.", $name),
+            concat!("first open of a new segment, ", $what, ", two cores"),
+        )),*];
+        const SHARED_CORE_ROWS: &[RowSpec] = &[$(row(
+            concat!("first-open-shared-core.", $name),
+            concat!("first open of a new segment, ", $what, ", one shared core"),
+        )),*];
+    };
+}
+
+sizes! {
+    "4KiB", "4 KiB": 4 * KIB, (1000, 100);
+    "64KiB", "64 KiB": 64 * KIB, (1000, 100);
+    "2MiB", "2 MiB": 2 * MIB, (500, 50);
+    "64MiB", "64 MiB": 64 * MIB, (100, 11);
+    "1GiB", "1 GiB": 1024 * MIB, (21, 5);
+}
 
 /// Number of segments of each size that are not recorded. The first one also connects.
 const WARM_UP_SEGMENTS: usize = 2;
@@ -76,28 +71,7 @@ pub(crate) static TWO_CORES: Scenario = Scenario {
     followers: 1,
     cores: 2,
     limit: Duration::from_secs(180),
-    rows: &[
-        row(
-            "first-open.4KiB",
-            "first open of a new segment, 4 KiB, two cores",
-        ),
-        row(
-            "first-open.64KiB",
-            "first open of a new segment, 64 KiB, two cores",
-        ),
-        row(
-            "first-open.2MiB",
-            "first open of a new segment, 2 MiB, two cores",
-        ),
-        row(
-            "first-open.64MiB",
-            "first open of a new segment, 64 MiB, two cores",
-        ),
-        row(
-            "first-open.1GiB",
-            "first open of a new segment, 1 GiB, two cores",
-        ),
-    ],
+    rows: TWO_CORES_ROWS,
     leader: |participant| run_leader(participant, 1),
     follower: |participant| run_follower(participant, |size| size.two_cores),
 };
@@ -107,28 +81,7 @@ pub(crate) static SHARED_CORE: Scenario = Scenario {
     followers: 1,
     cores: 1,
     limit: Duration::from_secs(180),
-    rows: &[
-        row(
-            "first-open-shared-core.4KiB",
-            "first open of a new segment, 4 KiB, one shared core",
-        ),
-        row(
-            "first-open-shared-core.64KiB",
-            "first open of a new segment, 64 KiB, one shared core",
-        ),
-        row(
-            "first-open-shared-core.2MiB",
-            "first open of a new segment, 2 MiB, one shared core",
-        ),
-        row(
-            "first-open-shared-core.64MiB",
-            "first open of a new segment, 64 MiB, one shared core",
-        ),
-        row(
-            "first-open-shared-core.1GiB",
-            "first open of a new segment, 1 GiB, one shared core",
-        ),
-    ],
+    rows: SHARED_CORE_ROWS,
     leader: |participant| run_leader(participant, 0),
     follower: |participant| run_follower(participant, |size| size.shared_core),
 };
@@ -162,7 +115,7 @@ fn run_leader(participant: &Participant, cpu: usize) -> Result<Outcome> {
     drop(importer);
     let offers = OfferedDescriptors::default();
     offers.serve(exporter.into())?;
-    for size in &SIZES {
+    for size in SIZES {
         for index in 0..segments(participant, size) {
             let file = memfd::create(size.bytes)?;
             Mapping::shared(&file, size.bytes)?
@@ -185,13 +138,12 @@ fn run_follower(participant: &Participant, row: fn(&Size) -> &'static str) -> Re
     participant.plan.pin(0)?;
     let link = participant.peer()?;
     let context = ours::context()?;
-    let message = link.receive()?;
-    let socket = message.descriptors.first().context("expected a socket")?;
+    let socket = link.receive()?.descriptor()?;
     let open_ours = |handle: &[u8]| ours::open_memory(&context, handle);
     let open_raw = |number, length| descriptor::open(socket.as_fd(), number, length);
     let clock = clock_cost();
     let mut recorder = Recorder::default();
-    for size in &SIZES {
+    for size in SIZES {
         for index in 0..segments(participant, size) {
             let warming = link.receive()?.bytes;
             let measured = link.receive()?.bytes;

@@ -4,13 +4,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Event, Memory};
 
 use super::ours::{self, Waiters};
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario};
-use crate::harness::timing::nanoseconds;
+use crate::harness::timing::{collect_timed, drop_timed, nanoseconds};
 use crate::raw::memfd::{self, Mapping};
 use crate::raw::slab::{MappedSegments, SlabHandle};
 use crate::report::row::{RowSpec, Target};
@@ -91,11 +90,6 @@ fn token(batch: usize, index: usize) -> u64 {
     (batch * BATCH_OBJECTS + index) as u64 + 1
 }
 
-/// Returns the nanoseconds per object since `start`.
-fn each(start: Instant) -> f64 {
-    nanoseconds(start.elapsed()) / BATCH_OBJECTS as f64
-}
-
 fn run_leader(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(0)?;
     let link = participant.peer()?;
@@ -107,10 +101,25 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
         let memory = create_memory(&context, &slab, batch)?;
-        link.send(&memory_handles(&memory, &mut batch_recorder)?)?;
-        link.send(&slab_handles(&mut batch_recorder))?;
-        let events = create_events(&context)?;
-        link.send(&event_handles(&events, &mut batch_recorder)?)?;
+        let rows = [GET, GET_AGAIN];
+        let memory_handles = handles(&memory, rows, Memory::handle, &mut batch_recorder)?;
+        link.send(
+            &memory_handles
+                .iter()
+                .flat_map(|handle| *handle.as_bytes())
+                .collect::<Vec<_>>(),
+        )?;
+        link.send(&slab_handles(&mut batch_recorder)?)?;
+        let events = (0..BATCH_OBJECTS).map(|_| Ok(context.create_event()?));
+        let events = events.collect::<Result<Vec<_>>>()?;
+        let rows = [EVENT_GET, EVENT_GET_AGAIN];
+        let event_handles = handles(&events, rows, Event::handle, &mut batch_recorder)?;
+        link.send(
+            &event_handles
+                .iter()
+                .flat_map(|handle| *handle.as_bytes())
+                .collect::<Vec<_>>(),
+        )?;
         // The exporter frees nothing before the importer has closed it.
         link.await_number(batch as u64)?;
         if batch >= WARM_UP_BATCHES {
@@ -133,82 +142,76 @@ fn create_memory(context: &Context, slab: &Mapping, batch: usize) -> Result<Vec<
     Ok(memory)
 }
 
-fn create_events(context: &Context) -> Result<Vec<Event>> {
-    (0..BATCH_OBJECTS)
-        .map(|_| Ok(context.create_event()?))
-        .collect()
-}
-
-fn memory_handles(memory: &[Memory], recorder: &mut Recorder) -> Result<Vec<u8>> {
-    let mut handles = Vec::with_capacity(2 * BATCH_OBJECTS);
-    for row in [GET, GET_AGAIN] {
+/// Gets the handles of all objects, twice.
+fn handles<T, H>(
+    objects: &[T],
+    rows: [&'static str; 2],
+    get: impl Fn(&T) -> crosshandle::Result<H>,
+    recorder: &mut Recorder,
+) -> Result<Vec<H>> {
+    let mut handles = Vec::with_capacity(2 * objects.len());
+    for row in rows {
         handles.clear();
         let start = Instant::now();
-        for allocation in memory {
-            handles.push(allocation.handle()?);
+        for object in objects {
+            handles.push(get(object)?);
         }
-        recorder.push(row, Side::Ours, each(start));
+        let elapsed = nanoseconds(start.elapsed());
+        recorder.push(row, Side::Ours, elapsed / objects.len() as f64);
     }
-    Ok(handles
-        .iter()
-        .flat_map(|handle| *handle.as_bytes())
-        .collect())
+    Ok(handles)
 }
 
-fn event_handles(events: &[Event], recorder: &mut Recorder) -> Result<Vec<u8>> {
-    let mut handles = Vec::with_capacity(2 * BATCH_OBJECTS);
-    for row in [EVENT_GET, EVENT_GET_AGAIN] {
-        handles.clear();
-        let start = Instant::now();
-        for event in events {
-            handles.push(event.handle()?);
-        }
-        recorder.push(row, Side::Ours, each(start));
-    }
-    Ok(handles
-        .iter()
-        .flat_map(|handle| *handle.as_bytes())
-        .collect())
-}
-
-fn slab_handles(recorder: &mut Recorder) -> Vec<u8> {
-    let mut slab_handles = Vec::with_capacity(BATCH_OBJECTS);
-    let start = Instant::now();
-    for index in 0..BATCH_OBJECTS {
-        slab_handles.push(SlabHandle::get(
-            1,
-            (index * ALLOCATION_BYTES) as u64,
-            ALLOCATION_BYTES as u64,
-        ));
-    }
-    recorder.push(GET, Side::Raw, each(start));
-    slab_handles.concat()
+fn slab_handles(recorder: &mut Recorder) -> Result<Vec<u8>> {
+    let offsets = (0..BATCH_OBJECTS).map(|index| (index * ALLOCATION_BYTES) as u64);
+    let handle = |offset| Ok(SlabHandle::get(1, offset, ALLOCATION_BYTES as u64));
+    let (handles, each) = collect_timed(offsets.map(handle))?;
+    recorder.push(GET, Side::Raw, each);
+    Ok(handles.concat())
 }
 
 fn run_follower(participant: &Participant) -> Result<Outcome> {
     participant.plan.pin(1)?;
     let link = participant.peer()?;
     let context = ours::context()?;
-    let message = link.receive()?;
-    let slab = message
-        .descriptors
-        .first()
-        .context("expected a descriptor")?;
+    let slab = link.receive()?.descriptor()?;
     let size = BATCH_OBJECTS * ALLOCATION_BYTES;
     let segments = MappedSegments::one(1, Mapping::shared(slab, size)?, size as u64);
     let mut recorder = Recorder::default();
     for batch in 0..batches(participant) {
         let mut batch_recorder = Recorder::default();
-        let (memory, slab_handles, events) = (link.receive()?, link.receive()?, link.receive()?);
+        let [memory, slab_handles, events] =
+            [link.receive()?, link.receive()?, link.receive()?].map(|message| message.bytes);
         for side in Side::order(batch) {
             match side {
-                Side::Ours => open_memory(&context, &memory.bytes, batch, &mut batch_recorder)?,
-                Side::Raw => {
-                    open_slab_handles(&segments, &slab_handles.bytes, batch, &mut batch_recorder)?
-                }
+                Side::Ours => open(
+                    side,
+                    [OPEN, CLOSE],
+                    ours::each_handle(&memory).map(|bytes| ours::open_memory(&context, bytes)),
+                    |index, memory| ours::region(memory).read(0) == token(batch, index),
+                    &mut batch_recorder,
+                )?,
+                Side::Raw => open(
+                    side,
+                    [OPEN, CLOSE],
+                    slab_handles
+                        .as_chunks()
+                        .0
+                        .iter()
+                        .map(|handle| segments.open(handle).context("not in the slab")),
+                    |index, memory| memory.first_word() == token(batch, index),
+                    &mut batch_recorder,
+                )?,
             }
         }
-        open_events(&context, &events.bytes, &mut batch_recorder)?;
+        open(
+            Side::Ours,
+            [EVENT_OPEN, EVENT_CLOSE],
+            ours::each_handle(&events)
+                .map(|bytes| ours::open_event(&context, bytes, Waiters::Default)),
+            |_, _| true,
+            &mut batch_recorder,
+        )?;
         link.send_number(batch as u64)?;
         if batch >= WARM_UP_BATCHES {
             recorder.absorb(batch_recorder);
@@ -217,72 +220,26 @@ fn run_follower(participant: &Participant) -> Result<Outcome> {
     Ok(recorder.finish())
 }
 
-fn open_memory(
-    context: &Context,
-    bytes: &[u8],
-    batch: usize,
+/// Opens objects, checks each of them, and closes them.
+fn open<T>(
+    side: Side,
+    [open, close]: [&'static str; 2],
+    objects: impl ExactSizeIterator<Item = Result<T>>,
+    is_right: impl Fn(usize, &T) -> bool,
     recorder: &mut Recorder,
 ) -> Result<()> {
     ensure!(
-        bytes.len() == BATCH_OBJECTS * HANDLE_SIZE,
+        objects.len() == BATCH_OBJECTS,
         "expected {BATCH_OBJECTS} handles"
     );
-    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
-    let start = Instant::now();
-    for bytes in ours::each_handle(bytes) {
-        opened.push(ours::open_memory(context, bytes)?);
-    }
-    recorder.push(OPEN, Side::Ours, each(start));
-    for (index, memory) in opened.iter().enumerate() {
+    let (opened, each) = collect_timed(objects)?;
+    recorder.push(open, side, each);
+    for (index, object) in opened.iter().enumerate() {
         ensure!(
-            ours::region(memory).read(0) == token(batch, index),
-            "allocation {index} does not hold what its exporter wrote"
+            is_right(index, object),
+            "object {index} does not hold what its exporter wrote"
         );
     }
-    let start = Instant::now();
-    opened.clear();
-    recorder.push(CLOSE, Side::Ours, each(start));
-    Ok(())
-}
-
-fn open_slab_handles(
-    segments: &MappedSegments,
-    bytes: &[u8],
-    batch: usize,
-    recorder: &mut Recorder,
-) -> Result<()> {
-    let (slab_handles, _) = bytes.as_chunks();
-    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
-    let start = Instant::now();
-    for slab_handle in slab_handles {
-        opened.push(segments.open(slab_handle).context("not in the slab")?);
-    }
-    recorder.push(OPEN, Side::Raw, each(start));
-    for (index, memory) in opened.iter().enumerate() {
-        ensure!(
-            memory.first_word() == token(batch, index),
-            "slab handle {index} leads to memory that holds something else"
-        );
-    }
-    let start = Instant::now();
-    opened.clear();
-    recorder.push(CLOSE, Side::Raw, each(start));
-    Ok(())
-}
-
-fn open_events(context: &Context, bytes: &[u8], recorder: &mut Recorder) -> Result<()> {
-    ensure!(
-        bytes.len() == BATCH_OBJECTS * HANDLE_SIZE,
-        "expected {BATCH_OBJECTS} handles"
-    );
-    let mut opened = Vec::with_capacity(BATCH_OBJECTS);
-    let start = Instant::now();
-    for bytes in ours::each_handle(bytes) {
-        opened.push(ours::open_event(context, bytes, Waiters::Default)?);
-    }
-    recorder.push(EVENT_OPEN, Side::Ours, each(start));
-    let start = Instant::now();
-    opened.clear();
-    recorder.push(EVENT_CLOSE, Side::Ours, each(start));
+    recorder.push(close, side, drop_timed(opened));
     Ok(())
 }

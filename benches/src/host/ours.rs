@@ -69,6 +69,6 @@ pub(crate) fn open_event(context: &Context, bytes: &[u8], waiters: Waiters) -> R
 }
 
 /// Splits a message that consists of handles.
-pub(crate) fn each_handle(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn each_handle(bytes: &[u8]) -> impl ExactSizeIterator<Item = &[u8]> {
     bytes.chunks_exact(HANDLE_SIZE)
 }

@@ -1,7 +1,7 @@
 //! The cost of calls within one process: signal, wait, get and put.
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Result;
 use crosshandle::Context;
@@ -9,7 +9,7 @@ use crosshandle::Context;
 use super::loader::Runtime;
 use crate::harness::outcome::{Outcome, Recorder, Side};
 use crate::harness::scenario::{Participant, Scenario, no_follower};
-use crate::harness::timing::{nanoseconds, per_operation};
+use crate::harness::timing::{collect_timed, per_operation};
 use crate::host::ours;
 use crate::report::row::{RowSpec, Target};
 
@@ -92,18 +92,10 @@ fn through_loader(runtime: &Runtime, recorder: &mut Recorder) -> Result<()> {
         per_operation(OPERATIONS_PER_BATCH, || black_box(&event).wait())?,
     );
 
-    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
-    let mut cycle = |get: &dyn Fn() -> Result<_>, put: &dyn Fn(_) -> Result<()>| -> Result<_> {
-        let start = Instant::now();
-        for _ in 0..HANDLES_PER_BATCH {
-            handles.push(get()?);
-        }
-        let got = each(start);
-        let start = Instant::now();
-        for handle in handles.drain(..) {
-            put(handle)?;
-        }
-        Ok((got, each(start)))
+    let cycle = |get: &dyn Fn() -> Result<_>, put: &dyn Fn(_) -> Result<()>| -> Result<_> {
+        let (handles, got) = collect_timed((0..HANDLES_PER_BATCH).map(|_| get()))?;
+        let (_, put) = collect_timed(handles.into_iter().map(put))?;
+        Ok((got, put))
     };
     let memory = cycle(&|| runtime.get_memory(black_box(memory)), &|data| {
         runtime.put_memory(data)
@@ -130,22 +122,10 @@ fn directly(context: &Context, recorder: &mut Recorder) -> Result<()> {
         WAIT,
         per_operation(OPERATIONS_PER_BATCH, || black_box(&event).wait())?,
     );
-    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
-    let start = Instant::now();
-    for _ in 0..HANDLES_PER_BATCH {
-        handles.push(context.memory_handle(black_box(memory.as_ptr()))?);
-    }
-    push(GET, each(start));
-    let mut handles = Vec::with_capacity(HANDLES_PER_BATCH);
-    let start = Instant::now();
-    for _ in 0..HANDLES_PER_BATCH {
-        handles.push(black_box(&event).handle()?);
-    }
-    push(EVENT_GET, each(start));
+    let repeat = || 0..HANDLES_PER_BATCH;
+    let get = |_| Ok(context.memory_handle(black_box(memory.as_ptr()))?);
+    push(GET, collect_timed(repeat().map(get))?.1);
+    let get = |_| Ok(black_box(&event).handle()?);
+    push(EVENT_GET, collect_timed(repeat().map(get))?.1);
     Ok(())
-}
-
-/// Returns the nanoseconds per handle since `start`.
-fn each(start: Instant) -> f64 {
-    nanoseconds(start.elapsed()) / HANDLES_PER_BATCH as f64
 }

@@ -16,13 +16,16 @@ mod figures;
 mod forgery;
 mod fuse;
 mod holder;
+mod link;
 mod locks;
 mod messages;
+mod pair;
 mod sleepers;
 mod socket;
 
 pub use figures::figures;
 pub use holder::{Siege, siege};
+pub use link::{LinkSiege, siege as link_siege};
 
 use holder::HONEST;
 
@@ -217,6 +220,12 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     }
     if name == HONEST {
         return holder::serve_honest(words.next().unwrap_or_default().into());
+    }
+    if name == link::SERVER {
+        return link::serve_server(words.next().unwrap_or_default().as_ref());
+    }
+    if name == link::CLIENT {
+        return link::serve_client(words);
     }
     let all = attackers().iter().chain(holder::attackers());
     let found = all.clone().find(|attacker| attacker.name == name);

@@ -7,6 +7,7 @@ pub(crate) mod backoff;
 pub(crate) mod disposer;
 pub(crate) mod driver_jobs;
 pub(crate) mod exchange;
+pub(crate) mod round_robin;
 mod tuning;
 
 pub(crate) use tuning::START_RETRY;

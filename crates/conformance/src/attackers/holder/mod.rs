@@ -7,7 +7,6 @@
 
 mod honest;
 mod makers;
-mod pair;
 mod programs;
 mod siege;
 
@@ -33,6 +32,7 @@ const CALL: Duration = Duration::from_millis(300);
 /// holder.
 pub(super) fn attackers() -> &'static [Attacker] {
     const ALL: &[Attacker] = &[
+        Attacker::new("busy-loop", programs::busy_loop),
         Attacker::new("question-flood", programs::question_flood),
         Attacker::new("waits", programs::waits),
         Attacker::new("unread-answers", programs::unread_answers),

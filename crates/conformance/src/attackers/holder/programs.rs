@@ -56,6 +56,18 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Leaves the holder alone and only takes processor time, with as many threads as
+/// [`question_flood`]. Other attackers are compared with it.
+pub(super) fn busy_loop(_: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    stop.begun();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| while !stop.is_stopped() {});
+        }
+    });
+    Ok(Report::default())
+}
+
 /// Sends all kinds of requests without a pause, on many connections, and reads no reply.
 pub(super) fn question_flood(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
     let questions = questions();

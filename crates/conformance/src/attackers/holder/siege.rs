@@ -3,8 +3,8 @@
 //! exceed its quota. Afterwards, all resources that the attackers took must be free again.
 
 use super::honest::Honest;
-use super::pair::{Pair, Taken};
 use super::{HOSTILE, attackers};
+use crate::attackers::pair::{Pair, Taken};
 use crate::failure::Failure;
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -15,13 +15,13 @@ use crate::ipc::broker::protocol::{
 use crate::ipc::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::ipc::broker::reports;
 use crate::ipc::record::Credential;
-use crate::ipc::tuning::UNDER_WAY_LOOK;
+use crate::ipc::tuning::{MAX_UNREAD_BYTES, UNDER_WAY_LOOK};
 use crate::observe::{self, Limit, Peer as Observed, Side};
 use crate::os::fork::PerProcess;
 use crate::os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crate::sync::Mutex;
 use crate::threads::disposer::PeerStream;
-use crate::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
+use crate::threads::exchange::{self, Next, Registration, Source, Watch, watch};
 use crate::threads::{background, driver_jobs};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -113,8 +113,6 @@ pub(crate) struct Client {
     was_refused: AtomicBool,
     /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// Whether a background thread is about to reply. New messages wait until it has replied.
-    is_answering: AtomicBool,
     /// A reference to this client that other objects can get.
     this: Weak<Client>,
 }
@@ -152,8 +150,7 @@ impl Client {
     /// # Errors
     /// Returns [`Crowded`] if there are too many connections.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
-        let pending = socket::pending(&stream);
-        if pending == Pending::HangUp {
+        if socket::pending(&stream) == Pending::HangUp {
             // The importer has already hung up, so it is neither served nor counted.
             drop(PeerStream::new(stream, guard, ()));
             return Ok(());
@@ -161,12 +158,7 @@ impl Client {
         let Some(client) = Self::admit(stream, guard)? else {
             return Ok(());
         };
-        let source = Arc::<Self>::clone(&client);
-        let watched = match pending {
-            Pending::Message => watch_first(source),
-            Pending::Nothing | Pending::HangUp => watch(source),
-        };
-        match watched {
+        match watch(Arc::<Self>::clone(&client)) {
             Ok(watch) => *client.watch.lock() = Some(watch),
             Err(error) => {
                 static LIMIT: Limit = Limit::new();
@@ -207,7 +199,6 @@ impl Client {
             was_attached: AtomicBool::new(false),
             was_refused: AtomicBool::new(false),
             watch: Mutex::default(),
-            is_answering: AtomicBool::new(false),
             this: this.clone(),
         });
         let verdict = ADMISSION.lock().admit(
@@ -303,13 +294,11 @@ impl Client {
                 let Some(client) = self.this.upgrade() else {
                     return Err(Errno::CONNRESET);
                 };
-                self.is_answering.store(true, Ordering::Relaxed);
                 let paused = registration.pause();
                 driver_jobs::run(move || {
                     if client.answer(as_answer(call(), is_mirror), serial).is_err() {
                         client.hang_up();
                     }
-                    client.is_answering.store(false, Ordering::Release);
                     drop(paused);
                 });
                 Ok(())
@@ -327,14 +316,12 @@ impl Client {
         let Some(client) = self.this.upgrade() else {
             return Err(Errno::CONNRESET);
         };
-        self.is_answering.store(true, Ordering::Relaxed);
         let paused = registration.pause();
         reports::make_for(describe, move |file| {
             let answer = file.map(|file| Answer::new(Reply::Sent, [file]));
             if client.answer(answer, serial).is_err() {
                 client.hang_up();
             }
-            client.is_answering.store(false, Ordering::Release);
             drop(paused);
         });
         Ok(())
@@ -404,11 +391,9 @@ impl Client {
     }
 
     /// Returns whether to receive the next request now. Requests of another user wait while too
-    /// many descriptors are in transit to that user. A hang-up never waits.
+    /// many descriptors are in transit to that user.
     fn may_be_answered(&self) -> bool {
-        !self.is_stranger
-            || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
-            || socket::pending(&self.stream) == Pending::HangUp
+        !self.is_stranger || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
     }
 
     /// Detaches the client. Its connection stays as long as descriptors are in transit on it.
@@ -590,16 +575,23 @@ impl Source for Client {
         true
     }
 
-    fn is_first(&self) -> bool {
-        self.was_attached.load(Ordering::Relaxed)
+    fn peer(&self) -> Option<exchange::Peer> {
+        let (uid, pid) = (self.uid, self.pid);
+        Some(exchange::Peer { uid, pid })
+    }
+
+    fn must_read_first(&self) -> bool {
+        let unread = socket::unread_bytes(&self.stream).unwrap_or(0);
+        unread > MAX_UNREAD_BYTES || (unread > 0 && !self.may_be_answered())
+    }
+
+    fn hung_up(&self, _: Registration) -> Next {
+        // Requests that the importer has sent before are not answered.
+        self.leave();
+        Next::Forget
     }
 
     fn ready(&self, registration: Registration) -> Next {
-        if self.is_answering.load(Ordering::Acquire) {
-            // New messages wait at this time, so this is a hang-up.
-            self.leave();
-            return Next::Forget;
-        }
         if !self.may_be_answered() {
             return Next::Rest;
         }
