@@ -66,8 +66,8 @@ pub(super) fn send(
     net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags).map(drop)
 }
 
-/// Keeps up to `most` connections until the attack must stop. `open` makes a connection, which
-/// counts as an attempt, and `use_all` uses all of them in each round. A pause follows, and then
+/// Keeps up to `most` connections until the attack must stop. `open` makes a connection, and each
+/// call is one attempt. `use_all` uses all connections in each round. A pause follows, and then
 /// connections that the victims have closed are replaced.
 pub(super) fn keep_open(
     stop: &Stop,
