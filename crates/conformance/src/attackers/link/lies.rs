@@ -387,7 +387,7 @@ pub(super) fn lies() -> Vec<Lie> {
         lie("model-of-garbage", About::Model(|| "[".repeat(100_000))),
         lie(
             "model-of-long-offsets",
-            About::Model(|| manifest(4096, &[("t", u64::MAX & !255, 256, 256)])),
+            About::Model(|| manifest(4096, &[("t", !255, 256, 256)])),
         ),
         lie(
             "reconnects-and-hangs-up",
