@@ -18,8 +18,13 @@
 
 #![no_main]
 
-#[path = "../../crates/crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
+#[path = "../../crates/crosshandle-events/src/protocol/mod.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 #[path = "arena/input.rs"]
 mod input;

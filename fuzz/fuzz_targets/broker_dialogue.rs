@@ -6,8 +6,8 @@
 
 #![no_main]
 
-use crosshandle::fuzzing::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
 use crosshandle::{Context, ContextOptions, Device, Event, EventOptions, Memory};
+use crosshandle_fuzz::{Answer, Dialogue, Question, Shown, answer, encode, request, shown};
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{OFlags, SealFlags, fcntl_get_seals, fcntl_getfl};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};

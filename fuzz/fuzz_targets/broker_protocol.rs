@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use crosshandle::fuzzing::{reply, request};
+use crosshandle_fuzz::{reply, request};
 use libfuzzer_sys::fuzz_target;
 
 /// The header of every message, with magic number and version.

@@ -7,7 +7,7 @@
 
 #![no_main]
 
-use crosshandle::fuzzing::{Catalog, Ledger, arena_len, open_arena};
+use crosshandle_fuzz::{Catalog, Ledger, arena_len, open_arena};
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{

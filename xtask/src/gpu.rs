@@ -28,7 +28,7 @@ const PROGRAMS: [(&str, &str); 5] = [
 /// Tests that need a GPU, each with its package, the arguments that select the tests, and the
 /// program's name in the pack.
 const TESTS: [(&str, &[&str], &str); 5] = [
-    ("crosshandle", &["--lib"], "crosshandle-units"),
+    ("crosshandle-cuda", &["--lib"], "crosshandle-cuda-units"),
     ("crosshandle-ur-adapter", &["--lib"], "adapter-units"),
     ("crosshandle", &["--test", "threads"], "crosshandle-threads"),
     ("crosshandle", &["--test", "holder"], "crosshandle-holder"),
@@ -66,8 +66,8 @@ const INTEROP: (&str, &str, &str) = (
 const HOLDER: [&str; 2] = ["examples/holder/run.sh", "examples/holder/reader.py"];
 /// The kernels that the clients run on GPUs.
 const KERNELS: [&str; 2] = [
-    "crates/crosshandle/src/hal/cuda/kernels.ptx",
-    "crates/crosshandle/src/hal/cuda/images.ptx",
+    "crates/crosshandle-cuda/src/kernels.ptx",
+    "crates/crosshandle-cuda/src/images.ptx",
 ];
 /// A Python program that compresses files into an archive. It follows links, and omits directory
 /// names.

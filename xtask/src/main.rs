@@ -3,8 +3,7 @@
 //! | task | does |
 //! |---|---|
 //! | `test` | runs every check, with the test runner last |
-//! | `layers` | checks the structure of the code: layers, cycles, words, paths in documents |
-//! | `prose` | checks the English of comments and pages |
+//! | `style` | checks the English, the paths in pages, and the rules that Clippy cannot check |
 //! | `bench` | runs the benchmarks, each compared with the raw technique |
 //! | `fuzz` | runs one fuzz target, on the stable toolchain |
 //! | `soak` | kills and stops processes at random moments during attacks, for some minutes |
@@ -21,13 +20,12 @@ mod debian;
 mod dpnp;
 mod fuzz;
 mod gpu;
-mod layers;
 mod planted;
 mod process;
-mod prose;
 mod python;
 mod soak;
 mod step;
+mod style;
 mod supply_chain;
 mod test;
 mod tools;
@@ -59,19 +57,9 @@ enum Task {
     /// Run every check: format, structure, lints, docs, licences, examples, doc tests, fuzzing,
     /// tests.
     Test,
-    /// Check the structure of the code: layers, cycles of imports, places of `unsafe`, threads and
-    /// constants, retired words, and the paths that documents name.
-    Layers {
-        /// Also print the imports between layers, and statistics of the library.
-        #[arg(long)]
-        graph: bool,
-        /// Check this checkout instead.
-        #[arg(long, value_name = "DIRECTORY")]
-        root: Option<PathBuf>,
-    },
-    /// Check the English of comments and pages: long lines and sentences, phrases with a plainer
-    /// form.
-    Prose,
+    /// Check the English of comments and pages, the paths, terms and tests that pages name, the
+    /// graph of the crates, and the sizes of allocations in parsers.
+    Style,
     /// Run the benchmarks: `bench host [--json] [--check] [--quick]`; `bench kernels`,
     /// `bench cuda`, `bench ur`, `bench python [host] [gpu] [--only NAME]`.
     Bench {
@@ -141,9 +129,7 @@ fn main() -> ExitCode {
     let task = Cli::parse().task;
     let outcome = Workspace::find().and_then(|workspace| match task {
         Task::Test => test::run(&workspace),
-        Task::Layers { graph, root } => {
-            layers::run(root.as_deref().unwrap_or(&workspace.root), graph)
-        }
+        Task::Style => style::run(&workspace),
         Task::Bench { args } => bench::run(&workspace, &args),
         Task::Fuzz { target: None, .. } => fuzz::list(&workspace),
         Task::Fuzz {
@@ -156,7 +142,6 @@ fn main() -> ExitCode {
         },
         Task::Soak { minutes, device } => soak::run(&workspace, minutes, &device),
         Task::Planted { filter } => planted::run(&workspace, &filter),
-        Task::Prose => prose::check(&workspace),
         Task::DpnpTests { every, stock } => dpnp::run(&workspace, every, stock),
         Task::Bindings { check } => bindings::run(&workspace, check),
         Task::Wheel { test: false } => wheel::build(&workspace),

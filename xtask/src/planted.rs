@@ -1,4 +1,7 @@
 //! Puts bugs into a copy of the sources, one at a time, and shows which check finds each.
+//!
+//! `xtask/bugs` has a patch for each bug. Its first line describes the bug, and its second line
+//! names the check that finds it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,198 +15,83 @@ use crate::{Result, process, soak, tools};
 /// Longest time of one check, with the build of the copy.
 const CHECK_LIMIT: Duration = Duration::from_secs(20 * 60);
 
-/// A change to one file that makes the library wrong.
+/// A patch that makes the library wrong.
 struct Bug {
-    name: &'static str,
-    /// The file under `crates/crosshandle/src`.
-    file: &'static str,
-    /// Text that the file contains exactly once.
-    right: &'static str,
-    wrong: &'static str,
-    check: Check,
+    patch: PathBuf,
+    description: String,
+    /// The kind of the check: the fault harness with the cases of one workload (`faults`), a case
+    /// of the conformance suite (`case`), or a test of the library (`test`).
+    kind: String,
+    /// The workload, the case or the test.
+    check: String,
 }
 
-/// The check that finds a bug.
-#[derive(Clone, Copy)]
-enum Check {
-    /// The fault harness, with the cases of one workload.
-    Faults(&'static str),
-    /// A case of the conformance suite.
-    Case(&'static str),
-    /// A test of the library.
-    Test(&'static str),
-}
-
-const BUGS: &[Bug] = &[
-    Bug {
-        name: "a survivor that fails a dead process's signals wakes no waiter",
-        file: "event_protocol/recovery.rs",
-        right: "                wake_sleepers(word, current);\n",
-        wrong: "",
-        check: Check::Faults("orphan"),
-    },
-    Bug {
-        name: "an importer reads the generation before it counts its open",
-        file: "ipc/open_count.rs",
-        right: "    count.fetch_add(1, Ordering::SeqCst);\n    if generation",
-        wrong: "    if generation.load(Ordering::SeqCst) != expected {\n        return false;\n    }\n    \
-                count.fetch_add(1, Ordering::SeqCst);\n    if true || generation",
-        check: Check::Faults("fan-out"),
-    },
-    Bug {
-        name: "no key is checked",
-        file: "ipc/exporter/answers.rs",
-        right: "if export.key != credential.key {",
-        wrong: "if export.key != credential.key && false {",
-        check: Check::Case("hostile::a_key_opens_one_object_alone"),
-    },
-    Bug {
-        name: "a peer's descriptors are closed by the thread that received them",
-        file: "threads/disposer.rs",
-        right: "impl Drop for PeerDescriptor {\n    fn drop(&mut self) {\n        \
-                if let Some(file) = self.file.take() {\n            dispose(file);\n",
-        wrong: "impl Drop for PeerDescriptor {\n    fn drop(&mut self) {\n        \
-                if let Some(file) = self.file.take() {\n            drop(file);\n",
-        check: Check::Test("a_peers_descriptor_blocks_nobody"),
-    },
-    Bug {
-        name: "sleeps have no timeout",
-        file: "os/futex/mod.rs",
-        right: "fn from_now(limit: Duration) -> Timespec {\n",
-        wrong: "fn from_now(_: Duration) -> Timespec {\n    let limit = Duration::from_secs(30);\n",
-        check: Check::Test("a_requeued_sleeper_keeps_its_timeout"),
-    },
-    Bug {
-        name: "connections have no limits",
-        file: "ipc/broker/admission.rs",
-        right: "let verdict = if is_stranger && ",
-        wrong: "let verdict = if true {\n            Verdict::Welcome\n        } else if is_stranger && ",
-        check: Check::Test("connections_that_say_nothing_are_few_and_short"),
-    },
-    Bug {
-        name: "RLIMIT_FSIZE is not checked",
-        file: "os/memfd.rs",
-        right: "if len > limit =>",
-        wrong: "if len > limit && false =>",
-        check: Check::Test("a_limit_of_files_is_no_signal"),
-    },
-    Bug {
-        name: "late signals have no limit",
-        file: "ipc/event/late_completion.rs",
-        right: "event.unfinished >= MAX_LATE_SIGNALS",
-        wrong: "event.unfinished >= MAX_LATE_SIGNALS && false",
-        check: Check::Test(
-            "signals_behind_one_that_never_completes_are_bounded_and_end_with_their_context",
-        ),
-    },
-    Bug {
-        name: "attachments are kept without their exporter's number",
-        file: "ipc/attachment/context_id.rs",
-        right: "            exporter: fields.exporter,\n",
-        wrong: "            exporter: 0,\n",
-        check: Check::Case("impostor::forgeries_stain_no_original"),
-    },
-    Bug {
-        name: "the overflow user is treated as one user",
-        file: "os/process.rs",
-        right: "    if uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {",
-        wrong: "    if true || uid != overflow.unwrap_or(USUAL_OVERFLOW_UID) {",
-        check: Check::Test("users_who_are_not_mapped_are_nobody"),
-    },
-    Bug {
-        name: "a forked child keeps its parent's sockets",
-        file: "os/fork.rs",
-        right: "    KEPT.replace_all();\n",
-        wrong: "",
-        check: Check::Test("a_child_does_not_keep_a_dead_importer_attached"),
-    },
-    Bug {
-        name: "symbolic links in directories that all users may write are followed",
-        file: "ipc/broker/directory.rs",
-        right: "FLAGS | OFlags::NOFOLLOW",
-        wrong: "FLAGS",
-        check: Check::Test("links_of_others_are_refused"),
-    },
-    Bug {
-        name: "only 32 bits of a generation are compared",
-        file: "ipc/exporter/mod.rs",
-        right: "now.load(Ordering::SeqCst) == record.generation",
-        wrong: "now.load(Ordering::SeqCst) as u32 == record.generation as u32",
-        check: Check::Case("hostile::a_key_opens_one_object_alone"),
-    },
-    Bug {
-        name: "a process that cannot lock its byte is refused",
-        file: "ipc/event_arena/mod.rs",
-        right: "            Err(Errno::AGAIN | Errno::ACCESS) => None,\n",
-        wrong: "",
-        check: Check::Test("places_that_are_held_keep_nobody_out"),
-    },
-    Bug {
-        name: "each receive starts the timeout again",
-        file: "os/socket/messages.rs",
-        right: "        wait_until(stream.as_fd(), PollFlags::IN, deadline)?;\n        match receive_now(",
-        wrong: "        let _ = deadline;\n        let deadline = Deadline::after(crate::os::tuning::MAX_SOCKET_TIMEOUT);\n        \
-                wait_until(stream.as_fd(), PollFlags::IN, deadline)?;\n        match receive_now(",
-        check: Check::Test("one_deadline_holds_for_all_that_is_waited_for"),
-    },
-    Bug {
-        name: "a panic ends the liveness thread",
-        file: "ipc/liveness.rs",
-        right: "            Err(_) => answer(socket, Err(Errno::IO)),\n",
-        wrong: "            Err(panic) => std::panic::resume_unwind(panic),\n",
-        check: Check::Test("a_panic_on_the_thread_drops_no_lock"),
-    },
-];
-
-impl Bug {
-    fn path(&self, root: &Path) -> PathBuf {
-        root.join("crates/crosshandle/src").join(self.file)
+/// Returns the bugs in the directory `xtask/bugs` of a checkout.
+fn bugs(root: &Path) -> Result<Vec<Bug>> {
+    let cannot = |error| format!("cannot read xtask/bugs: {error}");
+    let mut bugs = Vec::new();
+    for entry in fs::read_dir(root.join("xtask/bugs")).map_err(cannot)? {
+        let patch = entry.map_err(cannot)?.path();
+        let text = fs::read_to_string(&patch).map_err(cannot)?;
+        let mut lines = text.lines();
+        let description = lines.next().and_then(|line| line.strip_prefix("bug: "));
+        let check = lines.next().and_then(|line| line.strip_prefix("check: "));
+        let (Some(description), Some((kind, check))) =
+            (description, check.and_then(|check| check.split_once(' ')))
+        else {
+            return Err(format!("{} lacks a bug or a check", patch.display()));
+        };
+        bugs.push(Bug {
+            description: description.to_owned(),
+            kind: kind.to_owned(),
+            check: check.to_owned(),
+            patch,
+        });
     }
+    bugs.sort_by(|a, b| a.patch.cmp(&b.patch));
+    Ok(bugs)
+}
 
-    /// Returns the file's text with the bug.
-    fn planted(&self, text: &str) -> Result<String> {
-        match text.matches(self.right).count() {
-            1 => Ok(text.replacen(self.right, self.wrong, 1)),
-            count => Err(format!(
-                "{} has {count} places for: {}",
-                self.file, self.name
-            )),
-        }
+/// Applies a patch to the sources at `root`, with options of `git apply`.
+fn apply(bug: &Bug, root: &Path, options: &[&str]) -> Result<()> {
+    let mut git = Command::new("git");
+    // The copy lies in the checkout's target directory, but it is no part of the checkout.
+    git.env("GIT_CEILING_DIRECTORIES", root.parent().unwrap_or(root));
+    git.arg("apply").args(options).arg(&bug.patch);
+    match git.current_dir(root).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).into_owned()),
+        Err(error) => Err(format!("cannot run git: {error}")),
     }
 }
 
-/// Plants each bug whose name contains `filter`, and prints a row of a table for each: the bug, the
-/// check that finds it, and how soon.
+/// Plants each bug whose description contains `filter`, and prints a row of a table for each: the
+/// bug, the check that finds it, and how soon.
 ///
 /// # Errors
 /// A check does not find its bug, or fails without it.
 pub(crate) fn run(workspace: &Workspace, filter: &str) -> Result<()> {
     let copy = copy(workspace)?;
     let mut missed = Vec::new();
+    let mut bugs = bugs(&workspace.root)?;
+    bugs.retain(|bug| bug.description.contains(filter));
     println!("| bug | found by | after |\n|---|---|---|");
-    for bug in BUGS.iter().filter(|bug| bug.name.contains(filter)) {
-        let path = bug.path(&copy.root);
-        let cannot = |error| format!("cannot change {}: {error}", path.display());
-        let right = fs::read_to_string(&path).map_err(cannot)?;
-        let is_sound = passes(&copy, bug.check)?;
-        fs::write(&path, bug.planted(&right)?).map_err(cannot)?;
+    for bug in &bugs {
+        let is_sound = passes(&copy, bug)?;
+        apply(bug, &copy.root, &[])?;
         let started = Instant::now();
-        let passed = passes(&copy, bug.check);
-        fs::write(&path, right).map_err(cannot)?;
+        let passed = passes(&copy, bug);
+        apply(bug, &copy.root, &["--reverse"])?;
         let after = match (is_sound, passed?) {
             (true, false) => seconds(started.elapsed()),
             (true, true) => "never".to_owned(),
             (false, _) => "never: the check fails without the bug, too".to_owned(),
         };
         if after.starts_with("never") {
-            missed.push(bug.name);
+            missed.push(bug.description.as_str());
         }
-        let check = match bug.check {
-            Check::Faults(workload) => format!("fault harness, workload `{workload}`"),
-            Check::Case(name) => format!("case `{name}`"),
-            Check::Test(name) => format!("test `{name}`"),
-        };
-        say(&format!("| {} | {check} | {after} |", bug.name));
+        let (bug, kind, check) = (&bug.description, &bug.kind, &bug.check);
+        say(&format!("| {bug} | {kind} `{check}` | {after} |"));
     }
     match missed.is_empty() {
         true => Ok(()),
@@ -211,33 +99,28 @@ pub(crate) fn run(workspace: &Workspace, filter: &str) -> Result<()> {
     }
 }
 
-/// Returns whether a check passes in the copy. A check that is late does not.
-fn passes(copy: &Workspace, check: Check) -> Result<bool> {
-    let mut command = match check {
-        Check::Faults(workload) => {
+/// Returns whether a bug's check passes in the copy. A check that is late does not.
+fn passes(copy: &Workspace, bug: &Bug) -> Result<bool> {
+    let check = bug.check.as_str();
+    let mut command = match bug.kind.as_str() {
+        "faults" => {
             soak::build(copy)?;
-            soak::harness(copy, &["faults", "--workload", workload, "--jobs", "2"])
+            soak::harness(copy, &["faults", "--workload", check, "--jobs", "2"])
         }
-        Check::Case(name) => {
+        "case" => {
             let words = ["run", "--locked", "--package", "crosshandle-conformance"];
             let mut command = copy.cargo(&words);
-            command.args(["--bin", "conformance", "--", name]);
+            command.args(["--bin", "conformance", "--", check]);
             command
         }
-        Check::Test(name) => {
+        "test" => {
             let mut command = Command::new(tools::NEXTEST.get(copy)?);
             copy.prepare(&mut command);
-            command.args([
-                "nextest",
-                "run",
-                "--locked",
-                "--package",
-                "crosshandle",
-                "-E",
-            ]);
-            command.arg(format!("test(/(^|::){name}$/)"));
+            command.args(["nextest", "run", "--locked", "--package", "crosshandle*"]);
+            command.args(["-E", &format!("test(/(^|::){check}$/)")]);
             command
         }
+        kind => return Err(format!("{}: no check is a {kind}", bug.patch.display())),
     };
     command
         .stdin(Stdio::null())
@@ -273,16 +156,11 @@ fn copy(workspace: &Workspace) -> Result<Workspace> {
     Ok(Workspace { root, target })
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_bug_has_its_place() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        for bug in BUGS {
-            let text = fs::read_to_string(bug.path(root)).unwrap();
-            assert_ne!(bug.planted(&text).unwrap(), text);
-        }
+#[test]
+fn every_bug_applies() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for bug in bugs(root).unwrap() {
+        apply(&bug, root, &["--check"]).unwrap();
+        assert!(["faults", "case", "test"].contains(&bug.kind.as_str()));
     }
 }

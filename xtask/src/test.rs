@@ -8,9 +8,7 @@ use std::time::Instant;
 use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
 use crate::workspace::Workspace;
-use crate::{
-    Result, bindings, clients, debian, fuzz, layers, prose, soak, supply_chain, tools, ucx, wheel,
-};
+use crate::{Result, bindings, clients, debian, fuzz, soak, supply_chain, tools, ucx, wheel};
 
 /// Environment variable with the directories of Level Zero's stock loaders, the newest last.
 const LOADERS: &str = "ZE_LOADER_LIB_DIRS";
@@ -24,8 +22,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let fuzzed = !fuzz::targets(workspace)?.is_empty();
 
     format(workspace, fuzzed)?;
-    layers::step(&workspace.root)?;
-    prose::step(workspace)?;
+    Step::new(workspace, "style", workspace.cargo(&["xtask", "style"])).run()?;
     let fetch = workspace.cargo(&["fetch", "--locked"]);
     Step::new(workspace, "lock file", fetch).run()?;
     // The stock Unified Runtime is published for x86-64 only.
@@ -111,7 +108,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut all = format!("nextest run --locked --workspace --run-ignored {which}");
     if !has_gpu {
         // The expression contains no spaces, because the arguments are split at spaces.
-        all.push_str(" -E not(test(/^hal::cuda::tests::|::on_a_gpu::/))");
+        all.push_str(" -E not((package(crosshandle-cuda)&test(/^tests::/))|test(/::on_a_gpu::/))");
     }
     tests.args(all.split(' ')).envs(variables.clone());
     // `.config/nextest.toml` contains the time limits of each test and of the whole run.

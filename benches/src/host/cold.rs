@@ -143,7 +143,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
                 Side::Ours => export_ours(&context, link, round)?,
                 Side::Raw => export_raw(link, round)?,
             };
-            // Leftover memory would mean that freeing was incomplete, and that the next round is
+            // Remaining memory would mean that freeing was incomplete, and that the next round is
             // not cold.
             let after = machine_shared_memory()?;
             ensure!(

@@ -119,7 +119,7 @@ impl Ours {
     fn batch(&self, row: &str) -> Result<f64> {
         let submit = |signals| {
             let arguments = KernelArguments::new()
-                .memory(&self.memory.all())
+                .with(&self.memory.all())
                 .value(1_u32)
                 .value(WORDS);
             let shape = LaunchShape::new([GROUPS, 1, 1], [GROUP_ITEMS, 1, 1]);

@@ -87,7 +87,7 @@ impl Kernels {
 fn image(backend: BackendKind) -> ProgramImage<'static> {
     match backend {
         BackendKind::Cuda => {
-            ProgramImage::text(include_str!("../../crosshandle/src/hal/cuda/kernels.ptx"))
+            ProgramImage::text(include_str!("../../crosshandle-cuda/src/kernels.ptx"))
         }
         // SAFETY: the module passed the assembler's validator.
         BackendKind::Host | BackendKind::LevelZero => unsafe { ProgramImage::spirv(SPIR_V) },
@@ -97,7 +97,7 @@ fn image(backend: BackendKind) -> ProgramImage<'static> {
 fn launch(kernel: &Kernel, words: &MemoryRange, number: u32) -> Result<Command> {
     let count = words.len() / 4;
     let arguments = KernelArguments::new()
-        .memory(words)
+        .with(words)
         .value(number)
         .value(count as u32);
     let shape = LaunchShape::covering(count, BLOCK)?;

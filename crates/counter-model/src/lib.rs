@@ -1,9 +1,9 @@
 //! The model checker of the event protocol.
 //!
 //! Events are counters in memory that several processes share. The protocol on them
-//! (`crates/crosshandle/src/event_protocol/`) must hold in every order of the processes' steps, and
-//! if any process dies at any step. The test programs of this package compile *the library's own
-//! files* against their own platforms. On such a platform, a checker decides which process runs
+//! (`crates/crosshandle-events/src/protocol/`) must hold in every order of the processes' steps,
+//! and if any process dies at any step. The test programs of this package compile *the library's
+//! own files* against their own platforms. On such a platform, a checker decides which process runs
 //! next:
 //!
 //! - `tests/interleavings` runs under shuttle, with many random and PCT schedules that are the same

@@ -42,6 +42,7 @@
 //! results.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[doc(hidden)]
 pub mod control;

@@ -16,7 +16,7 @@
 //! | `event/notifier.rs` | awaited signals, for event loops |
 //! | `link/` | objects of other hosts |
 //! | `store/` | named models that a holder keeps |
-//! | `error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
+//! | `crates/crosshandle-types/src/error.rs`, `interrupt.rs` | exceptions, and waits that Ctrl-C ends |
 
 mod array;
 mod bundle;

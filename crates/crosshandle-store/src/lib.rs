@@ -49,6 +49,7 @@
 //! they return.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod contents;
 mod error;

@@ -1,19 +1,18 @@
 //! Opened models.
 
-use crate::contents::Work;
-use crate::contents::hash;
+use crate::contents::{Work, hash};
 use crate::error::{Error, Result};
 use crate::manifest::{MAX_MANIFEST_BYTES, Manifest, TensorInfo};
-use crate::moving;
 use crate::placement::OpenOptions;
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
-use crate::{Hash, LoadOptions};
-use crosshandle::Deadline;
+use crate::{Hash, LoadOptions, moving};
 use crosshandle::handle::BackendKind;
 use crosshandle::holder::{Backup, HeldName, Recovered};
-use crosshandle::{Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange};
+use crosshandle::{
+    Access, Context, Deadline, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange,
+};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -20,9 +20,8 @@ use crate::state::{Moment, Phase, State};
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
 use crate::{Hash, LoadOptions};
-use crosshandle::Deadline;
 use crosshandle::holder::{HandedOver, HoldOptions};
-use crosshandle::{Access, Context, Event, EventOptions, HolderFault, Memory};
+use crosshandle::{Access, Context, Deadline, Event, EventOptions, HolderFault, Memory};
 use std::path::PathBuf;
 use std::time::Instant;
 

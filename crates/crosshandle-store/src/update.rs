@@ -10,9 +10,10 @@ use crate::state::{Moment, Phase, State};
 use crate::store::Store;
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
-use crosshandle::Deadline;
 use crosshandle::holder::{ClaimOptions, Lease};
-use crosshandle::{Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue};
+use crosshandle::{
+    Access, Command, Context, Deadline, Event, EventOptions, Memory, MemoryRange, Queue,
+};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const COUNT: usize = 1_000_000;
 
 /// Kernels that work on words: `fill` sets them, `scale` multiplies them by 3 and adds a number.
-const PTX: &str = include_str!("../src/hal/cuda/kernels.ptx");
+const PTX: &str = include_str!("../../crosshandle-cuda/src/kernels.ptx");
 /// The same kernels in OpenCL C.
 const SOURCE: &str = "
     kernel void fill(global uint *to, uint value, uint count) {
@@ -112,7 +112,7 @@ fn load(context: &Context) -> crosshandle::Result<Program> {
 /// Creates a launch of one of the kernels on all words of the memory.
 fn launch(kernel: &Kernel, memory: &Memory, number: u32) -> crosshandle::Result<Command> {
     let arguments = KernelArguments::new()
-        .memory(&memory.all())
+        .with(&memory.all())
         .value(number)
         .value(COUNT as u32);
     let shape = LaunchShape::covering(COUNT, 256)?;

@@ -38,7 +38,7 @@
 //! ```
 //!
 //! # The nouns
-//! Paths in this table are below `crates/crosshandle/src`, without `.rs`.
+//! Paths without `crates/` are below `crates/crosshandle/src`, and omit `.rs`.
 //!
 //! | noun | what it is | where it lives |
 //! |---|---|---|
@@ -48,29 +48,21 @@
 //! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
 //! | [`MemoryPool`] | memory that is kept apart and accounted for, with a limit | `api/memory/pool` |
 //! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
-//! | [`Event`] | a counter of signals that processes wait for | `api/event` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command` |
-//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program`, `api/kernel` |
+//! | [`Event`] | a counter of signals that processes wait for | `api/event/` |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command/` |
+//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program/` |
 //! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
-//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `handle/bundle/`, `api/bundle` |
-//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `types/native_object` |
+//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `crates/crosshandle-handle/src/bundle/`, `api/context/bundle` |
+//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `crates/crosshandle-types/src/native_object.rs` |
 //!
 //! A *handle* is always the bytes that one process sends to another. A driver's own object is
 //! always *native*.
 //!
 //! For people who change the code (paths in the repository):
-//! - `docs/architecture.md` shows the layers, and follows a handle, a signal and the death of a
+//! - `docs/architecture.md` shows the crates, and follows a handle, a signal and the death of a
 //!   process through the code. A table says what to change where.
 //! - `docs/glossary.md` explains this library's own terms.
 //! - `docs/threads.md` lists the threads, what each may block on, and the order of the locks.
-//!
-//! A *handle* is always the bytes that cross; a driver's own object is always *native*.
-//!
-//! For people who change the code (paths in the repository):
-//! - `docs/architecture.md`: the layers, the way of a handle, of a signal and of a death through
-//!   the code, and a table of what to change where
-//! - `docs/glossary.md`: the words that are this library's own
-//! - `docs/threads.md`: the threads, what each may block on, and the order of the locks
 //!
 //! # How it works
 //! [`Memory::handle`] gives the allocation a *record*, which is a number in its context. It writes
@@ -135,6 +127,7 @@
 //! no feature.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The shared layers serve every backend, so a build without one of them leaves some code unused.
 #![cfg_attr(
     not(all(feature = "cuda", feature = "level-zero")),
@@ -142,29 +135,14 @@
 )]
 
 mod api;
-mod error;
-mod event_protocol;
-#[cfg(fuzzing)]
-pub mod fuzzing;
-#[allow(unsafe_code)]
-mod hal;
-pub mod handle;
-#[allow(unsafe_code)]
-mod ipc;
-mod observe;
-#[allow(unsafe_code)]
-mod os;
-mod platform;
+mod backends;
 mod pool;
-mod sync;
-mod threads;
-mod types;
 
 /// Functions for the adapters and the Python module of this workspace only. Programs must not rely
 /// on them.
 #[doc(hidden)]
 pub mod adapter_support {
-    pub use crate::os::fork::PerProcess;
+    pub use crosshandle_os::fork::PerProcess;
 
     /// Checks that neither the context nor its objects come from before a `fork` of this process.
     ///
@@ -174,8 +152,11 @@ pub mod adapter_support {
         context.core().check_birth()
     }
 
-    pub use crate::threads::background::{run, run_blocking};
+    pub use crosshandle_os::threads::background::{run, run_blocking};
 }
+
+#[doc(inline)]
+pub use crosshandle_handle as handle;
 
 pub use api::command::Command;
 pub use api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
@@ -198,20 +179,20 @@ pub use api::program::kernel::Kernel;
 pub use api::queue::Queue;
 pub use api::report;
 pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
-pub use error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
-pub use handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
-pub use ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub use os::cgroup::{MemoryLimit, memory_limit};
-pub use os::process::host_identity;
-pub use os::socket::interrupt::interruptible;
-pub use sync::Deadline;
-pub use types::{
+pub use crosshandle_handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
+pub use crosshandle_ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
+pub use crosshandle_os::cgroup::{MemoryLimit, memory_limit};
+pub use crosshandle_os::process::host_identity;
+pub use crosshandle_os::socket::interrupt::interruptible;
+pub use crosshandle_types::error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
+pub use crosshandle_types::sync::Deadline;
+pub use crosshandle_types::{
     Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
     DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
-    ImagePart, KernelArguments, KernelLimits, KernelParameter, KernelProperties, LaunchShape,
-    MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits, Pitches, Pod,
-    ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling, SharedBytes,
-    TypedSlice, ViewLimits,
+    ImagePart, KernelArgument, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
+    LaunchShape, MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits,
+    Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling,
+    SharedBytes, TypedSlice, ViewLimits,
 };
 /// The crate whose traits make a type [plain old data](Pod).
 pub use zerocopy;

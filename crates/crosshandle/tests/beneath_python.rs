@@ -1,4 +1,4 @@
-//! Tests of the library for other languages in `examples/beneath_python`, under Python.
+//! Tests of the library for other languages in `crates/crosshandle/examples/beneath_python`.
 
 #[allow(dead_code, reason = "each program uses a part of it")]
 mod common;

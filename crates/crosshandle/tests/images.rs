@@ -67,9 +67,9 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
             .submit(copy.after_value(&gate, 1).signal(&steps[0]))
             .unwrap();
         let arguments = KernelArguments::new()
-            .image(&from)
-            .image(&to)
-            .sampler(&context.create_sampler(&sampler()).unwrap())
+            .with(&from)
+            .with(&to)
+            .with(&context.create_sampler(&sampler()).unwrap())
             .value(1_u32);
         // SAFETY: the kernel accesses only pixels inside the images.
         let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
@@ -179,9 +179,9 @@ fn a_graph_copies_pixels_at_each_run() {
     let write = Command::write_image(memory.all(), tight, &from, ALL).unwrap();
     let write = graph.add(write, &[]).unwrap();
     let arguments = KernelArguments::new()
-        .image(&from)
-        .image(&to)
-        .sampler(&context.create_sampler(&sampler()).unwrap())
+        .with(&from)
+        .with(&to)
+        .with(&context.create_sampler(&sampler()).unwrap())
         .value(1_u32);
     // SAFETY: the kernel accesses only pixels inside the images.
     let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
@@ -251,10 +251,10 @@ fn a_kernel_takes_images_where_it_has_such_parameters() {
         unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) }
     };
     let new = KernelArguments::new;
-    assert!(launch(new().image(&one).image(&one).sampler(&how).value(1_u32)).is_ok());
-    assert!(launch(new().sampler(&how).image(&one).sampler(&how).value(1_u32)).is_err());
-    assert!(launch(new().address(64).image(&one).sampler(&how).value(1_u32)).is_err());
-    assert!(launch(new().image(&one).image(&one).image(&one).value(1_u32)).is_err());
+    assert!(launch(new().with(&one).with(&one).with(&how).value(1_u32)).is_ok());
+    assert!(launch(new().with(&how).with(&one).with(&how).value(1_u32)).is_err());
+    assert!(launch(new().address(64).with(&one).with(&how).value(1_u32)).is_err());
+    assert!(launch(new().with(&one).with(&one).with(&one).value(1_u32)).is_err());
 }
 
 #[test]

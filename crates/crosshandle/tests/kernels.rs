@@ -63,11 +63,11 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
 
     let number = program.kernel("number").unwrap();
     let shape = LaunchShape::threads([1000, 1, 1]).offset([5, 0, 0]);
-    let words = run(&number, shape, KernelArguments::new().memory(&memory.all()));
+    let words = run(&number, shape, KernelArguments::new().with(&memory.all()));
     assert!(words.iter().copied().eq(5..1005));
 
     let reverse = program.kernel("reverse").unwrap();
-    let arguments = KernelArguments::new().memory(&memory.all()).local(4 * 100);
+    let arguments = KernelArguments::new().with(&memory.all()).local(4 * 100);
     let words = run(
         &reverse,
         LaunchShape::new([10, 1, 1], [100, 1, 1]),
@@ -83,7 +83,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
         .unwrap();
     let scale = more.kernel("scale").unwrap();
     let arguments = KernelArguments::new()
-        .memory(&memory.all())
+        .with(&memory.all())
         .value(1_u32)
         .value(1000_u32);
     let words = run(&scale, LaunchShape::covering(1000, 64).unwrap(), arguments);
@@ -93,7 +93,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let source = [ProgramImage::text(SOURCE)];
     let program = context.load_program_with(&source, &options).unwrap();
     let add = program.kernel("add").unwrap();
-    let arguments = KernelArguments::new().memory(&memory.all()).value(7_u32);
+    let arguments = KernelArguments::new().with(&memory.all()).value(7_u32);
     let words = run(&add, LaunchShape::threads([1000, 1, 1]), arguments);
     assert_eq!(words[0], 30 * 104 + 1 + 14);
 
@@ -105,7 +105,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
         .unwrap();
     let eight = again.kernel("eight").unwrap();
     assert_eq!(eight.properties().required_block, Some([8, 1, 1]));
-    let arguments = KernelArguments::new().memory(&memory.all());
+    let arguments = KernelArguments::new().with(&memory.all());
     let words = run(&eight, LaunchShape::new([125, 1, 1], [8, 1, 1]), arguments);
     assert!(words.iter().all(|word| *word == 8));
 }
@@ -138,7 +138,7 @@ fn refusals_say_what_is_wrong() {
     ));
     let fill = program.kernel("fill").unwrap();
     let memory = context.allocate(4096).unwrap();
-    let first = || KernelArguments::new().memory(&memory.all());
+    let first = || KernelArguments::new().with(&memory.all());
     let one = LaunchShape::new([1; 3], [1; 3]);
     // SAFETY: no launch is submitted.
     let refuse =
@@ -186,7 +186,7 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
     let add = program.kernel("add").unwrap();
     let memory = context.allocate(4).unwrap();
     let launch = || {
-        let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
+        let arguments = KernelArguments::new().with(&memory.all()).value(1_u32);
         // SAFETY: the kernel adds to the only word.
         unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
     };
@@ -240,7 +240,7 @@ fn launches_in_flight_keep_their_place() {
         context.allocate(4 * COPIES).unwrap(),
     );
     let launch = || {
-        let arguments = KernelArguments::new().memory(&memory.all()).value(1_u32);
+        let arguments = KernelArguments::new().with(&memory.all()).value(1_u32);
         // SAFETY: the kernel adds to the only word.
         unsafe { Command::launch(&add, LaunchShape::new([1; 3], [1; 3]), arguments) }.unwrap()
     };
@@ -338,7 +338,7 @@ fn a_forked_child_leaves_the_runtime_alone() {
     let shape = LaunchShape::new([8, 1, 1], [128, 1, 1]);
     let arguments = |value: u32| {
         KernelArguments::new()
-            .memory(&memory.all())
+            .with(&memory.all())
             .value(value)
             .value(1024_u32)
     };
@@ -398,7 +398,7 @@ fn variables_are_memory() {
         .unwrap();
     let scale = program.kernel("scale").unwrap();
     let arguments = KernelArguments::new()
-        .memory(&first)
+        .with(&first)
         .value(1_u32)
         .value(1_u32);
     // SAFETY: the kernel scales the first word.

@@ -46,7 +46,7 @@ fn kernel(context: &Context, name: &str) -> Kernel {
 }
 
 fn add(kernel: &Kernel, memory: &Memory, addend: u32) -> Command {
-    let arguments = KernelArguments::new().memory(&memory.all()).value(addend);
+    let arguments = KernelArguments::new().with(&memory.all()).value(addend);
     // SAFETY: the memory has a word for each thread.
     unsafe { Command::launch(kernel, LaunchShape::threads([256, 1, 1]), arguments) }.unwrap()
 }
@@ -57,8 +57,8 @@ fn crowd(context: &Context, turns: u32) -> i32 {
     let words = context.allocate(8).unwrap();
     words.write(0, &[0; 8]).unwrap();
     let arguments = KernelArguments::new()
-        .memory(&words.range(..4).unwrap())
-        .memory(&words.range(4..).unwrap())
+        .with(&words.range(..4).unwrap())
+        .with(&words.range(4..).unwrap())
         .value(turns);
     let shape = LaunchShape::new([64, 1, 1], [1, 1, 1]);
     // SAFETY: both words are inside the memory.

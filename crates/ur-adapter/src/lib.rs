@@ -32,6 +32,8 @@
 //!
 //! The Unified Runtime specification defines the meaning of each UR call. It is not repeated here.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod abi;
 mod context;
 mod discovery;

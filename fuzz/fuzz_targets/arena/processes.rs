@@ -1,9 +1,6 @@
 //! The processes, their operations, and the checks after each operation.
 
-use crate::event_protocol::{
-    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Target,
-    Ticket, WaitError, WaitMode, wait_any,
-};
+use crate::event_protocol::{Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Target, Ticket, WaitError, WaitMode, wait_any};
 use crate::input::Input;
 use crate::platform::{Instant, end_attack, within};
 use crate::writes::Writes;

@@ -55,7 +55,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     let mut names = program.kernel_names().unwrap();
     names.sort();
     assert_eq!(names, ["fill", "number", "reverse", "scale"]);
-    let first = || KernelArguments::new().memory(&memory.all());
+    let first = || KernelArguments::new().with(&memory.all());
 
     let number = program.kernel("number").unwrap();
     let shape = LaunchShape::threads([COUNT, 1, 1]);
@@ -151,7 +151,7 @@ pub(crate) fn several_modules_are_linked() {
         }
         let kernel = linked.kernel(name).unwrap();
         let arguments = KernelArguments::new()
-            .memory(&memory.all())
+            .with(&memory.all())
             .value::<u32>(value)
             .value(1_u32);
         queue
@@ -214,7 +214,7 @@ pub(crate) fn refusals_say_what_is_wrong() {
     ));
     let fill = program.kernel("fill").unwrap();
     let memory = context.allocate(4096).unwrap();
-    let first = || KernelArguments::new().memory(&memory.all());
+    let first = || KernelArguments::new().with(&memory.all());
     let right = || first().value(1_u32).value(1_u32);
     let one = LaunchShape::new([1; 3], [1; 3]);
     // SAFETY: no launch is submitted.
@@ -267,7 +267,7 @@ pub(crate) fn refused_launches_fail_in_their_turn() {
             .value(1_u32)
             .value(1_u32);
         let right = KernelArguments::new()
-            .memory(&memory.all())
+            .with(&memory.all())
             .value(7_u32)
             .value(1_u32);
         queue
@@ -300,7 +300,7 @@ pub(crate) fn a_refused_launch_keeps_what_it_may_use() {
     let queue = context.create_queue().unwrap();
     let done = context.create_event().unwrap();
     let arguments = KernelArguments::new()
-        .memory(&memory.all())
+        .with(&memory.all())
         .value(7_u32)
         .value(1_u32);
     let command = launch(&fill, LaunchShape::new([1; 3], [1; 3]), arguments);

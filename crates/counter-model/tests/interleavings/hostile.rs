@@ -137,9 +137,10 @@ fn beside_an_honest_one_in_a_wait_in_turn() {
 }
 
 /// A process has a late signal of an honest event and one of a hostile event, and one job for both,
-/// as in `ipc/event/late_completion.rs`. A hostile event can claim that the earlier signal has
-/// finished while its word says otherwise. With `leaves_alone`, the job then ignores the event for
-/// a while (here permanently). Otherwise it checks the event again at once, which is wrong.
+/// as in `crates/crosshandle-ipc/src/event/late_completion.rs`. A hostile event can claim that the
+/// earlier signal has finished while its word says otherwise. With `leaves_alone`, the job then
+/// ignores the event for a while (here permanently). Otherwise it checks the event again at once,
+/// which is wrong.
 fn late_signals_of_both(leaves_alone: bool) {
     let (honest, hostile) = (World::new(), Hostile::new());
     let first = honest.process(2).submit();

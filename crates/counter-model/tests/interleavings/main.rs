@@ -19,11 +19,17 @@ mod wake_ups;
 mod world;
 mod wrap;
 
-#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
+#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 
-#[path = "../../../crosshandle/src/ipc/open_count.rs"]
+#[path = "../../../crosshandle-ipc/src/open_count.rs"]
+#[allow(unreachable_pub, reason = "public in the library")]
 mod open_count;
 
 /// Whether waiters spin before they sleep. Spinning adds steps but no transitions, and the program

@@ -8,8 +8,13 @@
 mod atomics;
 mod platform;
 
-#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
+#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 
 use event_protocol::{

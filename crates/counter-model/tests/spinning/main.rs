@@ -16,8 +16,13 @@ mod wake_ups;
 #[allow(dead_code, reason = "used in part")]
 mod world;
 
-#[path = "../../../crosshandle/src/event_protocol/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the library uses all of it")]
+#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the library uses all of it"
+)]
 mod event_protocol;
 
 /// Whether waiters spin before they sleep.

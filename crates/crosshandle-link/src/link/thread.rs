@@ -18,6 +18,10 @@ use std::thread;
 use std::time::Instant;
 
 /// Starts a thread of the link.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "all threads of a link start here"
+)]
 pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> Result<()> {
     thread::Builder::new()
         .name(name.into())

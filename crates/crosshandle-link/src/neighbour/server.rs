@@ -4,8 +4,7 @@ use super::message::{Answer, HandleBytes, Question};
 use super::socket::{self, Named};
 use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
-use crate::link::Link;
-use crate::link::thread;
+use crate::link::{Link, thread};
 use crate::memory::RemoteMemory;
 use crate::tuning::{
     FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,

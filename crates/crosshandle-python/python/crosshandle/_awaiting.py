@@ -132,7 +132,7 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         variable.set(tokens)
 
         async def serve() -> None:
-            # This task runs until the trio run ends, which is after all tasks that could wait in it.
+            # This task runs until the trio run ends, after all tasks that could wait in it.
             try:
                 while True:
                     await trio.lowlevel.wait_readable(tokens.notifier.fileno())

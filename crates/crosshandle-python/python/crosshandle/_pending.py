@@ -87,17 +87,17 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def reduced(value: Any, opener: str, data: bytes) -> Reduced:
-    """Returns the result of `__reduce__` for an object. From now on, this process keeps the object."""
+    """Returns the result of `__reduce__` for an object, which this process keeps from now on."""
     return _OPENERS[opener], (data, keep([value]))
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """Returns the result of `__reduce__` for a bundle. From now on, this process keeps its arrays."""
+    """Returns the result of `__reduce__` for a bundle, and keeps its arrays from now on."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
 def keep(objects: list[Any]) -> bytes:
-    """Keeps objects until they have been opened. Returns the ticket that each receiver passes to `opened`."""
+    """Keeps objects until they are opened. Returns the ticket that receivers pass to `opened`."""
     _wait_when_it_ends()
     return _rust.keep(objects, _receivers.number)
 

@@ -473,7 +473,8 @@ def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
         array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
         return array
     if described.device != "host" and library in ("torch", "cupy"):
-        # The array's own library handles arrays with gaps, and knows the stream that produces the bytes.
+        # The array's own library handles arrays with gaps, and knows the stream that produces the
+        # bytes.
         array = context.empty(described.shape, described.dtype)
         if library == "torch":
             import torch

@@ -70,7 +70,7 @@ def uses_of_torch(storage: Any) -> int:
     import torch
 
     count: Callable[[int], int] | None = getattr(torch._C, "_storage_Use_Count", None)
-    # This torch version has no such function, so the reference count of the Python object is used alone.
+    # If this torch version has no such function, only the Python object's reference count is used.
     return 0 if count is None else count(storage._cdata)
 
 

@@ -339,7 +339,7 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
         try:
             made: Any = object.__new__(cls)
             for field, value in zip(fields, values):
-                # This call skips the class's own `__setattr__`, so it also works for frozen dataclasses.
+                # This call skips the class's own `__setattr__`, so it works for frozen dataclasses.
                 object.__setattr__(made, field, value)
             return made
         except (TypeError, AttributeError):

@@ -363,7 +363,7 @@ class Model:
         return self._model.is_still(number)
 
     def next_update(self, number: int, timeout: float | None = None) -> int:
-        """Waits until an update later than update `number` has finished, and returns the later update's number."""
+        """Waits until an update after update `number` has finished, and returns its number."""
         return self._model.next_update(number, timeout)
 
     def refresh(self, timeout: float | None = 30.0) -> int:

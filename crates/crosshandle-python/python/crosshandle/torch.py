@@ -3,11 +3,11 @@
 
     import crosshandle.torch
 
-    with crosshandle.torch.register():            # queues and pipes of torch.multiprocessing
+    with crosshandle.torch.register():        # queues and pipes of torch.multiprocessing
         queue.put(tensor)
 
     pool = crosshandle.torch.MemPool(reserve=8 << 30)
-    with torch.cuda.use_mem_pool(pool):           # tensors that other processes open in microseconds
+    with torch.cuda.use_mem_pool(pool):       # tensors that other processes open in microseconds
         weights = torch.empty(...)
 
     crosshandle.torch.load_state_dict("llama-70b", module)   # a holder's weights, without a copy

@@ -5,8 +5,7 @@
 //! any number of processes can receive the object, and forwarding it costs nothing more.
 
 use crate::array::Array;
-use crate::context::Context;
-use crate::context::default_context;
+use crate::context::{Context, default_context};
 use crate::error::{Failure, Result};
 use crate::event::Event;
 use crate::interrupt::{SLICE, detached, timeout};

@@ -224,6 +224,10 @@ impl<'a> Work<'a> {
     }
 
     /// Processes all items with several threads. Each thread repeatedly takes the next free item.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "all threads of the store start here"
+    )]
     fn on_threads<T: Sync>(
         &self,
         items: &[T],

@@ -1,11 +1,11 @@
 //! Devices, which have memory and run queues.
 
-use crate::error::{Error, Result};
-use crate::hal::registry;
-use crate::hal::{Backend, BackendDevice};
-use crate::handle::BackendKind;
-use crate::os::process;
-use crate::types::{
+use crate::backends;
+use crosshandle_hal::{Backend, BackendDevice};
+use crosshandle_handle::BackendKind;
+use crosshandle_os::process;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{
     AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, NativeObject, NativeRuntime, Partition,
     PartitionLimits,
 };
@@ -21,7 +21,7 @@ pub struct Device {
 impl Device {
     /// Returns all devices that this process can use. The host is the first one.
     pub fn all() -> Vec<Self> {
-        registry::all()
+        backends::all()
             .iter()
             .flat_map(|backend| backend.devices())
             .map(|inner| Self { inner })
@@ -42,11 +42,11 @@ impl Device {
         let (kind, index) = name.split_once(':').unwrap_or((name, "0"));
         let kind: BackendKind = kind
             .parse()
-            .map_err(|error: crate::handle::UnknownBackend| missing(error.to_string()))?;
+            .map_err(|error: crosshandle_handle::UnknownBackend| missing(error.to_string()))?;
         let index: usize = index
             .parse()
             .map_err(|_| missing(format!("'{index}' is not the number of a device")))?;
-        let backend: &dyn Backend = *registry::all()
+        let backend: &dyn Backend = *backends::all()
             .iter()
             .find(|backend| backend.kind() == kind)
             .ok_or_else(|| missing(format!("this build has no {kind} backend")))?;
@@ -204,7 +204,7 @@ pub struct BackendStatus {
 impl BackendStatus {
     /// Returns the state of all backends of this build.
     pub fn all() -> Vec<Self> {
-        registry::all()
+        backends::all()
             .iter()
             .map(|backend| Self {
                 backend: backend.kind(),

@@ -13,3 +13,6 @@ pub(crate) mod program;
 pub(crate) mod queue;
 pub mod report;
 pub(crate) mod virtual_range;
+
+#[cfg(test)]
+mod wait_list_tests;

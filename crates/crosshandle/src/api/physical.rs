@@ -1,16 +1,16 @@
 //! Physical memory: memory without an address.
 
 use crate::api::core::{ContextCore, ObjectName};
-use crate::error::{Error, Result};
-use crate::hal::BackendContext;
-use crate::handle::{Fields, HandleKind, PhysicalMemoryHandle};
-use crate::ipc::{
+use crate::pool;
+use crosshandle_hal::BackendContext;
+use crosshandle_handle::{Fields, HandleKind, PhysicalMemoryHandle};
+use crosshandle_ipc::{
     Attachment, Credential, ExportCells, First, OpenDeadline, Particulars, Record, Shared,
 };
-use crate::observe::{self, ImportedBytes};
-use crate::pool;
-use crate::types::Access;
-use crate::types::report::ObjectKind;
+use crosshandle_types::Access;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::{self, ImportedBytes};
+use crosshandle_types::report::ObjectKind;
 use std::fmt;
 use std::ptr;
 use std::sync::Arc;

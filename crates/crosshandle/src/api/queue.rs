@@ -3,12 +3,12 @@
 use crate::api::command::{Command, LATEST, SUBMITTED};
 use crate::api::event::Event;
 use crate::api::memory::Opened;
-use crate::error::{Error, Result};
-use crate::event_protocol::Outcome;
-use crate::hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
-use crate::handle::BackendKind;
-use crate::sync::Deadline;
-use crate::types::{NativeObject, QueueOrder};
+use crosshandle_events::Outcome;
+use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
+use crosshandle_handle::BackendKind;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::Deadline;
+use crosshandle_types::{NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;

@@ -11,10 +11,10 @@
 
 use super::tuning::{AGEING_INTERVAL, SMALLEST_RELEASED_BYTES};
 use super::{Class, Pool, PoolSegment, Pooled};
-use crate::os::fork::PerProcess;
-use crate::os::process;
-use crate::sync::{Mutex, MutexGuard};
-use crate::threads::{background, driver_jobs};
+use crosshandle_os::fork::PerProcess;
+use crosshandle_os::process;
+use crosshandle_os::threads::{background, driver_jobs};
+use crosshandle_types::sync::{Mutex, MutexGuard};
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};

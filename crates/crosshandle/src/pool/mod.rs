@@ -26,12 +26,12 @@ pub(crate) use size_class::SizeClass;
 pub(crate) use trim::{Pooled, Trimmed};
 pub(crate) use usage::{Gauge, Usage};
 
-use crate::error::{Error, Result};
-use crate::hal::BackendContext;
-use crate::os::cgroup;
-use crate::os::mapping::HUGE_PAGE;
-use crate::sync::Mutex;
-use crate::types::MemoryKind;
+use crosshandle_hal::BackendContext;
+use crosshandle_os::cgroup;
+use crosshandle_os::mapping::HUGE_PAGE;
+use crosshandle_types::MemoryKind;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::Mutex;
 use free_list::FreeList;
 use segment::Reservation;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};

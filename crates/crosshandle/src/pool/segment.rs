@@ -1,8 +1,8 @@
 //! Segments and the blocks that are carved from them.
 
 use super::{SizeClass, Usage};
-use crate::error::Result;
-use crate::hal::Segment;
+use crosshandle_hal::Segment;
+use crosshandle_types::error::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 

@@ -4,7 +4,7 @@ use super::tuning::{
     FINE_BLOCK_BYTES as FINE, LARGEST_BLOCK_BYTES as LARGEST, SMALLEST_BLOCK_BYTES as SMALLEST,
     SPAN_BLOCKS,
 };
-use crate::os::mapping::HUGE_PAGE;
+use crosshandle_os::mapping::HUGE_PAGE;
 
 /// The number of sizes below [`FINE`]. Each size is twice the one before.
 const COARSE_COUNT: usize = (FINE.ilog2() - SMALLEST.ilog2()) as usize;

@@ -3,7 +3,7 @@
 use super::free_list::FreeList;
 use super::tuning::SEARCH_STEP_BYTES;
 use super::{Block, Class, Pool, PoolSegment};
-use crate::sync::{HashMap, Mutex, MutexGuard};
+use crosshandle_types::sync::{HashMap, Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 

@@ -1,6 +1,6 @@
 //! The accounts of a memory pool: its reserved bytes, its used bytes, and its limits.
 
-use crate::error::{Error, Result};
+use crosshandle_types::error::{Error, Result};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A number of bytes and its peak.

@@ -241,7 +241,7 @@ fn fill(place: &Place, memory: &Memory, epoch: u64, writes: impl FnOnce()) -> ! 
             .load_program(ProgramImage::text(ENDLESS))
             .expect("a program");
         let kernel = program.kernel("fill").expect("a kernel");
-        let arguments = KernelArguments::new().memory(&memory.all()).value(epoch);
+        let arguments = KernelArguments::new().with(&memory.all()).value(epoch);
         let shape = LaunchShape::covering(THREADS, 32).expect("a shape");
         // SAFETY: each thread writes 16 bytes, all inside the memory.
         let launch = unsafe { Command::launch(&kernel, shape, arguments) };

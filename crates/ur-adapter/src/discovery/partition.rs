@@ -73,7 +73,6 @@ impl Part {
                 kinds::UR_DEVICE_PARTITION_BY_AFFINITY_DOMAIN.0,
                 flag(*domain),
             ]],
-            _ => Vec::new(),
         }
     }
 }

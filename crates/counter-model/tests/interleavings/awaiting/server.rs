@@ -1,4 +1,5 @@
-//! The thread that serves waiters, and the messages to it, as in `ipc/event/awaiting`.
+//! The thread that serves waiters, and the messages to it, as in
+//! `crates/crosshandle-ipc/src/event/awaiting/`.
 
 use super::sleeps::{Kind, Memory, WordSleeps};
 use crate::event_protocol::{

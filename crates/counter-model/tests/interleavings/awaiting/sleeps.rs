@@ -37,7 +37,7 @@ impl Memory {
 pub(super) enum Kind {
     /// With one call for all words, which looks at each word again.
     AllAtOnce,
-    /// On the doorbells of their memory, as in `os/futex/sleep_set.rs`.
+    /// On the doorbells of their memory, as in `crates/crosshandle-os/src/futex/sleep_set.rs`.
     Doorbells,
     /// Wrong: looks at a word before it listens to the doorbell.
     LookingFirst,

@@ -1,5 +1,5 @@
-//! Doorbells with the same steps in the same order as in `os/futex/doorbell.rs`, and a log that
-//! wraps soon.
+//! Doorbells with the same steps in the same order as in
+//! `crates/crosshandle-os/src/futex/doorbell.rs`, and a log that wraps soon.
 
 use super::AtomicU64 as Word;
 use super::futex::wake_word;

@@ -72,14 +72,17 @@ mod tests {
 
     #[test]
     fn a_holders_context_has_the_names_of_what_it_holds() {
-        let mut context = ContextReport::default();
-        assert_eq!(context_name(&context), None);
-        context.name = Some("held for ffc5f4dcd63a9a13".into());
+        assert_eq!(context_name(&ContextReport::default()), None);
+        let mut context = ContextReport {
+            name: Some("held for ffc5f4dcd63a9a13".into()),
+            ..Default::default()
+        };
         assert_eq!(context_name(&context), context.name);
         for name in ["org/a/data", "org/a/state", "b/data", "c/data", "d/data"] {
-            let mut memory = crosshandle::report::MemoryReport::default();
-            memory.name = Some(name.into());
-            context.memory.push(memory);
+            context.memory.push(crosshandle::report::MemoryReport {
+                name: Some(name.into()),
+                ..Default::default()
+            });
         }
         let shown = context_name(&context);
         assert_eq!(shown.as_deref(), Some("held: b, c, d and 1 more"));

@@ -223,12 +223,10 @@ fn memory_cells(memory: &MemoryReport, context: &ContextReport) -> Vec<String> {
         ObjectKind::Host => "host",
         ObjectKind::Shared => "shared",
         ObjectKind::Physical => "physical",
-        _ => "other",
     };
     let access = match memory.access {
         ObjectAccess::ReadOnly => "read-only",
         ObjectAccess::ReadWrite => "read-write",
-        _ => "other",
     };
     let freed = if memory.freed { ", freed" } else { "" };
     vec![

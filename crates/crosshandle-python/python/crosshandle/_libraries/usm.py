@@ -130,7 +130,7 @@ def _mapped() -> list[str]:
 
 
 def _adapter_at(path: str) -> _Adapter | None:
-    """Returns the adapter at a path if the process has loaded it and the adapter has the table of functions."""
+    """Returns the adapter at a path, or `None` if it is not loaded or lacks the functions."""
     try:
         # Does not load the library. A mapped file may not be a library, and its path may now have
         # another file.

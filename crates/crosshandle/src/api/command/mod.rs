@@ -5,10 +5,9 @@ pub(crate) mod graph;
 use crate::api::event::Event;
 use crate::api::memory::MemoryRange;
 use crate::api::program::kernel::Kernel;
-use crate::error::{Error, Result};
-use crate::hal::{Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
-use crate::types::{KernelArguments, LaunchShape};
-use crate::types::{Pitches, Region};
+use crosshandle_hal::{Pattern, RectCopy, RowFill, Submission, WaitPoint, Work};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{KernelArguments, LaunchShape, Pitches, Region};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -258,7 +257,7 @@ impl Command {
     /// Everything that the kernel does with these arguments and this shape must be sound, from the
     /// submission of the command until it is complete:
     /// - The kernel accesses only memory that stays valid for the device until then. Only memory
-    ///   added with [`memory`](KernelArguments::memory) is kept valid. An address inside a value or
+    ///   added with [`with`](KernelArguments::with) is kept valid. An address inside a value or
     ///   inside other memory keeps nothing.
     /// - The kernel writes no memory that was opened read-only, and none to which host code has a
     ///   plain Rust reference.

@@ -2,22 +2,13 @@
 
 use crate::api::context::Context;
 use crate::api::memory::Memory;
-use crate::error::{Error, Result};
-use crate::handle::bundle::{Bundle, BundleError, Unpacked};
-use crate::types::{AllocationOptions, MemoryKind};
+use crosshandle_handle::bundle::{Bundle, Unpacked};
+use crosshandle_types::error::Result;
+use crosshandle_types::{AllocationOptions, MemoryKind};
 
 /// Maximum size of a table inside a bundle, in bytes. A longer table is in shared memory, which
 /// makes the bundle a few kilobytes shorter but costs the receiver one more open.
 const MAX_INLINE_TABLE: usize = 16 << 10;
-
-impl From<BundleError> for Error {
-    fn from(error: BundleError) -> Self {
-        match error {
-            BundleError::Handle(error) => Self::Handle(error),
-            error => Self::invalid(error.to_string()),
-        }
-    }
-}
 
 /// A bundle that is ready to be sent, with the shared memory of its table if it has any.
 #[derive(Debug)]
@@ -54,7 +45,7 @@ impl Context {
     /// See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
     ///
     /// # Errors
-    /// - [`Error::InvalidArgument`] if the bundle cannot be encoded.
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bundle cannot be encoded.
     /// - The errors of [`allocate`](Self::allocate).
     pub fn pack_bundle(&self, bundle: &Bundle) -> Result<PackedBundle> {
         let table = bundle.encode_table()?;
@@ -74,11 +65,12 @@ impl Context {
     }
 
     /// Unpacks a bundle that any process has packed. A table in shared memory is copied, up to
-    /// [`MAX_TABLE`](crate::handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
+    /// [`MAX_TABLE`](crosshandle_handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
     /// opened.
     ///
     /// # Errors
-    /// - [`Error::Handle`] and [`Error::InvalidArgument`] if the bytes are not a bundle.
+    /// - [`Error::Handle`](crate::Error::Handle) and
+    ///   [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
     /// - The errors of [`open_memory`](Self::open_memory) for a table in shared memory.
     pub fn unpack_bundle(&self, bytes: &[u8]) -> Result<Bundle> {
         let head = match Bundle::decode(bytes)? {

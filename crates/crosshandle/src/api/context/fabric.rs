@@ -3,10 +3,10 @@
 use super::Context;
 use crate::api::memory::Memory;
 use crate::api::program::kernel::check_fork;
-use crate::error::{Error, Result};
-use crate::hal::Fabric;
-use crate::handle::FabricHandle;
-use crate::os::process;
+use crosshandle_hal::Fabric;
+use crosshandle_handle::FabricHandle;
+use crosshandle_os::process;
+use crosshandle_types::error::{Error, Result};
 
 impl Context {
     fn fabric(&self) -> Result<&dyn Fabric> {

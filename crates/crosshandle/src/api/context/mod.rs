@@ -20,14 +20,13 @@ use crate::api::physical::PhysicalMemory;
 use crate::api::program::Program;
 use crate::api::queue::Queue;
 use crate::api::virtual_range::VirtualRange;
-use crate::error::{Error, Result};
-use crate::handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
-use crate::ipc::{OpenDeadline, late_completion};
-use crate::observe;
-use crate::threads::driver_jobs;
-use crate::types::{
+use crosshandle_handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
+use crosshandle_ipc::{OpenDeadline, late_completion};
+use crosshandle_os::threads::driver_jobs;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{
     Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
-    QueueOrder, SamplerDescription, Sampling,
+    QueueOrder, SamplerDescription, Sampling, observe,
 };
 use std::fmt;
 use std::os::fd::OwnedFd;

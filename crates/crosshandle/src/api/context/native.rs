@@ -9,12 +9,11 @@ use crate::api::memory::Memory;
 use crate::api::program::Program;
 use crate::api::program::kernel::Kernel;
 use crate::api::queue::Queue;
-use crate::error::{Error, Result};
-use crate::hal;
-use crate::hal::{BackendDevice, NativeContext, Work};
-use crate::handle::BackendKind;
-use crate::sync::Mutex;
-use crate::types::{DriverAllocation, NativeObject, Ownership, QueueOrder};
+use crosshandle_hal::{BackendDevice, NativeContext, Work};
+use crosshandle_handle::BackendKind;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::Mutex;
+use crosshandle_types::{DriverAllocation, NativeObject, Ownership, QueueOrder};
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -23,7 +22,7 @@ use std::sync::Arc;
 /// drop. Submitted waits for a `CUevent` stay valid after that. Waits for a `ze_event_handle_t`
 /// must have ended before.
 pub struct NativeEvent {
-    inner: Arc<dyn hal::NativeEvent>,
+    inner: Arc<dyn crosshandle_hal::NativeEvent>,
     backend: BackendKind,
 }
 

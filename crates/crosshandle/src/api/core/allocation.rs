@@ -1,12 +1,12 @@
 //! Memory that this process has allocated.
 
 use super::{ContextCore, ObjectName, Pool};
-use crate::error::{Error, Result};
-use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{Credential, ExportCells, KeepAlive, Particulars, Shared};
 use crate::pool::{Block, DEDICATED, Pooled, SizeClass};
-use crate::types::{Access, Address, AllocationOptions, MemoryKind};
+use crosshandle_hal::Segment;
+use crosshandle_handle::{Fields, MemoryHandle};
+use crosshandle_ipc::{Credential, ExportCells, KeepAlive, Particulars, Shared};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
 use std::ptr;
 use std::sync::Arc;

@@ -4,19 +4,19 @@
 mod tests;
 
 use super::{ContextCore, read, write};
-use crate::error::{Error, Result};
-use crate::hal::common::pieced_segment::PiecedSegment;
-use crate::hal::{BackendContext, DriverHandles, Segment};
-use crate::handle::Fields;
-use crate::ipc::broker::Route;
-use crate::ipc::{
+use crate::pool::DEDICATED;
+use crosshandle_hal::common::pieced_segment::PiecedSegment;
+use crosshandle_hal::{BackendContext, DriverHandles, Segment};
+use crosshandle_handle::Fields;
+use crosshandle_ipc::broker::Route;
+use crosshandle_ipc::{
     Attachment, ContextId, Delivery, FetchedHandle, FetchedPieces, First, HandleAhead,
     OpenDeadline, Origin,
 };
-use crate::observe::ImportedBytes;
-use crate::pool::DEDICATED;
-use crate::threads::driver_jobs;
-use crate::types::Access;
+use crosshandle_os::threads::driver_jobs;
+use crosshandle_types::Access;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::ImportedBytes;
 use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};

@@ -1,7 +1,7 @@
 //! Names that programs give to objects, for display.
 
-use crate::ipc::MAX_NAME_BYTES;
-use crate::sync::Mutex;
+use crosshandle_ipc::MAX_NAME_BYTES;
+use crosshandle_types::sync::Mutex;
 use std::sync::OnceLock;
 
 /// The name that the program gave an object. Other processes see it once the object is exported.

@@ -1,9 +1,9 @@
 //! Options of a context.
 
 use crate::api::device::Device;
-use crate::ipc::broker::PeerPolicy;
-use crate::ipc::{Label, Origin};
 use crate::pool::PoolOptions;
+use crosshandle_ipc::broker::PeerPolicy;
+use crosshandle_ipc::{Label, Origin};
 use std::path::PathBuf;
 use std::time::Duration;
 

@@ -1,12 +1,12 @@
 //! Callbacks that run when a signal has completed.
 
 use super::Event;
-use crate::error::Result;
-use crate::ipc::awaiting::{Await, Waiter};
-use crate::observe::waited;
-use crate::os::fork::PerProcess;
-use crate::sync::Mutex;
-use crate::threads::background::{self, contain};
+use crosshandle_ipc::awaiting::{Await, Waiter};
+use crosshandle_os::fork::PerProcess;
+use crosshandle_os::threads::background::{self, contain};
+use crosshandle_types::error::Result;
+use crosshandle_types::observe::waited;
+use crosshandle_types::sync::Mutex;
 use std::collections::VecDeque;
 
 /// A registered callback, returned by [`Event::on_signal`]. Dropping it cancels the call, unless

@@ -1,11 +1,11 @@
 //! Awaited signals for event loops.
 
 use super::Event;
-use crate::error::{Error, Result};
-use crate::ipc::awaiting::{Await, Waiter};
-use crate::observe::waited;
-use crate::os::descriptor::Flag;
-use crate::sync::Mutex;
+use crosshandle_ipc::awaiting::{Await, Waiter};
+use crosshandle_os::descriptor::Flag;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::waited;
+use crosshandle_types::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;

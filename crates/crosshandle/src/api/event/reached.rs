@@ -1,10 +1,10 @@
 //! Signals as futures and streams.
 
 use super::Event;
-use crate::error::{Error, Result};
-use crate::ipc::awaiting::{Await, Waiter};
-use crate::observe::waited;
-use crate::sync::Mutex;
+use crosshandle_ipc::awaiting::{Await, Waiter};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::observe::waited;
+use crosshandle_types::sync::Mutex;
 use futures_core::Stream;
 use std::mem;
 use std::pin::Pin;

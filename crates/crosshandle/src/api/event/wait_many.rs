@@ -1,11 +1,10 @@
 //! Waits for several events at once.
 
 use super::Event;
-use crate::error::{Error, Result};
-use crate::event_protocol;
-use crate::event_protocol::WaitMode;
-use crate::ipc::awaiting::{Await, Waiter};
-use crate::sync::{Condvar, Deadline, Mutex};
+use crosshandle_events::WaitMode;
+use crosshandle_ipc::awaiting::{Await, Waiter};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +54,7 @@ fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
         .map(|(event, value)| event.core.target(*value))
         .collect();
     let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
-    match event_protocol::wait_any(&targets, None, mode, deadline.instant()) {
+    match crosshandle_events::wait_any(&targets, None, mode, deadline.instant()) {
         None => (0, Err(timed_out())),
         Some((index, result)) => {
             let (event, value) = events[index];

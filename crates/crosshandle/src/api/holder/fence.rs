@@ -18,7 +18,7 @@
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
 use super::tuning::{MAX_EARLIER_WRITERS, MAX_PROCESS_SCANS};
-use crate::ipc::broker::{FileId, PeerPolicy};
+use crosshandle_ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -400,7 +400,7 @@ pub(super) fn normal(file: FileId) -> FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::memfd;
+    use crosshandle_os::memfd;
     use std::os::fd::AsRawFd;
     use std::process::{Command, Stdio};
 

@@ -2,9 +2,9 @@
 //! Either side may be hostile, so the receiver checks names and sizes.
 
 use super::tuning::{MAX_LABEL_BYTES, MAX_PARTS};
-use crate::error::{Error, HolderFault, Result};
-use crate::handle::MemoryHandle;
-use crate::types::report::ObjectKind;
+use crosshandle_handle::MemoryHandle;
+use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
 
 /// Version of the messages.

@@ -51,9 +51,9 @@ pub use client::{
 pub use message::{Recovered, Status};
 pub use server::LogLevel;
 
-use crate::error::{Error, Result};
-use crate::ipc::broker::{PeerPolicy, address};
-use crate::os::{descriptor, process};
+use crosshandle_ipc::broker::{PeerPolicy, address};
+use crosshandle_os::{descriptor, process};
+use crosshandle_types::error::{Error, Result};
 use server::{Log, Server, Terms};
 use state::Holdings;
 use std::ffi::OsString;

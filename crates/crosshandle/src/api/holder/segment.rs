@@ -2,15 +2,15 @@
 //! exporter and checks which descriptors can be kept.
 
 use super::identity::Maker;
-use crate::error::{Error, Result};
-use crate::handle::{BackendKind, MemoryHandle};
-use crate::ipc::broker::protocol::BackendBlob;
-use crate::ipc::broker::{Fetched, FileId, Route};
-use crate::ipc::{Attachment, First, OpenDeadline, Origin, Shared};
-use crate::os::descriptor::{self, FileKind};
-use crate::os::memfd;
-use crate::threads::disposer::{Disposal, PeerDescriptor};
-use crate::types::Access;
+use crosshandle_handle::{BackendKind, MemoryHandle};
+use crosshandle_ipc::broker::protocol::BackendBlob;
+use crosshandle_ipc::broker::{Fetched, FileId, Route};
+use crosshandle_ipc::{Attachment, First, OpenDeadline, Origin, Shared};
+use crosshandle_os::descriptor::{self, FileKind};
+use crosshandle_os::memfd;
+use crosshandle_os::threads::disposer::{Disposal, PeerDescriptor};
+use crosshandle_types::Access;
+use crosshandle_types::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -224,7 +224,7 @@ mod tests {
     fn only_descriptors_of_memory_are_kept() {
         let memory = memfd::create("test", 4096).expect("memory");
         let unsealed = memfd::create_unsealed("test", 4096).expect("memory");
-        let (socket, _) = crate::os::socket::pair().expect("two sockets");
+        let (socket, _) = crosshandle_os::socket::pair().expect("two sockets");
         let (pipe, _write) = rustix::pipe::pipe().expect("a pipe");
         let open = |path: &str| OwnedFd::from(File::open(path).expect("opened"));
         let program = std::env::current_exe().expect("this program");

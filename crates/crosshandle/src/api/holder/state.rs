@@ -6,12 +6,12 @@ use super::identity::{Asker, Maker, ProcessIdentity, Status};
 use super::message::{Entry, Hold, Part, Recovered, Tokens};
 use super::segment::HeldSegment;
 use super::tuning::{MAX_EARLIER_WRITERS, PART_BYTES};
-use crate::error::{Error, Result};
-use crate::handle::{Fields, Key, MemoryHandle};
-use crate::ipc::broker::{HolderDirectory, PeerPolicy};
-use crate::ipc::{Credential, Exporter, HeldMemory, Label, Particulars};
-use crate::types::Access;
-use crate::types::report::ObjectKind;
+use crosshandle_handle::{Fields, Key, MemoryHandle};
+use crosshandle_ipc::broker::{HolderDirectory, PeerPolicy};
+use crosshandle_ipc::{Credential, Exporter, HeldMemory, Label, Particulars};
+use crosshandle_types::Access;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::report::ObjectKind;
 use std::collections::btree_map::Entry as ContextEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
@@ -545,10 +545,10 @@ impl Holdings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handle::{BackendKind, DeviceUuid};
-    use crate::ipc::broker::protocol::BackendBlob;
-    use crate::os::memfd;
-    use crate::threads::disposer::PeerDescriptor;
+    use crosshandle_handle::{BackendKind, DeviceUuid};
+    use crosshandle_ipc::broker::protocol::BackendBlob;
+    use crosshandle_os::memfd;
+    use crosshandle_os::threads::disposer::PeerDescriptor;
 
     fn record(exporter: u64, number: u32, key: u8, pid: u32) -> Record {
         let fields = Fields {

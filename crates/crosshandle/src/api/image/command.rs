@@ -3,9 +3,9 @@
 use super::Image;
 use crate::api::command::Command;
 use crate::api::memory::MemoryRange;
-use crate::error::{Error, Result};
-use crate::hal::{ImageCopy, ImageSide, Work};
-use crate::types::{ImageFormat, ImagePart, Pitches, Region};
+use crosshandle_hal::{ImageCopy, ImageSide, Work};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{ImageFormat, ImagePart, Pitches, Region};
 use std::sync::Arc;
 
 impl Image {

@@ -3,9 +3,8 @@
 use super::view::{LevelledImage, check_levels, views};
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crate::error::{Error, Result};
-use crate::hal;
-use crate::types::{Access, ImageDescription};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, ImageDescription};
 use std::fmt;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct ExternalMemory {
     core: Arc<ContextCore>,
-    inner: Arc<dyn hal::ExternalMemory>,
+    inner: Arc<dyn crosshandle_hal::ExternalMemory>,
     len: u64,
 }
 
@@ -113,7 +112,7 @@ impl fmt::Debug for ExternalMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{ChannelOrder, ChannelType, ImageFormat, ImageKind};
+    use crosshandle_types::{ChannelOrder, ChannelType, ImageFormat, ImageKind};
 
     #[test]
     fn images_are_in_memory_that_holds_their_pixels() {

@@ -9,9 +9,11 @@ pub use view::{ImageView, LevelledImage};
 
 use crate::api::core::ContextCore;
 use crate::api::program::kernel::check_fork;
-use crate::error::{Error, Result};
-use crate::hal::{DeviceImage, DeviceSampler, Images};
-use crate::types::{ImageDescription, KernelArguments, NativeObject, SamplerDescription};
+use crosshandle_hal::{DeviceImage, DeviceSampler, Images};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{
+    ImageDescription, KernelArgument, KernelArguments, NativeObject, SamplerDescription,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -97,35 +99,27 @@ impl Sampler {
     }
 }
 
-impl KernelArguments {
-    /// Adds an image for a kernel of the same context. The kernel's command keeps the image until
-    /// it is complete.
-    ///
-    /// Kernels of CUDA receive the image as the 64 bits of a surface object. To sample an image,
-    /// they need a [view](Self::view).
-    pub fn image(self, image: &Image) -> Self {
-        let mut this = self.object(&image.inner.argument().to_ne_bytes());
-        this.keep(Arc::new(Arc::clone(&image.inner)));
-        this
+impl KernelArgument for Image {
+    fn add_to(&self, arguments: KernelArguments) -> KernelArguments {
+        let mut arguments = arguments.object(&self.inner.argument().to_ne_bytes());
+        arguments.keep(Arc::new(Arc::clone(&self.inner)));
+        arguments
     }
+}
 
-    /// Adds a sampler for a kernel of the same context. The kernel's command keeps the sampler
-    /// until it is complete.
-    ///
-    /// Kernels of CUDA receive 32 bits that describe the sampler, in the format of the SYCL
-    /// compiler. Bit 0 stands for normalised coordinates and bit 1 for the linear filter. Bits 2 to
-    /// 4 contain the addressing mode as Unified Runtime numbers it.
-    pub fn sampler(self, sampler: &Sampler) -> Self {
-        let mut this = self.object(&sampler.inner.argument());
-        this.keep(Arc::new(Arc::clone(&sampler.inner)));
-        this
+impl KernelArgument for Sampler {
+    fn add_to(&self, arguments: KernelArguments) -> KernelArguments {
+        let mut arguments = arguments.object(&self.inner.argument());
+        arguments.keep(Arc::new(Arc::clone(&self.inner)));
+        arguments
     }
+}
 
-    /// Adds the number of a view. The kernel's command keeps the view until it is complete.
-    pub fn view(self, view: &ImageView) -> Self {
-        let mut this = self.value(view.number());
-        this.keep(Arc::new(view.clone()));
-        this
+impl KernelArgument for ImageView {
+    fn add_to(&self, arguments: KernelArguments) -> KernelArguments {
+        let mut arguments = arguments.value(self.number());
+        arguments.keep(Arc::new(self.clone()));
+        arguments
     }
 }
 

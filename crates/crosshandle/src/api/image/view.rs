@@ -3,9 +3,9 @@
 use super::{Image, maker};
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crate::error::{Error, Result};
-use crate::hal::{DeviceLevels, DeviceView, ViewSource, Views};
-use crate::types::{ImageDescription, ImageKind, NativeObject, Region, Sampling, ViewLimits};
+use crosshandle_hal::{DeviceLevels, DeviceView, ViewSource, Views};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{ImageDescription, ImageKind, NativeObject, Region, Sampling, ViewLimits};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 /// argument, or stored in memory that the kernel reads. Any number of views can be used at once.
 ///
 /// A view keeps the image or memory that it shows. If the number is passed with
-/// [`KernelArguments::view`], the command keeps the view. A program that stores the number in
+/// [`KernelArguments::with`], the command keeps the view. A program that stores the number in
 /// memory must keep the view itself, until the kernels that read the number are complete.
 ///
 /// Cloning is cheap, and any thread may use it.
 ///
-/// [`KernelArguments::view`]: crate::KernelArguments::view
+/// [`KernelArguments::with`]: crate::KernelArguments::with
 #[derive(Clone)]
 pub struct ImageView {
     inner: Arc<dyn DeviceView>,
@@ -276,7 +276,7 @@ fn check_rows(
         )));
     }
     let region = Region::new_2d(row, height);
-    let pitches = crate::types::Pitches {
+    let pitches = crosshandle_types::Pitches {
         row: pitch,
         slice: pitch.saturating_mul(height),
     };
@@ -302,7 +302,7 @@ impl fmt::Debug for LevelledImage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{ChannelOrder, ChannelType, ImageFormat};
+    use crosshandle_types::{ChannelOrder, ChannelType, ImageFormat};
 
     const LIMITS: ViewLimits = ViewLimits {
         linear_1d: 1000,

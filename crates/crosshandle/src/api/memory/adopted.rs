@@ -2,11 +2,11 @@
 //! have handles of their own.
 
 use crate::api::core::{Allocation, ContextCore, ObjectName};
-use crate::error::{Error, Result};
-use crate::hal::Segment;
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{ExportCells, KeepAlive, Particulars, Shared};
-use crate::types::{Access, Address, MemoryKind};
+use crosshandle_hal::Segment;
+use crosshandle_handle::{Fields, MemoryHandle};
+use crosshandle_ipc::{ExportCells, KeepAlive, Particulars, Shared};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, Address, MemoryKind};
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! Typed memory.
 
 use super::{Memory, MemoryRange};
-use crate::error::{Error, Result};
-use crate::handle::MemoryHandle;
-use crate::types::shared_bytes::check_elements;
-use crate::types::{Access, Pod, TypedSlice, byte_range};
+use crosshandle_handle::MemoryHandle;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::shared_bytes::check_elements;
+use crosshandle_types::{Access, Pod, TypedSlice, byte_range};
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;

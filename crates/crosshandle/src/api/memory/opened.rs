@@ -1,12 +1,11 @@
 //! Memory opened from a handle.
 
 use crate::api::core::{ContextCore, Imported};
-use crate::error::{Error, Result};
-use crate::hal::{Operand, Segment};
-use crate::handle::{Fields, HandleKind};
-use crate::ipc::{Credential, OpenDeadline};
-use crate::observe;
-use crate::types::{Access, Address};
+use crosshandle_hal::{Operand, Segment};
+use crosshandle_handle::{Fields, HandleKind};
+use crosshandle_ipc::{Credential, OpenDeadline};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, Address, observe};
 use std::sync::Arc;
 
 /// Memory that was opened once. Each open of a handle creates one.

@@ -2,10 +2,10 @@
 
 use super::Memory;
 use crate::api::core::{Allocation, ContextCore, Pools, pool_of, trim};
-use crate::error::{Error, Result};
-use crate::os::mapping::HUGE_PAGE;
 use crate::pool::{Gauge, Usage};
-use crate::types::AllocationOptions;
+use crosshandle_os::mapping::HUGE_PAGE;
+use crosshandle_types::AllocationOptions;
+use crosshandle_types::error::{Error, Result};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

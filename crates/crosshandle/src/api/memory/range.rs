@@ -1,8 +1,8 @@
 //! Ranges of memory that commands use.
 
-use crate::error::{Error, Result};
-use crate::hal::Operand;
-use crate::types::{Access, Address, byte_range};
+use crosshandle_hal::Operand;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, Address, byte_range};
 use std::any::Any;
 use std::fmt;
 use std::ops::{Range, RangeBounds};

@@ -2,10 +2,12 @@
 
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crate::error::{Error, Result};
-use crate::hal::{Launch, LoadedKernel};
-use crate::os::process;
-use crate::types::{KernelArguments, KernelLimits, KernelProperties, LaunchShape, NativeObject};
+use crosshandle_hal::{Launch, LoadedKernel};
+use crosshandle_os::process;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{
+    KernelArgument, KernelArguments, KernelLimits, KernelProperties, LaunchShape, NativeObject,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -145,15 +147,13 @@ pub(crate) fn check_fork() -> Result<()> {
     }
 }
 
-impl KernelArguments {
-    /// Adds the address of the start of a range. The kernel's command keeps the memory of the range
-    /// until it is complete.
-    pub fn memory(self, range: &MemoryRange) -> Self {
-        let mut this = self.address(range.as_ptr().expose_provenance());
-        if let Some(memory) = range.keep() {
-            this.keep(memory);
+impl KernelArgument for MemoryRange {
+    fn add_to(&self, arguments: KernelArguments) -> KernelArguments {
+        let mut arguments = arguments.address(self.as_ptr().expose_provenance());
+        if let Some(memory) = self.keep() {
+            arguments.keep(memory);
         }
-        this
+        arguments
     }
 }
 
@@ -168,8 +168,7 @@ impl fmt::Debug for Kernel {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::Access;
-    use crate::types::Address;
+    use crosshandle_types::{Access, Address};
     use std::ptr::NonNull;
 
     #[test]
@@ -180,7 +179,7 @@ mod tests {
         let range = range.keeping(Arc::clone(&kept));
         let arguments = KernelArguments::new()
             .value(5_u32)
-            .memory(&range)
+            .with(&range)
             .bytes(&[])
             .bytes(&[1, 2, 3]);
         drop(range);

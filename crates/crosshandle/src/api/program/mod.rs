@@ -4,9 +4,9 @@ pub(crate) mod kernel;
 
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crate::error::{Error, Result};
-use crate::hal::{LoadedProgram, Programs};
-use crate::types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
+use crosshandle_hal::{LoadedProgram, Programs};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use kernel::{Kernel, check_fork};
 use std::ffi::CString;
 use std::fmt;

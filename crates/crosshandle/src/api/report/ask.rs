@@ -1,14 +1,14 @@
 //! Requests reports from all exporters of the socket directories at once, with one deadline.
 
 use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
-use crate::error::Error;
-use crate::handle::Bounded;
-use crate::ipc::broker::address;
-use crate::ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
-use crate::os::socket::{self, FEW_DESCRIPTORS, Granted, Guard, Received};
-use crate::sync::Deadline;
-use crate::threads::disposer::{PeerDescriptor, PeerStream};
-use crate::types::report::ProcessReport;
+use crosshandle_handle::Bounded;
+use crosshandle_ipc::broker::address;
+use crosshandle_ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
+use crosshandle_os::socket::{self, FEW_DESCRIPTORS, Granted, Guard, Received};
+use crosshandle_os::threads::disposer::{PeerDescriptor, PeerStream};
+use crosshandle_types::error::Error;
+use crosshandle_types::report::ProcessReport;
+use crosshandle_types::sync::Deadline;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use rustix::io::Errno;
@@ -315,7 +315,7 @@ fn check(message: &[u8]) -> Result<(), Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::memfd;
+    use crosshandle_os::memfd;
     use rustix::event::Timespec;
     use std::os::fd::{AsFd, BorrowedFd};
     use std::time::Instant;

@@ -1,7 +1,7 @@
 //! Removal of sockets that killed processes have left behind.
 
-use crate::error::Result;
-use crate::ipc::broker;
+use crosshandle_ipc::broker;
+use crosshandle_types::error::Result;
 use std::path::{Path, PathBuf};
 
 /// A socket that a process left behind when it was killed.
@@ -50,8 +50,8 @@ fn find(directory: &Path, removes: bool) -> Result<Vec<DeadSocket>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::Error;
-    use crate::os::socket;
+    use crosshandle_os::socket;
+    use crosshandle_types::error::Error;
     use std::fs;
 
     #[test]

@@ -29,9 +29,9 @@ mod ask;
 mod dead;
 mod tuning;
 
-pub use crate::types::report::{
+pub use ask::{Silent, SilentReason, exporters};
+pub use crosshandle_types::report::{
     ContextReport, Counters, EventReport, ImporterReport, MemoryReport, ObjectAccess, ObjectKind,
     OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,
 };
-pub use ask::{Silent, SilentReason, exporters};
 pub use dead::{DeadSocket, dead_sockets, remove_dead};

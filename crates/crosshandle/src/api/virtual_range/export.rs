@@ -2,12 +2,11 @@
 
 use super::VirtualRange;
 use crate::api::core::ContextCore;
-use crate::error::{Error, Result};
-use crate::handle::{Fields, MemoryHandle};
-use crate::ipc::{ExportCells, Particulars, Piece, PiecePart, PieceSet, PiecedMemory, Shared};
-use crate::types::Access;
-use crate::types::byte_range;
-use crate::types::report::ObjectKind;
+use crosshandle_handle::{Fields, MemoryHandle};
+use crosshandle_ipc::{ExportCells, Particulars, Piece, PiecePart, PieceSet, PiecedMemory, Shared};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::report::ObjectKind;
+use crosshandle_types::{Access, byte_range};
 use std::fmt;
 use std::ops::RangeBounds;
 use std::sync::Arc;

@@ -203,9 +203,9 @@ pub(crate) fn pack_whole(arguments: &Arguments<'_>, count: Option<usize>) -> Res
         packed = match argument.ok_or_else(|| missing(index, count))? {
             Argument::Value(value) => packed.bytes(value),
             Argument::Address(address) => packed.address(*address),
-            Argument::Memory(range) => packed.memory(range),
-            Argument::Image(image) => packed.image(image),
-            Argument::Sampler(sampler) => packed.sampler(sampler),
+            Argument::Memory(range) => packed.with(range),
+            Argument::Image(image) => packed.with(image),
+            Argument::Sampler(sampler) => packed.with(sampler),
             Argument::Local(len) => {
                 local = local
                     .checked_add(*len)
@@ -275,16 +275,16 @@ impl Packed {
             }
             Argument::Memory(range) => {
                 check_pointer(index, size)?;
-                with(arguments.memory(range))
+                with(arguments.with(range))
             }
             // An image is passed as the number of its surface, which is as long as an address.
             Argument::Image(image) => {
                 check_pointer(index, size)?;
-                with(arguments.image(image))
+                with(arguments.with(image))
             }
             // A sampler is passed as a word that describes it.
             Argument::Sampler(sampler) => match size {
-                None | Some(SAMPLER_BYTES) => with(arguments.sampler(sampler)),
+                None | Some(SAMPLER_BYTES) => with(arguments.with(sampler)),
                 size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
             },
             Argument::Local(len) => {

@@ -183,10 +183,12 @@ mod tests {
     use super::*;
 
     fn limits(metadata: KernelMetadata) -> GroupLimits {
-        let mut device = KernelLimits::default();
-        device.block_threads = 1024;
-        device.block = [1024, 1024, 64];
-        device.grid = [u32::MAX, 65535, 65535];
+        let device = KernelLimits {
+            block_threads: 1024,
+            block: [1024, 1024, 64],
+            grid: [u32::MAX, 65535, 65535],
+            ..Default::default()
+        };
         GroupLimits {
             device,
             items: 512,

@@ -3,9 +3,9 @@
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
-use crate::error::{Error, Result};
-use crate::hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
-use crate::sync::Mutex;
+use crosshandle_hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::sync::Mutex;
 use std::fmt;
 use std::mem;
 use std::sync::Arc;

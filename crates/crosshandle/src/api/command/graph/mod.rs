@@ -6,8 +6,8 @@ pub use executable::{ExecutableGraph, Replaced};
 
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
-use crate::error::{Error, Result};
-use crate::hal::{GraphNode, GraphRun, RecordedWork, Submission, Work};
+use crosshandle_hal::{GraphNode, GraphRun, RecordedWork, Submission, Work};
+use crosshandle_types::error::{Error, Result};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;

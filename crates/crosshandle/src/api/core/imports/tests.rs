@@ -5,12 +5,12 @@
 use super::*;
 use crate::api::core::ContextOptions;
 use crate::api::device::Device;
-use crate::hal::{AddressRange, BackendQueue};
-use crate::handle::{BackendKind, DeviceUuid};
-use crate::ipc::testing::{DEADLINE, Exporting, HandleOnly, LEN};
-use crate::ipc::{BackendBlob, Import, Shared};
-use crate::os::memfd;
-use crate::types::{Address, MemoryKind, QueueOrder, SharedBytes};
+use crosshandle_hal::{AddressRange, BackendQueue};
+use crosshandle_handle::{BackendKind, DeviceUuid};
+use crosshandle_ipc::testing::{DEADLINE, Exporting, HandleOnly, LEN};
+use crosshandle_ipc::{BackendBlob, Import, Shared};
+use crosshandle_os::memfd;
+use crosshandle_types::{Address, MemoryKind, QueueOrder, SharedBytes};
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,9 +3,9 @@
 use super::super::message::{Answer, Question};
 use super::super::tuning::CLAIM_INTERVAL;
 use super::{HeldName, Holder, new_request, senseless};
-use crate::error::{Error, HolderFault, Result};
-use crate::sync::Deadline;
-use crate::threads::background;
+use crosshandle_os::threads::background;
+use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::sync::Deadline;
 use std::time::Duration;
 
 /// Options of a claim.

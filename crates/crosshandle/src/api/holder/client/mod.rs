@@ -15,14 +15,14 @@ use super::tuning::{
     RECONNECT_INTERVAL,
 };
 use crate::api::memory::Memory;
-use crate::error::{Error, HolderFault, Result};
-use crate::handle::MemoryHandle;
-use crate::ipc::broker::{PeerPolicy, address, control_path};
-use crate::os::process;
-use crate::os::socket::{self, Granted, Guard, Received, interrupt};
-use crate::sync::Deadline;
-use crate::threads::disposer::{PeerDescriptor, PeerStream};
-use crate::types::report::ObjectKind;
+use crosshandle_handle::MemoryHandle;
+use crosshandle_ipc::broker::{PeerPolicy, address, control_path};
+use crosshandle_os::process;
+use crosshandle_os::socket::{self, Granted, Guard, Received, interrupt};
+use crosshandle_os::threads::disposer::{PeerDescriptor, PeerStream};
+use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::report::ObjectKind;
+use crosshandle_types::sync::Deadline;
 use pause::Pause;
 use rustix::io::Errno;
 use std::fmt;

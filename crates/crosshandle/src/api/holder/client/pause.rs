@@ -1,7 +1,7 @@
 //! Pauses between repeated requests to a busy holder.
 
-use crate::os::process;
-use crate::sync::Deadline;
+use crosshandle_os::process;
+use crosshandle_types::sync::Deadline;
 use std::time::Duration;
 
 /// A pause that doubles with each attempt. Its length is randomised, so that programs that were put

@@ -8,10 +8,10 @@ use super::super::succession::{Change, Successor};
 use super::questions::{not_allowed, only_for_reading};
 use super::quota::{Resource, none_left};
 use super::{LogLevel, Server};
-use crate::error::HolderFault;
-use crate::handle::{BackendKind, Key, MemoryHandle};
-use crate::os::process;
-use crate::types::Access;
+use crosshandle_handle::{BackendKind, Key, MemoryHandle};
+use crosshandle_os::process;
+use crosshandle_types::Access;
+use crosshandle_types::error::HolderFault;
 use std::sync::Arc;
 
 /// A claim that is being checked.

@@ -9,11 +9,11 @@ use super::super::tuning::{FETCH_TIMEOUT, MAX_HELD_INDEX};
 use super::Server;
 use super::questions::not_allowed;
 use super::quota::{Resource, none_left};
-use crate::error::{Error, HolderFault, Result};
-use crate::handle::MemoryHandle;
-use crate::ipc::broker::Route;
-use crate::ipc::{Credential, OpenDeadline, Origin};
-use crate::os::process;
+use crosshandle_handle::MemoryHandle;
+use crosshandle_ipc::broker::Route;
+use crosshandle_ipc::{Credential, OpenDeadline, Origin};
+use crosshandle_os::process;
+use crosshandle_types::error::{Error, HolderFault, Result};
 use std::collections::BTreeSet;
 
 /// A hand-over whose memory has been fetched.

@@ -21,11 +21,11 @@ use super::tuning::{
     LOCK_INTERVAL, LOCK_TIME, MAX_PROGRAMS, MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL,
     QUESTIONS_TIME_AT_ONCE, RESTART_INTERVAL,
 };
-use crate::error::{Error, HolderFault, Result};
-use crate::ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
-use crate::os::socket::{self, Guard};
-use crate::sync::Deadline;
-use crate::threads::round_robin::RoundRobin;
+use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
+use crosshandle_os::socket::{self, Guard};
+use crosshandle_os::threads::round_robin::RoundRobin;
+use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::sync::Deadline;
 use jobs::Jobs;
 use names_in_directory::Watched;
 use programs::Program;
@@ -176,7 +176,7 @@ impl Server {
             LogLevel::Notice,
             &format!(
                 "process {} holds now in {}, as successor number {}",
-                crate::os::process::pid(),
+                crosshandle_os::process::pid(),
                 server.path.display(),
                 server.takeovers
             ),
@@ -260,7 +260,7 @@ impl Server {
 
     /// Logs that this holder has started.
     pub(super) fn say_begin(&self) {
-        let (pid, path) = (crate::os::process::pid(), self.path.display());
+        let (pid, path) = (crosshandle_os::process::pid(), self.path.display());
         self.say(LogLevel::Notice, &format!("process {pid} holds in {path}"));
     }
 

@@ -8,9 +8,9 @@ use super::super::tuning::{
     DIRECTORY_GONE_TIME, DIRECTORY_LOOK, MAX_OLD_LISTENERS, UNWATCHED_LOOK,
 };
 use super::{LogLevel, Server, copy, set_nonblocking};
-use crate::error::{Error, Result};
-use crate::ipc::broker::{HeldListener, HolderDirectory, PeerPolicy, is_holders};
-use crate::os::socket;
+use crosshandle_ipc::broker::{HeldListener, HolderDirectory, PeerPolicy, is_holders};
+use crosshandle_os::socket;
+use crosshandle_types::error::{Error, Result};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;

@@ -10,9 +10,9 @@ use super::super::tuning::{
 };
 use super::Server;
 use super::quota::{Resource, Share, Tally, none_left};
-use crate::error::HolderFault;
-use crate::os::socket::{self, Received};
-use crate::threads::disposer::PeerStream;
+use crosshandle_os::socket::{self, Received};
+use crosshandle_os::threads::disposer::PeerStream;
+use crosshandle_types::error::HolderFault;
 use rustix::io::Errno;
 use std::time::Instant;
 

@@ -8,10 +8,10 @@ use super::super::tuning::LIST_BYTES;
 use super::Server;
 use super::programs::{Stage, Wait};
 use super::quota::{Resource, none_left};
-use crate::error::HolderFault;
-use crate::handle::MemoryHandle;
-use crate::os::process;
-use crate::types::Access;
+use crosshandle_handle::MemoryHandle;
+use crosshandle_os::process;
+use crosshandle_types::Access;
+use crosshandle_types::error::HolderFault;
 
 impl Server {
     /// Handles a request. Returns `None` if the reply follows later.

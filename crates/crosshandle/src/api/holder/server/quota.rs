@@ -13,8 +13,8 @@ use super::super::tuning::{
     NAMES_OF_PROCESS, OTHER_DESCRIPTORS, RECORD_DESCRIPTORS, TABLE_PLACE_BYTES, WAITING_OF_PROCESS,
     WORKING_OF_PROCESS,
 };
-use crate::error::HolderFault;
-use crate::ipc::broker::PeerPolicy;
+use crosshandle_ipc::broker::PeerPolicy;
+use crosshandle_types::error::HolderFault;
 use rustix::process::{Resource as SystemResource, getrlimit};
 use std::collections::BTreeMap;
 

@@ -12,10 +12,10 @@ use super::super::tuning::FETCH_TIMEOUT;
 use super::questions::not_allowed;
 use super::quota::{Resource, none_left};
 use super::{LogLevel, Server};
-use crate::error::{Error, ErrorKind, HolderFault, Result};
-use crate::handle::MemoryHandle;
-use crate::ipc::broker::Route;
-use crate::ipc::{OpenDeadline, Origin};
+use crosshandle_handle::MemoryHandle;
+use crosshandle_ipc::broker::Route;
+use crosshandle_ipc::{OpenDeadline, Origin};
+use crosshandle_types::error::{Error, ErrorKind, HolderFault, Result};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -274,7 +274,7 @@ fn fetch_all(
     let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut brought = Brought::new();
     for ((_, from), was) in pairs.iter().zip(&lost.parts) {
-        if from.fields().exporter == crate::ipc::broker::address::exporter_id()? {
+        if from.fields().exporter == crosshandle_ipc::broker::address::exporter_id()? {
             return Err(Error::invalid("the holder itself has nothing to bring"));
         }
         let (memory, _) = fetch(from, Route::Exporter, origin, &deadline)?;

@@ -1,6 +1,6 @@
 use super::claims::tests::Bench;
 use super::*;
-use crate::os::memfd;
+use crosshandle_os::memfd;
 use std::collections::BTreeSet;
 
 fn bench(of: &str) -> Bench {

@@ -9,14 +9,14 @@ use super::{
     Change, Confirmed, Inheritance, MAX_CHANGE_BYTES, MAX_CONFIRMED_BYTES, MAX_FILES, Message,
     OLDEST_VERSION, version,
 };
-use crate::error::{Error, Result};
-use crate::handle::{Key, MemoryHandle};
-use crate::ipc::broker::HolderFiles;
-use crate::ipc::broker::protocol::BackendBlob;
-use crate::os::socket::{self, Granted, Received};
-use crate::sync::Deadline;
-use crate::threads::disposer::PeerDescriptor;
-use crate::types::report::ObjectKind;
+use crosshandle_handle::{Key, MemoryHandle};
+use crosshandle_ipc::broker::HolderFiles;
+use crosshandle_ipc::broker::protocol::BackendBlob;
+use crosshandle_os::socket::{self, Granted, Received};
+use crosshandle_os::threads::disposer::PeerDescriptor;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::report::ObjectKind;
+use crosshandle_types::sync::Deadline;
 use data_encoding::HEXLOWER;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;

@@ -17,12 +17,12 @@ use super::tuning::{
     EARLIER_WRITER_BYTES, MAX_EARLIER_WRITERS, MAX_MESSAGE_BYTES, MAX_UNCONFIRMED, PING_INTERVAL,
     UNRESPONSIVE_TIME,
 };
-use crate::error::{Error, Result};
-use crate::ipc::broker::{FileId, HolderFiles};
-use crate::os::fork::KeptFromChildren;
-use crate::os::socket::{self, Received};
-use crate::threads::background;
-use crate::types::report::ObjectKind;
+use crosshandle_ipc::broker::{FileId, HolderFiles};
+use crosshandle_os::fork::KeptFromChildren;
+use crosshandle_os::socket::{self, Received};
+use crosshandle_os::threads::background;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::report::ObjectKind;
 use data_encoding::HEXLOWER;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};

@@ -4,10 +4,10 @@ use super::super::message::{Part, Tokens};
 use super::super::state::{Holdings, Name, RecordKey, key_of};
 use super::super::{HoldOptions, Holder, ServeOptions, serve, serve_as_successor};
 use super::*;
-use crate::handle::{BackendKind, DeviceUuid, Fields, Key, MemoryHandle};
-use crate::ipc::broker::PeerPolicy;
-use crate::os::memfd;
 use crate::{Context, ContextOptions, Device};
+use crosshandle_handle::{BackendKind, DeviceUuid, Fields, Key, MemoryHandle};
+use crosshandle_ipc::broker::PeerPolicy;
+use crosshandle_os::memfd;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -113,8 +113,8 @@ impl Told {
     fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Confirmed {
         socket::send(&self.stream, bytes, files).expect("sent");
         let mut buffer = [0; MAX_CONFIRMED_BYTES];
-        let deadline = crate::sync::Deadline::after(DEADLINE);
-        let heard: Received<socket::Granted<crate::threads::disposer::PeerDescriptor>> =
+        let deadline = crosshandle_types::sync::Deadline::after(DEADLINE);
+        let heard: Received<socket::Granted<crosshandle_os::threads::disposer::PeerDescriptor>> =
             socket::receive_until(&self.stream, &mut buffer, 0, deadline).expect("in time");
         let Received::Message(len, _) = heard else {
             panic!("the successor has ended");

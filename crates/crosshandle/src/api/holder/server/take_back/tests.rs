@@ -2,8 +2,8 @@ use super::super::super::message::{Question, Request};
 use super::super::claims::tests::{Bench, record};
 use super::super::{Holdings, journal};
 use super::*;
-use crate::handle::Fields;
-use crate::os::memfd;
+use crosshandle_handle::Fields;
+use crosshandle_os::memfd;
 use std::os::fd::OwnedFd;
 
 fn memory() -> OwnedFd {

@@ -1,0 +1,238 @@
+//! A GPU, in one of the driver's contexts.
+
+mod clock;
+mod context_guard;
+mod images;
+mod info;
+mod stream_pool;
+
+pub(super) use clock::CommandTimes;
+pub(super) use context_guard::await_condition;
+
+use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::scheduler::Scheduler;
+use clock::Clock;
+use context_guard::ContextGuard;
+use crosshandle_handle::DeviceUuid;
+use crosshandle_os::process;
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{DeviceInfo, ImageLimits, KernelLimits};
+use std::sync::{Arc, OnceLock};
+use stream_pool::StreamPool;
+
+/// Returns all GPUs. The first call searches for them.
+pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
+    static GPUS: OnceLock<std::result::Result<Vec<Arc<Gpu>>, String>> = OnceLock::new();
+    let gpus = GPUS.get_or_init(|| {
+        let driver = Driver::get()?;
+        let devices = driver.devices().map_err(|error| error.to_string())?;
+        devices
+            .into_iter()
+            .enumerate()
+            .map(|(index, handle)| Gpu::new(driver, handle, index).map(Arc::new))
+            .collect::<Result<_>>()
+            .map_err(|error| error.to_string())
+    });
+    gpus.as_deref().map_err(|reason| &**reason)
+}
+
+/// Returns the first GPU, for tests.
+#[cfg(test)]
+pub(super) fn first_gpu() -> Option<Arc<Gpu>> {
+    gpus().ok()?.first().cloned()
+}
+
+/// A device, in one of the driver's contexts.
+pub(super) struct Gpu {
+    driver: &'static Driver,
+    handle: DeviceHandle,
+    info: DeviceInfo,
+    kernels: Option<KernelLimits>,
+    images: Option<ImageLimits>,
+    /// The device's primary context, or another context that the program created. The primary
+    /// context is retained when it is first needed, and never released. Other libraries in this
+    /// process use it too, and creating it takes a large part of a second.
+    context: OnceLock<ContextHandle>,
+    /// The same device in its primary context, if this one is in another context.
+    primary: Option<Arc<Gpu>>,
+    clock: Clock,
+    peer_devices: OnceLock<Vec<DeviceHandle>>,
+    pool: Arc<StreamPool>,
+    guard: Arc<ContextGuard>,
+    /// The scheduler of the device's context, shared by all `Gpu`s of the context.
+    scheduler: Arc<Scheduler>,
+}
+
+impl Gpu {
+    fn new(driver: &'static Driver, handle: DeviceHandle, index: usize) -> Result<Self> {
+        Ok(Self {
+            driver,
+            handle,
+            info: info::describe(driver, handle, index)?,
+            kernels: info::kernel_limits(driver, handle),
+            images: images::limits(driver, handle),
+            context: OnceLock::new(),
+            primary: None,
+            clock: Clock::default(),
+            peer_devices: OnceLock::new(),
+            pool: Arc::default(),
+            guard: Arc::default(),
+            scheduler: Scheduler::new(),
+        })
+    }
+
+    /// Returns the device in a context that the program created and keeps at least as long as the
+    /// result.
+    pub(super) fn inside(self: &Arc<Self>, context: ContextHandle) -> Arc<Self> {
+        Arc::new(Self {
+            driver: self.driver,
+            handle: self.handle,
+            info: self.info.clone(),
+            kernels: self.kernels,
+            images: self.images,
+            context: OnceLock::from(context),
+            primary: Some(Arc::clone(self.primary())),
+            pool: Arc::default(),
+            guard: Arc::default(),
+            scheduler: Scheduler::of(context),
+            clock: Clock::default(),
+            peer_devices: OnceLock::new(),
+        })
+    }
+
+    /// Returns the device in its primary context, which is never destroyed. It is used for objects
+    /// that other contexts share.
+    pub(super) fn primary(self: &Arc<Self>) -> &Arc<Self> {
+        self.primary.as_ref().unwrap_or(self)
+    }
+
+    /// Returns whether the device's context is the primary one.
+    pub(super) fn is_primary(&self) -> bool {
+        self.primary.is_none()
+    }
+
+    /// Returns the driver's context. It is the primary one unless the program created another.
+    pub(super) fn context(&self) -> Result<ContextHandle> {
+        drop(self.enter()?);
+        Ok(*self.context.get().expect("set by entering it"))
+    }
+
+    pub(super) fn driver(&self) -> &'static Driver {
+        self.driver
+    }
+
+    /// Returns the limits of kernels, if the driver has all functions for programs.
+    pub(super) fn kernels(&self) -> Option<&KernelLimits> {
+        self.kernels.as_ref()
+    }
+
+    /// Returns the limits of images, if the driver has all functions for them.
+    pub(super) fn images(&self) -> Option<&ImageLimits> {
+        self.images.as_ref()
+    }
+
+    pub(super) fn handle(&self) -> DeviceHandle {
+        self.handle
+    }
+
+    /// Returns the scheduler of the device's context.
+    pub(super) fn scheduler(&self) -> &Arc<Scheduler> {
+        &self.scheduler
+    }
+
+    /// Returns the pool of streams for the device's queues.
+    pub(super) fn pool(&self) -> &Arc<StreamPool> {
+        &self.pool
+    }
+
+    pub(super) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Makes the device's context current on the calling thread until the result is dropped. The
+    /// thread's previous context is then current again. Almost every driver call needs this.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<Current> {
+        match self.context.get() {
+            Some(context) => self.driver.enter(*context),
+            None => self.enter_first(),
+        }
+    }
+
+    /// Returns whether both devices are in the same driver context. The result is reliable once
+    /// both were entered.
+    pub(super) fn is_in_context_of(&self, other: &Self) -> bool {
+        let context = self.context.get();
+        context.is_some() && context == other.context.get()
+    }
+
+    /// Returns whether the device's context is current on the calling thread.
+    #[cfg(test)]
+    pub(super) fn is_current(&self) -> Result<bool> {
+        let context = self.context.get();
+        context.map_or(Ok(false), |context| self.driver.is_current(*context))
+    }
+
+    #[cold]
+    fn enter_first(&self) -> Result<Current> {
+        // Two threads may do this at the same time. Both get the same context, which is then
+        // retained once too often.
+        let primary = self.driver.retain_primary_context(self.handle)?;
+        self.driver.enter(*self.context.get_or_init(|| primary))
+    }
+
+    /// Returns whether this device can map another device's memory. Returns `false` if the driver
+    /// cannot tell.
+    fn reaches_peer(&self, peer: &Self) -> bool {
+        let can = self.driver.can_access_peer(self.handle, peer.handle);
+        peer.handle != self.handle && can.unwrap_or(false)
+    }
+
+    /// Returns the other devices whose memory this device can map.
+    pub(super) fn peers(&self) -> Vec<DeviceUuid> {
+        let all = gpus().unwrap_or_default().iter();
+        all.filter(|peer| self.reaches_peer(peer))
+            .map(|peer| peer.info.uuid)
+            .collect()
+    }
+
+    /// Returns the other devices that can map this device's memory.
+    pub(super) fn peer_devices(&self) -> &[DeviceHandle] {
+        self.peer_devices.get_or_init(|| {
+            let all = gpus().unwrap_or_default().iter();
+            all.filter(|peer| peer.reaches_peer(self))
+                .map(|peer| peer.handle)
+                .collect()
+        })
+    }
+
+    /// Returns the reference to this device that the whole process shares.
+    pub(super) fn shared(&self) -> Result<&'static Arc<Self>> {
+        let gpu = gpus().ok().and_then(|gpus| gpus.get(self.info.index));
+        gpu.ok_or_else(|| Error::invalid("this device does not belong to the driver"))
+    }
+
+    /// Runs a function with the context current, for use in a `drop`. In a forked child it does
+    /// nothing, because a forked child must not call the driver.
+    pub(super) fn release(&self, what: &'static str, release: impl FnOnce(&Driver) -> Result<()>) {
+        if process::is_forked() {
+            return;
+        }
+        let released = match self.enter() {
+            Ok(_current) => release(self.driver),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = released {
+            tracing::warn!(%error, what, "could not release");
+        }
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // The program may end its context after this drop.
+        if !self.is_primary() && !process::is_forked() {
+            self.guard.shut();
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Objects of drivers, for programs that call the driver too.
+
+use super::{BackendContext, BackendQueue, Segment};
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{DriverAllocation, Ownership};
+use std::any::Any;
+use std::sync::Arc;
+
+/// A device whose driver the program may call too.
+pub trait NativeDevice {
+    /// Returns the driver's device.
+    fn raw(&self) -> usize;
+
+    /// Returns the object that stands for the driver itself, if the driver has one.
+    fn driver(&self) -> Option<usize> {
+        None
+    }
+
+    /// Creates a backend context on a driver context that the program created.
+    ///
+    /// # Safety
+    /// `context` belongs to the driver, and lives as long as anything that was created from the
+    /// result.
+    unsafe fn adopt_context(&self, context: usize) -> Result<Arc<dyn BackendContext>>;
+}
+
+/// A context whose driver the program may call too. If the driver has a current context for each
+/// thread, no method changes it.
+pub trait NativeContext {
+    /// Returns the driver's context.
+    fn raw(&self) -> Result<usize>;
+
+    /// Creates a queue that submits to a driver queue of the program, among the program's own
+    /// commands. Each command is submitted in order, and before the call returns.
+    ///
+    /// # Safety
+    /// `queue` belongs to the driver, and lives until the result is dropped and its commands have
+    /// finished.
+    unsafe fn adopt_queue(
+        &self,
+        queue: usize,
+        ownership: Ownership,
+    ) -> Result<Box<dyn BackendQueue>>;
+
+    /// Creates an event of the driver, which is not recorded yet.
+    fn create_event(&self) -> Result<Arc<dyn NativeEvent>>;
+
+    /// Makes all work that is later submitted to a driver queue wait for an event of the driver.
+    /// The caller keeps the returned object until the queue has waited.
+    ///
+    /// # Safety
+    /// `queue` and `event` belong to the driver. A borrowed event lives until the queue has waited
+    /// for it, unless the driver keeps the event alive.
+    unsafe fn wait_for_event(
+        &self,
+        queue: usize,
+        event: usize,
+        ownership: Ownership,
+    ) -> Result<Option<Box<dyn Any + Send>>>;
+
+    /// Waits until the driver's context has completed all work of this library and of the program.
+    fn synchronize(&self) -> Result<()> {
+        Err(Error::Unsupported(
+            "this driver cannot wait for all of a context's work: finish each queue".into(),
+        ))
+    }
+
+    /// Returns the program's allocation at an address. Returns `None` if the driver does not know
+    /// the address, or if it belongs to another device.
+    fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>>;
+
+    /// Adopts memory that the program allocated with the driver. Returns the allocation that
+    /// contains the address, and the offset of the address in it.
+    ///
+    /// # Safety
+    /// The allocation lives until the result is dropped and all commands that use it have finished.
+    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
+
+    /// Adopts several parts of memory, each given as an address and a length. Parts of one
+    /// allocation may share one segment, and so may parts of adjacent allocations.
+    ///
+    /// # Safety
+    /// As for [`adopt_memory`](Self::adopt_memory), for each part.
+    unsafe fn adopt_memory_parts(
+        &self,
+        parts: &[(usize, usize)],
+    ) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+        let parts = parts.iter();
+        // SAFETY: promised by the caller.
+        let adopt = |(address, len): &(usize, usize)| unsafe { self.adopt_memory(*address, *len) };
+        parts.map(adopt).collect()
+    }
+
+    /// Adopts an allocation from an address to its end, for backends whose programs expect that.
+    /// Returns the allocation, the offset of the address in it, and the number of bytes from the
+    /// address to the end. If the result owns the allocation, it frees the allocation on drop.
+    ///
+    /// # Safety
+    /// As for [`adopt_memory`](Self::adopt_memory). If the result owns the allocation, no other
+    /// code frees it.
+    unsafe fn adopt_allocation(
+        &self,
+        _address: usize,
+        _ownership: Ownership,
+    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+        Err(Error::Unsupported(
+            "whole allocations cannot be adopted here; say how many bytes".into(),
+        ))
+    }
+}
+
+/// A queue whose driver the program may call too.
+pub trait NativeQueue {
+    /// Returns the driver's queue. If there are several, returns the one that barriers use. From
+    /// now on the program may submit to it, and [`finish`](super::BackendQueue::finish) and
+    /// [`is_idle`](super::BackendQueue::is_idle) include the program's commands.
+    fn share(&self) -> usize;
+}
+
+/// An event of the driver, which is destroyed on drop.
+pub trait NativeEvent: Any + Send + Sync {
+    /// Returns the driver's event.
+    fn raw(&self) -> usize;
+
+    /// Records the event. It completes when a driver queue has completed everything that was
+    /// submitted to it before this call.
+    ///
+    /// # Safety
+    /// `queue` belongs to the driver and to the same context.
+    unsafe fn record(&self, queue: usize) -> Result<()>;
+}

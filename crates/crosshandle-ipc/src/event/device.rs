@@ -1,0 +1,176 @@
+//! Methods of an event for queues of devices.
+//!
+//! A device waits for and writes the upper halves of the words of an event's slot. The queue does
+//! the rest with these methods, in this order:
+//!
+//! - For a wait, it calls [`prepare_device_wait`](EventCore::prepare_device_wait), and then
+//!   [`word`](EventCore::word) for the device.
+//! - For a signal, it calls [`mark_device_signals`](EventCore::mark_device_signals) and
+//!   [`issue`](EventCore::issue). Unless the signal [may be written](EventCore::may_write) now, the
+//!   device first waits for the previous number of the word. Then it writes. When the device has
+//!   written, the queue calls [`finish_device_signal`](EventCore::finish_device_signal).
+//!
+//! An event must stay open until the device no longer uses it.
+
+use super::EventCore;
+use crate::event_arena::Pinner;
+use crosshandle_events::{DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket};
+use crosshandle_types::error::{Error, Result};
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Offset in bytes of the half that devices use, from the start of a word.
+const UPPER_HALF: usize = if cfg!(target_endian = "little") { 4 } else { 0 };
+
+impl EventCore {
+    /// Returns the address of the half word that devices use for a signal. From now on, devices of
+    /// `pinner` can access it while the event is open.
+    #[inline]
+    pub fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
+        self.pin(pinner)?;
+        let word = self.slot().word_of(number);
+        Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
+    }
+
+    /// Gives the devices of `pinner` access to all words of the event.
+    #[inline]
+    pub fn pin(&self, pinner: &impl Pinner) -> Result<()> {
+        let bit = 1 << pinner.kind() as u32;
+        if self.pinned.load(Ordering::Acquire) & bit != 0 {
+            return Ok(());
+        }
+        self.pin_first(bit, pinner)
+    }
+
+    #[cold]
+    fn pin_first(&self, bit: u32, pinner: &dyn Pinner) -> Result<()> {
+        self.arena().pin(self.slot(), pinner)?;
+        self.pinned.fetch_or(bit, Ordering::Release);
+        Ok(())
+    }
+
+    /// Prepares a device's wait for a signal. After this call, the completion word is sure to reach
+    /// the signal's number when the signal finishes. If the signal has already finished, returns
+    /// its result instead.
+    pub fn prepare_device_wait(&self, number: u64) -> Result<Option<Result<()>>> {
+        match self.slot().prepare_device_wait(number) {
+            DeviceWait::Ready => Ok(None),
+            DeviceWait::Finished => Ok(self.result(number)),
+            DeviceWait::TooFarAhead => Err(Error::invalid(format!(
+                "a device can't wait for signal {number} yet: it is more than 2^30 ahead"
+            ))),
+        }
+    }
+
+    /// Returns whether a process may still submit a signal. The signal is not submitted yet, and
+    /// the event's creator is not known to have ended.
+    #[inline]
+    pub fn may_still_come(&self, number: u64) -> bool {
+        number > self.issued() && !self.liveness().is_known_abandoned()
+    }
+
+    /// Records for waiters that devices will signal this event.
+    #[inline]
+    pub fn mark_device_signals(&self) {
+        self.slot().mark_device_signals();
+    }
+
+    /// Returns the unfinished signal that must finish before the signal of this ticket. `None`
+    /// stands for the ticket that is issued next.
+    #[inline]
+    pub fn unfinished_predecessor(&self, ticket: Option<Ticket>) -> Option<u64> {
+        let previous = match ticket {
+            Some(ticket) => ticket.previous_number(),
+            None => (self.issued() + 1).checked_sub(RING),
+        };
+        previous.filter(|previous| *previous > 0 && !self.is_finished(*previous))
+    }
+
+    /// Returns whether a device may write a signal's number, because its word has reached the
+    /// number before.
+    #[inline]
+    pub fn may_write(&self, ticket: Ticket) -> bool {
+        self.slot().may_write(ticket)
+    }
+
+    /// Records that a device has written a signal, and ensures that the signal's word shows it.
+    pub fn finish_device_signal(&self, number: u64) {
+        self.slot().record_finished(number);
+        if !self.is_finished(number) {
+            self.slot().help_device_wait(number, self.liveness());
+        }
+        self.finish_due_after(number);
+    }
+
+    /// Does the work that other processes left undone for a device that waits for `number` (see
+    /// `Slot::help_device_wait`). If the event's creator has ended before it submitted the signal,
+    /// takes and fails the number. Must be called at intervals, so that the device does not wait
+    /// forever.
+    pub fn help_device_wait(self: &Arc<Self>, number: u64) {
+        if number <= self.issued() {
+            self.slot().help_device_wait(number, self.liveness());
+        } else if self.is_abandoned(number) {
+            self.fail_up_to(number);
+        }
+    }
+
+    /// Returns whether a signal will never be submitted, because the event's creator has ended. May
+    /// make a system call.
+    pub fn is_abandoned(&self, number: u64) -> bool {
+        number > self.issued() && self.liveness().is_abandoned() && number > self.issued()
+    }
+
+    /// Returns whether a number is known to be [abandoned](Self::is_abandoned), without a system
+    /// call.
+    pub fn is_known_abandoned(&self, number: u64) -> bool {
+        self.liveness().is_known_abandoned() && number > self.issued()
+    }
+
+    /// Returns whether a device that waits for this signal can resume, because the completion word
+    /// shows the signal as finished. If the signal has finished but the word does not show it,
+    /// [`help_device_wait`](Self::help_device_wait) writes the word.
+    #[inline]
+    pub fn releases_device(&self, number: u64) -> bool {
+        self.is_finished(number) && self.slot().is_written(number)
+    }
+
+    /// Returns whether a signal has finished, successfully or not.
+    #[inline]
+    pub fn is_finished(&self, number: u64) -> bool {
+        self.slot().outcome(number) != Outcome::Pending
+    }
+
+    /// Takes and fails all numbers up to `number`.
+    fn fail_up_to(self: &Arc<Self>, number: u64) {
+        let mut next = number;
+        while self.issued() < number {
+            match self.slot().issue_up_to(self.owner(), next) {
+                Ok(tickets) => {
+                    for ticket in tickets {
+                        let creator_died = FailureReason::OwnerDied(Some(Owner::EXPORTER));
+                        self.finish(ticket, Some(creator_died));
+                    }
+                    next = number;
+                }
+                Err(IssueError::TooFarAhead(limit)) if limit > self.issued() => next = limit,
+                // Another process was faster, or must first finish another signal. The next call
+                // will succeed.
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Records that signals of this event may fail although no process ends. Must be called before
+    /// they are submitted.
+    #[inline]
+    pub fn mark_fallible(&self) {
+        self.slot().mark_fallible();
+    }
+
+    /// Returns whether signals may fail although no process ends.
+    #[inline]
+    pub fn is_fallible(&self) -> bool {
+        self.slot().is_fallible()
+    }
+}

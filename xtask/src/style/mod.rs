@@ -1,0 +1,95 @@
+//! Rules of text and structure that Cargo, rustfmt and Clippy do not check.
+
+mod crates;
+mod evidence;
+mod glossary;
+mod paths;
+mod prose;
+mod sizes;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use crate::Result;
+use crate::workspace::Workspace;
+
+/// A line, from 1, and what is wrong there. Line 0 is the whole file.
+type Fault = (usize, String);
+/// The contents of the tracked files, by path from the root. A file that is no text is empty.
+type Files = BTreeMap<String, String>;
+
+const ARCHITECTURE: &str = "docs/architecture.md";
+const GLOSSARY: &str = "docs/glossary.md";
+const SECURITY: &str = "docs/security.md";
+/// Switches of tests, which readers of the published crates would take for back doors.
+const SWITCHES: [&str; 3] = ["is_planted", "feature = \"planted", "fault-steps"];
+
+/// Checks the tracked files.
+///
+/// # Errors
+/// A file breaks a rule. The error lists each place.
+pub(crate) fn run(workspace: &Workspace) -> Result<()> {
+    let files = read(workspace)?;
+    let mut places = Vec::new();
+    let mut add = |path: &str, faults: Vec<Fault>| {
+        let faults = faults.into_iter();
+        places.extend(faults.map(|(line, what)| format!("{path}:{line}: {what}")));
+    };
+    for (path, text) in &files {
+        add(path, prose::check(path, text));
+        add(path, paths::check(path, text, &files));
+        add(path, sizes::check(path, text));
+        add(path, switches(path, text));
+    }
+    add(ARCHITECTURE, crates::check(&files));
+    add(SECURITY, evidence::check(&files));
+    add(GLOSSARY, glossary::check(&files));
+    add("xtask/src/style/sizes.rs", sizes::unused(&files));
+    match places.len() {
+        0 => Ok(()),
+        count => Err(format!("{count} faults\n{}", places.join("\n"))),
+    }
+}
+
+fn read(workspace: &Workspace) -> Result<Files> {
+    let mut git = Command::new("git");
+    let listed = git.arg("ls-files").current_dir(&workspace.root).output();
+    let listed = listed.map_err(|error| format!("cannot run git: {error}"))?;
+    let paths = String::from_utf8_lossy(&listed.stdout);
+    // A tracked file may have been deleted.
+    let files = paths.lines().filter_map(|path| {
+        let bytes = fs::read(workspace.root.join(path)).ok()?;
+        Some((
+            path.to_owned(),
+            String::from_utf8(bytes).unwrap_or_default(),
+        ))
+    });
+    Ok(files.collect())
+}
+
+fn text<'a>(files: &'a Files, path: &str) -> &'a str {
+    files.get(path).map_or("", String::as_str)
+}
+
+/// Returns the pieces of a line that are marked as code.
+fn codes(line: &str) -> impl Iterator<Item = &str> {
+    line.split('`').skip(1).step_by(2)
+}
+
+fn switches(path: &str, text: &str) -> Vec<Fault> {
+    let lines = text
+        .lines()
+        .zip(1..)
+        .filter(|_| path.starts_with("crates/"));
+    let found = lines.filter(|(text, _)| SWITCHES.iter().any(|switch| text.contains(switch)));
+    let found = found.map(|(_, line)| (line, "use a patch in xtask/bugs or a `--cfg`".to_owned()));
+    found.collect()
+}
+
+#[test]
+fn switches_of_tests_are_found() {
+    let text = "#[cfg(fault_steps)]\nif key != other && !is_planted(\"key\") {\nfault-steps = []\n";
+    let found = switches("crates/a/src/lib.rs", text).into_iter();
+    assert!(found.map(|(line, _)| line).eq([2, 3]));
+}
