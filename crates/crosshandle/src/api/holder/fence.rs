@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A process that may write the memory of a name.
 #[derive(Clone, Serialize, Deserialize)]
@@ -274,16 +274,15 @@ impl Claim {
         if maps.lines().filter_map(writable_file).any(is_ours) {
             return writes();
         }
-        let entries = match fs::read_dir(format!("/proc/{pid}/fd")) {
-            Ok(entries) => entries,
+        let paths = match descriptors(pid) {
+            Ok(paths) => paths,
             Err(error) => return failed(error),
         };
-        for entry in entries.flatten() {
-            let path = entry.path();
+        for path in paths {
             // Other files are not queried, since the process that serves them might never answer.
             let is_memory = fs::read_link(&path)
                 .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
-            if is_memory && file_of(&path).is_some_and(is_ours) && is_writable(pid, &path) {
+            if is_memory && file_of(&path).is_some_and(is_ours) && is_writable(&path) {
                 return writes();
             }
         }
@@ -353,6 +352,21 @@ fn writable_file(line: &str) -> Option<FileId> {
     is_writable.then_some((makedev(number(high)?, number(low)?), inode.parse().ok()?))
 }
 
+/// Returns the paths in `/proc` of all descriptors of a process. A thread may have a table of
+/// descriptors of its own.
+fn descriptors(pid: u32) -> std::io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for thread in fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {
+        match fs::read_dir(thread.path().join("fd")) {
+            Ok(entries) => paths.extend(entries.flatten().map(|entry| entry.path())),
+            // The thread has ended.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(paths)
+}
+
 /// Returns the file of a descriptor of another process.
 fn file_of(path: &Path) -> Option<FileId> {
     let status = statx(CWD, path, AtFlags::STATX_DONT_SYNC, StatxFlags::INO).ok()?;
@@ -364,9 +378,10 @@ fn file_of(path: &Path) -> Option<FileId> {
 
 /// Returns whether a descriptor of another process is writable. Also returns `true` if that cannot
 /// be determined.
-fn is_writable(pid: u32, descriptor: &Path) -> bool {
-    let number = descriptor.file_name().unwrap_or_default().to_string_lossy();
-    let Ok(info) = fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}")) else {
+fn is_writable(descriptor: &Path) -> bool {
+    let number = descriptor.file_name().unwrap_or_default();
+    let thread = descriptor.ancestors().nth(2).unwrap_or(descriptor);
+    let Ok(info) = fs::read_to_string(thread.join("fdinfo").join(number)) else {
         return true;
     };
     let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
@@ -400,9 +415,10 @@ pub(super) fn normal(file: FileId) -> FileId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crosshandle_os::memfd;
+    use crosshandle_os::{descriptor_table, memfd};
     use std::os::fd::AsRawFd;
     use std::process::{Command, Stdio};
+    use std::sync::Arc;
 
     #[test]
     fn only_what_others_see_counts_as_writable() {
@@ -418,20 +434,48 @@ mod tests {
 
     #[test]
     fn descriptors_are_told_by_file_and_access() {
-        let memory = memfd::create("test", 4096).expect("memory");
-        let read_only = memfd::reopen_read_only(std::os::fd::AsFd::as_fd(&memory)).expect("opened");
-        let status = rustix::fs::fstat(&memory).expect("a status");
+        let memory = Arc::new(memfd::create("test", 4096).expect("memory"));
+        let read_only =
+            memfd::reopen_read_only(std::os::fd::AsFd::as_fd(&*memory)).expect("opened");
+        let status = rustix::fs::fstat(&*memory).expect("a status");
         let pid = std::process::id();
-        for (file, writes) in [(&memory, true), (&read_only, false)] {
+        let held = || {
+            let paths = descriptors(pid).expect("this process");
+            let is_memory = |path: &PathBuf| {
+                file_of(path) == Some(normal((status.st_dev, status.st_ino))) && is_writable(path)
+            };
+            paths.into_iter().any(|path| is_memory(&path))
+        };
+        assert!(held());
+        for (file, writes) in [(&*memory, true), (&read_only, false)] {
             let path = format!("/proc/{pid}/fd/{}", file.as_raw_fd());
             let path = Path::new(&path);
             assert_eq!(file_of(path), Some(normal((status.st_dev, status.st_ino))));
-            assert_eq!(is_writable(pid, path), writes);
+            assert_eq!(is_writable(path), writes);
         }
         assert!(
-            is_writable(pid, Path::new("/proc/self/fd/99999")),
+            is_writable(Path::new("/proc/self/fd/99999")),
             "it cannot be told"
         );
+        // A thread keeps the memory in a table of its own.
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let (end, ends) = std::sync::mpsc::channel::<()>();
+        let thread = std::thread::spawn({
+            let memory = Arc::clone(&memory);
+            move || {
+                let table = descriptor_table::unshare(std::os::fd::AsFd::as_fd(&*memory));
+                // The last owner closes the descriptor in the table of the other threads.
+                drop(memory);
+                ready.send(table.is_ok()).expect("the test waits");
+                let _ = ends.recv();
+            }
+        });
+        assert!(is_ready.recv().expect("an answer"), "a table of its own");
+        drop((memory, read_only));
+        assert!(held(), "a thread has it");
+        drop(end);
+        thread.join().expect("ended");
+        assert!(!held());
     }
 
     #[test]
