@@ -2,8 +2,8 @@
 
 use crate::array::arguments::Data;
 use crate::error::{Failure, Result};
+use crosshandle::AnyHandle;
 use crosshandle::Error;
-use crosshandle::handle::AnyHandle;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};

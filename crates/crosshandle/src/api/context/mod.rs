@@ -475,7 +475,7 @@ impl Context {
     ///
     /// # Errors
     /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
-    ///   ([`ImageLimits::views`](crate::ImageLimits::views)), or no images of this format.
+    ///   ([`ImageLimits::views`](crate::image::ImageLimits::views)), or no images of this format.
     /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
     ///   not support, or for more levels than an image of this size can have
     ///   ([`ImageDescription::most_levels`]).
@@ -527,7 +527,7 @@ impl Context {
     ///   no images of this format.
     /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for
     ///   rows that do not fit into the memory, and for a size, a pitch or a start that
-    ///   [`ViewLimits`](crate::ViewLimits) excludes.
+    ///   [`ViewLimits`](crate::image::ViewLimits) excludes.
     pub fn view_memory(
         &self,
         memory: &MemoryRange,
