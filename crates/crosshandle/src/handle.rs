@@ -27,7 +27,8 @@
 //! hosts of an NVLink fabric open directly.
 //!
 //! # Bundles
-//! A [`Bundle`](bundle::Bundle) carries several handles, each with the layout of an array in its memory.
+//! A [`Bundle`](bundle::Bundle) carries several handles, each with the layout of an array in its
+//! memory.
 //!
 //! All types are `Send + Sync`.
 

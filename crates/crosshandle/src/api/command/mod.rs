@@ -16,6 +16,30 @@ use std::sync::Arc;
 ///
 /// A command keeps the memory, kernels and events that it uses until it is complete. Any thread may
 /// create one.
+///
+/// In this example, an event orders the commands of two queues:
+///
+/// ```
+/// use crosshandle::{Command, Context, Device};
+/// use std::time::Duration;
+///
+/// # fn main() -> crosshandle::Result<()> {
+/// let context = Context::new(&Device::find("host")?)?;
+/// let memory = context.allocate(8)?;
+/// let filled = context.create_event()?;
+/// let done = context.create_event()?;
+/// let (first, second) = (context.create_queue()?, context.create_queue()?);
+/// // The copy waits for signal 1, which is submitted after it.
+/// let copy = Command::copy(memory.range(..4)?, memory.range(4..)?)?;
+/// second.submit(copy.after_value(&filled, 1).signal(&done))?;
+/// first.submit(Command::fill(memory.range(..4)?, &[1, 2])?.signal(&filled))?;
+/// done.wait_timeout(Duration::from_secs(30))?;
+/// let mut bytes = [0; 8];
+/// memory.read(0, &mut bytes)?;
+/// assert_eq!(bytes, [1, 2, 1, 2, 1, 2, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
     /// The command as a backend receives it. Until the submission, a wait may contain [`LATEST`] or
