@@ -84,7 +84,7 @@ impl fmt::Display for BackendKind {
 #[error("there is no backend named {0:?}; use \"host\", \"cuda\" or \"level_zero\"")]
 pub struct UnknownBackend(String);
 
-/// Prints the text, which is what a program shows whose `main` returns the error.
+/// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for UnknownBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -1,8 +1,8 @@
 //! Handles and bundles as bytes and text: small plain values that name shared memory and events.
 //! This crate is pure computation, without input, output or global state.
 //!
-//! The module `handle` of `crosshandle` explains handles and their two forms to users. This crate is
-//! internal to `crosshandle` and promises no stable interface.
+//! The module `handle` of `crosshandle` explains handles and their two forms to users. This crate
+//! is internal to `crosshandle` and promises no stable interface.
 
 #![allow(missing_docs)]
 #![deny(unsafe_code)]

@@ -84,7 +84,7 @@ pub enum Error {
     },
 }
 
-/// Prints the text, which is what a program shows whose `main` returns the error.
+/// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -223,8 +223,8 @@ pub enum Error {
     },
 }
 
-/// Prints the text, which is what a program shows whose `main` returns the error. `{:#?}` prints the
-/// name of the variant in front of the text.
+/// Prints the text, because Rust prints this form of an error that `main` returns. `{:#?}` prints
+/// the name of the variant in front of the text.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if f.alternate() {

@@ -212,7 +212,7 @@ pub enum BundleError {
     },
 }
 
-/// Prints the text, which is what a program shows whose `main` returns the error.
+/// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for BundleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
