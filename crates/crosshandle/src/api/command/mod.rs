@@ -287,7 +287,8 @@ impl Command {
     ///   plain Rust reference.
     /// - If the driver does not report the kernel's
     ///   [`parameters`](crate::kernel::KernelProperties::parameters), there must be at least as
-    ///   many arguments as parameters, and each argument must be at least as large as its parameter.
+    ///   many arguments as parameters, and each argument must be at least as large as its
+    ///   parameter.
     /// - The kernel ends. A kernel that faults makes the device unusable for this process, and all
     ///   commands in flight fail.
     #[allow(unsafe_code)] // The promise is the caller's; the device acts on it.
