@@ -98,7 +98,9 @@ pub(crate) fn sample(workspace: &Workspace) -> Result<()> {
     let command = harness(workspace, &words);
     Step::new(workspace, "faults of holders, models and links", command).run_noting(last_line)?;
     let command = harness(workspace, &["holders", "--sample"]);
-    Step::new(workspace, "holders under siege", command).run_noting(last_line)
+    Step::new(workspace, "holders under siege", command).run_noting(last_line)?;
+    let command = harness(workspace, &["links"]);
+    Step::new(workspace, "linked hosts that lie", command).run_noting(last_line)
 }
 
 /// Runs a smaller sample on the simulated Level Zero driver, with the stock loader in the directory
@@ -128,16 +130,18 @@ fn last_line(finished: &Finished) -> Result<Option<String>> {
     Ok(output.lines().next_back().map(str::to_owned))
 }
 
-/// Besieges a holder for at most a third of this many minutes. Then replaces this process by a soak
-/// of this many minutes.
+/// Besieges a holder for at most a third of this many minutes, and links for at most a tenth. Then
+/// replaces this process by a soak of this many minutes.
 pub(crate) fn run(workspace: &Workspace, minutes: u64, device: &str) -> Result<()> {
     build(workspace)?;
     let length = (minutes * 60_000 / 3 / SIEGE_ATTACKS).clamp(300, MAX_ATTACK_MILLIS);
-    let siege = harness(workspace, &["holders", "--millis", &length.to_string()]).status();
-    match siege {
-        Ok(status) if status.success() => {}
-        Ok(status) => return Err(format!("holders under siege: {status}")),
-        Err(error) => return Err(format!("cannot besiege a holder: {error}")),
+    for (siege, length) in [("holders", length), ("links", minutes * 60_000 / 10)] {
+        let status = harness(workspace, &[siege, "--millis", &length.to_string()]).status();
+        match status {
+            Ok(status) if status.success() => {}
+            Ok(status) => return Err(format!("{siege} under siege: {status}")),
+            Err(error) => return Err(format!("cannot besiege {siege}: {error}")),
+        }
     }
     let minutes = minutes.to_string();
     let words = ["soak", "--minutes", &minutes, "--device", device];

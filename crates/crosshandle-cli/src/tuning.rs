@@ -155,8 +155,10 @@ pub(crate) const METRICS_BIND_INTERVAL: Duration = Duration::from_millis(10);
 /// it, and unused pages take no memory.
 pub(crate) const METRICS_STACK_BYTES: usize = 1 << 20;
 
-/// Maximum number of simultaneous connections to the metrics port. More connections are closed. The
-/// limit bounds the threads and descriptors that a flood of connections can use.
+/// Maximum number of connections to the metrics port that have sent no request yet, and maximum
+/// number of requests that are answered at a time. A further connection closes the oldest one
+/// without a request. The limit bounds the threads and descriptors that a flood of connections can
+/// use.
 pub(crate) const METRICS_CONNECTIONS: usize = 16;
 
 /// Timeout of a client of the metrics port, for sending its request and for reading the reply. A

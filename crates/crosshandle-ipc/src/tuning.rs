@@ -6,6 +6,11 @@ use std::time::Duration;
 /// descriptors, as a divisor. The rest stays available to other processes of the user.
 pub(super) const MAX_UNDER_WAY_PART: usize = 2;
 
+/// Maximum size of the replies that an importer has not read yet, in bytes of the exporter's kernel
+/// memory. Its further requests wait until it reads. A reply takes about one kilobyte. The value is
+/// below a quarter of the usual send buffer.
+pub(super) const MAX_UNREAD_BYTES: usize = 32 << 10;
+
 /// Interval at which an exporter checks which replies were read, while importers of another user
 /// have no room for more. Each check costs a system call for each importer with unread replies.
 pub(super) const UNDER_WAY_LOOK: Duration = Duration::from_millis(10);

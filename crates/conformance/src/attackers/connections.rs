@@ -1,6 +1,6 @@
 //! Processes that connect without a handle and send nothing.
 
-use super::{Attacker, Report, Stop, Victim, socket};
+use super::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use rustix::io::Errno;
@@ -15,63 +15,41 @@ const OWN_DESCRIPTORS: u64 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Holds as many connections as possible, and replaces those that are closed.
-pub(super) struct IdleConnections;
-
-impl Attacker for IdleConnections {
-    fn name(&self) -> &'static str {
-        "idle-connections"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let limit = getrlimit(Resource::Nofile);
-        setrlimit(
-            Resource::Nofile,
-            Rlimit {
-                current: limit.maximum,
-                ..limit
-            },
-        )?;
-        let room = limit.maximum.unwrap_or(u64::MAX) - OWN_DESCRIPTORS;
-        let many = IDLE.min(usize::try_from(room).unwrap_or(IDLE));
-        let (mut held, mut random, mut report) = (Vec::new(), Random(1), Report::default());
-        loop {
-            while held.len() < many && !stop.is_stopped() {
-                report.attempts += 1;
-                match socket::connect(victim, &mut random) {
-                    Ok(connection) => held.push(connection),
-                    // The victim's queue is full, or the victim has ended.
-                    Err(_) => break,
-                }
-            }
+pub(super) fn idle_connections(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: limit.maximum,
+            ..limit
+        },
+    )?;
+    let room = limit.maximum.unwrap_or(u64::MAX) - OWN_DESCRIPTORS;
+    let many = IDLE.min(usize::try_from(room).unwrap_or(IDLE));
+    let mut random = Random(1);
+    let connect = || socket::connect(victim, &mut random);
+    Ok(socket::keep_open(
+        stop,
+        many,
+        PAUSE,
+        connect,
+        |held, report| {
             report.landed = report.landed.max(held.len() as u64);
-            stop.begun();
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
-            socket::retain_open(&mut held);
-        }
-    }
+        },
+    ))
 }
 
 /// Connects and hangs up repeatedly, without a pause.
-pub(super) struct ConnectionFlood;
-
-impl Attacker for ConnectionFlood {
-    fn name(&self) -> &'static str {
-        "connection-flood"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let (mut random, mut report) = (Random(2), Report::default());
-        while !stop.is_stopped() {
-            report.attempts += 1;
-            match socket::connect(victim, &mut random) {
-                Ok(_) => report.landed += 1,
-                Err(Errno::AGAIN) => {}
-                Err(_) => drop(stop.pause(PAUSE)),
-            }
-            stop.begun();
+pub(super) fn connection_flood(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let (mut random, mut report) = (Random(2), Report::default());
+    while !stop.is_stopped() {
+        report.attempts += 1;
+        match socket::connect(victim, &mut random) {
+            Ok(_) => report.landed += 1,
+            Err(Errno::AGAIN) => {}
+            Err(_) => drop(stop.pause(PAUSE)),
         }
-        Ok(report)
+        stop.begun();
     }
+    Ok(report)
 }

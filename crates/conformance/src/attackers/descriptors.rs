@@ -3,7 +3,7 @@
 
 use super::messages::plausible;
 use super::socket::MAX_DESCRIPTORS;
-use super::{Attacker, Report, Stop, Victim, fuse, socket};
+use super::{Report, Stop, Victim, fuse, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::raw;
@@ -37,33 +37,13 @@ const DEVICES: [&str; 6] = [
 ];
 
 /// Sends one dangerous descriptor after another, and many at once.
-pub(super) struct NastyDescriptors;
-
-impl Attacker for NastyDescriptors {
-    fn name(&self) -> &'static str {
-        "nasty-descriptors"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        send_all(victim, stop, None)
-    }
+pub(super) fn nasty_descriptors(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    send_all(victim, stop, None)
 }
 
 /// Sends dangerous descriptors as an importer that has attached.
-pub(super) struct NastyImporter;
-
-impl Attacker for NastyImporter {
-    fn name(&self) -> &'static str {
-        "nasty-importer"
-    }
-
-    fn needs_handles(&self) -> bool {
-        true
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        send_all(victim, stop, Some(victim.handle()?))
-    }
+pub(super) fn nasty_importer(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    send_all(victim, stop, Some(victim.handle()?))
 }
 
 /// Repeatedly sends each kind of descriptor on its own connection. `handle`, if present, is used to

@@ -84,8 +84,8 @@ pub fn figures(peer: &Path, filter: &str) -> Result<(), Failure> {
         "/ bare",
         "memory +"
     );
-    let found = attackers().iter().filter(|of| of.name().contains(filter));
-    for name in found.map(|attacker| attacker.name()) {
+    let found = attackers().iter().filter(|of| of.name.contains(filter));
+    for name in found.map(|attacker| attacker.name) {
         for is_idle in [false, true] {
             compare(peer, name, is_idle)?;
         }

@@ -1,6 +1,6 @@
 //! Importers that write arbitrary data into the files that they received, and hang up.
 
-use super::{Attacker, Report, Stop, Victim, socket};
+use super::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::pattern;
 use crate::pattern::Random;
@@ -16,31 +16,19 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// Repeatedly fills arena and ledger with false words, and hangs up. At each hang-up, the exporter
 /// examines what the importer has left behind.
-pub(super) struct ForgedWords;
-
-impl Attacker for ForgedWords {
-    fn name(&self) -> &'static str {
-        "forged-words"
-    }
-
-    fn needs_handles(&self) -> bool {
-        true
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let event = victim.events.first().ok_or(Failure::new("no event"))?;
-        let (mut random, mut report) = (Random(6), Report::default());
-        while !stop.is_stopped() {
-            report.attempts += 1;
-            match forge(victim, event.as_bytes(), &mut random) {
-                Ok(()) => report.landed += 1,
-                Err(_) => drop(stop.pause(PAUSE)),
-            }
-            stop.begun();
-            stop.pause(PAUSE);
+pub(super) fn forged_words(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let event = victim.events.first().ok_or(Failure::new("no event"))?;
+    let (mut random, mut report) = (Random(6), Report::default());
+    while !stop.is_stopped() {
+        report.attempts += 1;
+        match forge(victim, event.as_bytes(), &mut random) {
+            Ok(()) => report.landed += 1,
+            Err(_) => drop(stop.pause(PAUSE)),
         }
-        Ok(report)
+        stop.begun();
+        stop.pause(PAUSE);
     }
+    Ok(report)
 }
 
 fn forge(victim: &Victim, event: &[u8; HANDLE_SIZE], random: &mut Random) -> Result<(), Failure> {

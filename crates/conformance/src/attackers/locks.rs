@@ -1,6 +1,6 @@
 //! Processes with handles that lock the files they received, byte by byte.
 
-use super::{Attacker, Report, Stop, Victim};
+use super::{Report, Stop, Victim};
 use crate::failure::Failure;
 use std::fs::{self, File};
 use std::io;
@@ -16,43 +16,31 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// Keeps a very large number of record locks. The kernel must walk all of them for each query of a
 /// lock.
-pub(super) struct RecordLocks;
-
-impl Attacker for RecordLocks {
-    fn name(&self) -> &'static str {
-        "record-locks"
+pub(super) fn record_locks(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let opened = victim.open()?;
+    let files = shared_files()?;
+    if files.is_empty() {
+        return Err(Failure::new("no descriptor of a shared file can be opened"));
     }
-
-    fn needs_handles(&self) -> bool {
-        true
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let opened = victim.open()?;
-        let files = shared_files()?;
-        if files.is_empty() {
-            return Err(Failure::new("no descriptor of a shared file can be opened"));
+    let mut report = Report::default();
+    // Locks from the end of the file, so that the kernel's list is long even for queries about
+    // the beginning.
+    for offset in (0..LOCKS).rev() {
+        for file in &files {
+            report.attempts += 1;
+            report.landed += u64::from(lock(file, 2 * offset).is_ok());
         }
-        let mut report = Report::default();
-        // Locks from the end of the file, so that the kernel's list is long even for queries about
-        // the beginning.
-        for offset in (0..LOCKS).rev() {
-            for file in &files {
-                report.attempts += 1;
-                report.landed += u64::from(lock(file, 2 * offset).is_ok());
-            }
-            if stop.is_stopped() {
-                return Ok(report);
-            }
-            // The kernel walks the list for each new lock too, so taking all locks takes minutes.
-            if LOCKS - offset >= FIRST {
-                stop.begun();
-            }
+        if stop.is_stopped() {
+            return Ok(report);
         }
-        while !stop.pause(PAUSE) {}
-        drop(opened);
-        Ok(report)
+        // The kernel walks the list for each new lock too, so taking all locks takes minutes.
+        if LOCKS - offset >= FIRST {
+            stop.begun();
+        }
     }
+    while !stop.pause(PAUSE) {}
+    drop(opened);
+    Ok(report)
 }
 
 /// Locks one byte for this open file description. The lock is exclusive if the file is writable.

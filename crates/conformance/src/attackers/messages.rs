@@ -1,10 +1,9 @@
 //! Processes without a handle that send meaningless messages, or do not read replies.
 
-use super::{Attacker, Report, Stop, Victim, socket};
+use super::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::raw::Request;
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 /// Number of slow readers' connections at a time.
@@ -47,67 +46,46 @@ fn senseless(random: &mut Random) -> Vec<u8> {
 }
 
 /// Sends meaningless messages, and reads no reply.
-pub(super) struct Garbage;
-
-impl Attacker for Garbage {
-    fn name(&self) -> &'static str {
-        "garbage"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let (mut random, mut report) = (Random(3), Report::default());
-        while !stop.is_stopped() {
-            let Ok(connection) = socket::connect(victim, &mut random) else {
-                stop.pause(PAUSE);
-                continue;
-            };
-            for _ in 0..1 + random.below(8) {
-                report.attempts += 1;
-                let message = senseless(&mut random);
-                match socket::send(&connection, &message, &[]) {
-                    Ok(()) => report.landed += 1,
-                    Err(_) => break,
-                }
+pub(super) fn garbage(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let (mut random, mut report) = (Random(3), Report::default());
+    while !stop.is_stopped() {
+        let Ok(connection) = socket::connect(victim, &mut random) else {
+            stop.pause(PAUSE);
+            continue;
+        };
+        for _ in 0..1 + random.below(8) {
+            report.attempts += 1;
+            let message = senseless(&mut random);
+            match socket::send(&connection, &message, &[]) {
+                Ok(()) => report.landed += 1,
+                Err(_) => break,
             }
-            stop.begun();
         }
-        Ok(report)
+        stop.begun();
     }
+    Ok(report)
 }
 
 /// Sends requests on many connections, and never reads a reply.
-pub(super) struct SlowReaders;
-
-impl Attacker for SlowReaders {
-    fn name(&self) -> &'static str {
-        "slow-readers"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let (mut random, mut report) = (Random(4), Report::default());
-        let mut connections: Vec<OwnedFd> = Vec::new();
-        loop {
-            while connections.len() < SLOW {
-                match socket::connect(victim, &mut random) {
-                    Ok(connection) => connections.push(connection),
-                    Err(_) => break,
-                }
-            }
-            for connection in &connections {
+pub(super) fn slow_readers(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let (mut random, mut other) = (Random(4), Random(5));
+    let connect = || socket::connect(victim, &mut random);
+    Ok(socket::keep_open(
+        stop,
+        SLOW,
+        PAUSE,
+        connect,
+        |kept, report| {
+            for connection in kept {
                 for _ in 0..BURST {
                     report.attempts += 1;
-                    match socket::send(connection, &plausible(&mut random), &[]) {
+                    match socket::send(connection, &plausible(&mut other), &[]) {
                         Ok(()) => report.landed += 1,
                         // The queue is full, or the connection is closed.
                         Err(_) => break,
                     }
                 }
             }
-            stop.begun();
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
-            socket::retain_open(&mut connections);
-        }
-    }
+        },
+    ))
 }

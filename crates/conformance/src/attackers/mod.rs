@@ -16,13 +16,16 @@ mod figures;
 mod forgery;
 mod fuse;
 mod holder;
+mod link;
 mod locks;
 mod messages;
+mod pair;
 mod sleepers;
 mod socket;
 
 pub use figures::figures;
 pub use holder::{Siege, siege};
+pub use link::{LinkSiege, siege as link_siege};
 
 use holder::HONEST;
 
@@ -37,36 +40,51 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An attack on the processes that export in a directory.
-pub trait Attacker: Sync {
-    /// Returns the name that selects the attacker on the command line.
-    fn name(&self) -> &'static str;
+#[derive(Debug)]
+pub struct Attacker {
+    /// Name that selects the attacker on the command line.
+    pub name: &'static str,
+    /// Whether the attacker needs handles.
+    pub needs_handles: bool,
+    /// Attacks until it is told to stop. Calls `Stop::begun` after the first attempt. Fails if this
+    /// machine does not permit the attack.
+    run: Attack,
+}
 
-    /// Returns whether the attacker needs handles.
-    fn needs_handles(&self) -> bool {
-        false
+type Attack = fn(&Victim, &Stop) -> Result<Report, Failure>;
+
+impl Attacker {
+    const fn new(name: &'static str, run: Attack) -> Self {
+        Self {
+            name,
+            needs_handles: false,
+            run,
+        }
     }
 
-    /// Attacks until `stop` tells it to stop. Calls `Stop::begun` after the first attempt.
-    ///
-    /// # Errors
-    /// Fails if this machine does not permit the attack.
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure>;
+    const fn with_handles(name: &'static str, run: Attack) -> Self {
+        Self {
+            needs_handles: true,
+            ..Self::new(name, run)
+        }
+    }
 }
 
 /// Returns all attackers.
-pub fn attackers() -> &'static [&'static dyn Attacker] {
-    &[
-        &connections::IdleConnections,
-        &connections::ConnectionFlood,
-        &messages::Garbage,
-        &messages::SlowReaders,
-        &descriptors::NastyDescriptors,
-        &descriptors::NastyImporter,
-        &forgery::ForgedWords,
-        &locks::RecordLocks,
-        &sleepers::Requeue,
-        &sleepers::PriorityLocks,
-    ]
+pub fn attackers() -> &'static [Attacker] {
+    const ALL: &[Attacker] = &[
+        Attacker::new("idle-connections", connections::idle_connections),
+        Attacker::new("connection-flood", connections::connection_flood),
+        Attacker::new("garbage", messages::garbage),
+        Attacker::new("slow-readers", messages::slow_readers),
+        Attacker::new("nasty-descriptors", descriptors::nasty_descriptors),
+        Attacker::with_handles("nasty-importer", descriptors::nasty_importer),
+        Attacker::with_handles("forged-words", forgery::forged_words),
+        Attacker::with_handles("record-locks", locks::record_locks),
+        Attacker::with_handles("requeue", sleepers::requeue),
+        Attacker::with_handles("priority-locks", sleepers::priority_locks),
+    ];
+    ALL
 }
 
 /// What an attacker knows about its victims.
@@ -203,10 +221,16 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
     if name == HONEST {
         return holder::serve_honest(words.next().unwrap_or_default().into());
     }
+    if name == link::SERVER {
+        return link::serve_server(words.next().unwrap_or_default().as_ref());
+    }
+    if name == link::CLIENT {
+        return link::serve_client(words);
+    }
     let all = attackers().iter().chain(holder::attackers());
-    let found = all.clone().find(|attacker| attacker.name() == name);
+    let found = all.clone().find(|attacker| attacker.name == name);
     let (Some(attacker), Some(directory)) = (found, words.next()) else {
-        let names: Vec<_> = all.map(|attacker| attacker.name()).collect();
+        let names: Vec<_> = all.map(|attacker| attacker.name).collect();
         eprintln!("usage: conformance attack NAME DIRECTORY [HANDLE…]");
         eprintln!("names: {}", names.join(", "));
         return ExitCode::from(2);
@@ -225,7 +249,7 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
             return ExitCode::from(2);
         }
     }
-    if attacker.needs_handles() && victim.memory.is_empty() && victim.events.is_empty() {
+    if attacker.needs_handles && victim.memory.is_empty() && victim.events.is_empty() {
         eprintln!("{name} needs handles");
         return ExitCode::from(2);
     }
@@ -240,7 +264,7 @@ pub fn serve(mut words: impl Iterator<Item = String>) -> ExitCode {
         teller.wait_until_begun(Duration::MAX);
         say("begun");
     });
-    match attacker.run(&victim, &stop) {
+    match (attacker.run)(&victim, &stop) {
         Ok(report) => {
             say(&report.to_string());
             ExitCode::SUCCESS

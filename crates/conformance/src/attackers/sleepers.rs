@@ -3,7 +3,7 @@
 //! The attackers do not know which words these are. They ask the kernel, for each word of the
 //! shared pages, how many threads sleep on it.
 
-use super::{Attacker, Report, Stop, Victim};
+use super::{Report, Stop, Victim};
 use crate::failure::Failure;
 use rustix::thread::futex::{Flags, WAITERS, cmp_requeue, lock_pi};
 use std::fs::{self, File};
@@ -28,66 +28,41 @@ const ROUNDS: usize = 1_000;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Moves sleepers to a word on which no process wakes them.
-pub(super) struct Requeue;
-
-impl Attacker for Requeue {
-    fn name(&self) -> &'static str {
-        "requeue"
-    }
-
-    fn needs_handles(&self) -> bool {
-        true
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        static NOWHERE: AtomicU32 = AtomicU32::new(0);
-        meddle(victim, stop, |word| move_sleepers(word, &NOWHERE) > 0)
-    }
+pub(super) fn requeue(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    static NOWHERE: AtomicU32 = AtomicU32::new(0);
+    meddle(victim, stop, |word| move_sleepers(word, &NOWHERE) > 0)
 }
 
 /// Makes the first sleeper of each word wait for a lock with priority inheritance. The kernel then
 /// refuses to wake the other sleepers.
-pub(super) struct PriorityLocks;
-
-impl Attacker for PriorityLocks {
-    fn name(&self) -> &'static str {
-        "priority-locks"
-    }
-
-    fn needs_handles(&self) -> bool {
+pub(super) fn priority_locks(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
+        loop {
+            std::thread::park();
+        }
+    });
+    let holder = told.recv()?;
+    let mut locked = Vec::new();
+    meddle(victim, stop, |word| {
+        let address = ptr::from_ref(word).addr();
+        // This call moves no thread, because source and target are the same word. It only
+        // counts the sleepers.
+        if locked.len() == LOCKED || locked.contains(&address) || move_sleepers(word, word) == 0 {
+            return false;
+        }
+        locked.push(address);
+        let before = word.swap(holder, Ordering::SeqCst);
+        std::thread::spawn(move || lock_pi(word, Flags::empty(), None));
+        // The kernel sets this mark under the lock that wakes also take.
+        let end = Instant::now() + PATIENCE;
+        while word.load(Ordering::SeqCst) & WAITERS == 0 && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        word.store(before, Ordering::SeqCst);
         true
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let (tell, told) = mpsc::channel();
-        std::thread::spawn(move || {
-            let _ = tell.send(rustix::thread::gettid().as_raw_nonzero().get() as u32);
-            loop {
-                std::thread::park();
-            }
-        });
-        let holder = told.recv()?;
-        let mut locked = Vec::new();
-        meddle(victim, stop, |word| {
-            let address = ptr::from_ref(word).addr();
-            // This call moves no thread, because source and target are the same word. It only
-            // counts the sleepers.
-            if locked.len() == LOCKED || locked.contains(&address) || move_sleepers(word, word) == 0
-            {
-                return false;
-            }
-            locked.push(address);
-            let before = word.swap(holder, Ordering::SeqCst);
-            std::thread::spawn(move || lock_pi(word, Flags::empty(), None));
-            // The kernel sets this mark under the lock that wakes also take.
-            let end = Instant::now() + PATIENCE;
-            while word.load(Ordering::SeqCst) & WAITERS == 0 && Instant::now() < end {
-                std::thread::yield_now();
-            }
-            word.store(before, Ordering::SeqCst);
-            true
-        })
-    }
+    })
 }
 
 /// Repeatedly attacks every word of the shared pages. `strike` returns whether the attack

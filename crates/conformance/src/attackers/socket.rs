@@ -1,6 +1,6 @@
 //! Connections to brokers. The attackers never block on them.
 
-use super::Victim;
+use super::{Report, Stop, Victim};
 use crate::pattern::Random;
 use crate::tamper::at;
 use crosshandle::handle::HANDLE_SIZE;
@@ -14,6 +14,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Maximum number of descriptors that the kernel sends with one message.
 pub(super) const MAX_DESCRIPTORS: usize = 253;
@@ -63,6 +64,35 @@ pub(super) fn send(
     }
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     net::sendmsg(socket, &[IoSlice::new(message)], &mut control, flags).map(drop)
+}
+
+/// Keeps up to `most` connections until the attack must stop. `open` makes a connection, and each
+/// call is one attempt. `use_all` uses all connections in each round. A pause follows, and then
+/// connections that the victims have closed are replaced.
+pub(super) fn keep_open(
+    stop: &Stop,
+    most: usize,
+    pause: Duration,
+    mut open: impl FnMut() -> rustix::io::Result<OwnedFd>,
+    mut use_all: impl FnMut(&mut Vec<OwnedFd>, &mut Report),
+) -> Report {
+    let (mut kept, mut report) = (Vec::new(), Report::default());
+    loop {
+        while kept.len() < most && !stop.is_stopped() {
+            report.attempts += 1;
+            match open() {
+                Ok(connection) => kept.push(connection),
+                // The victim's queue is full, or the victim has ended.
+                Err(_) => break,
+            }
+        }
+        use_all(&mut kept, &mut report);
+        stop.begun();
+        if stop.pause(pause) {
+            return report;
+        }
+        retain_open(&mut kept);
+    }
 }
 
 /// Drops the connections that the victims have closed.

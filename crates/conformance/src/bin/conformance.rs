@@ -6,7 +6,7 @@
 //! wrong command line.
 
 use clap::{Args, Parser, Subcommand};
-use crosshandle_conformance::attackers::Siege;
+use crosshandle_conformance::attackers::{LinkSiege, Siege};
 use crosshandle_conformance::{
     Case, Devices, Failure, Outcome, SLOWDOWN, attackers, faults, find, run, slowdown, suite,
 };
@@ -95,6 +95,14 @@ enum Tool {
     ///
     /// Honest programs run next to them. It needs `crosshandle` in its directory.
     Holders(Holders),
+    /// Connects honest programs to linked hosts that lie
+    ///
+    /// It needs `crosshandle` in its directory.
+    Links {
+        /// Minimum time in milliseconds
+        #[arg(long, value_name = "N", default_value_t = 0)]
+        millis: u64,
+    },
     /// Runs workloads with faults at every step
     Faults(faults::Options),
     /// Mixes faults at random moments with attackers
@@ -178,6 +186,10 @@ fn main() -> ExitCode {
             Tool::Holders(holders) => {
                 attackers::siege(&holders.siege(peer.with_file_name("crosshandle")))
             }
+            Tool::Links { millis } => attackers::link_siege(&LinkSiege {
+                command: peer.with_file_name("crosshandle"),
+                length: Duration::from_millis(millis),
+            }),
             Tool::Faults(options) => faults::run(&options, &peer),
             Tool::Soak(plays) => faults::run_soak(&plays, &peer),
             Tool::GpuDeaths(options) => Ok(faults::run_gpu_deaths(&options, &peer)),

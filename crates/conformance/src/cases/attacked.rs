@@ -154,8 +154,8 @@ fn take_idle_time() -> std::io::Result<()> {
 
 /// Returns those of the handles to memory and to an event that an attacker needs.
 pub(crate) fn given(name: &str, handles: &[String; 2]) -> Vec<String> {
-    let found = attackers().iter().find(|attacker| attacker.name() == name);
-    match found.is_some_and(|attacker| attacker.needs_handles()) {
+    let found = attackers().iter().find(|attacker| attacker.name == name);
+    match found.is_some_and(|attacker| attacker.needs_handles) {
         true => handles.to_vec(),
         false => Vec::new(),
     }

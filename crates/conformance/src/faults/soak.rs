@@ -64,8 +64,8 @@ pub(super) fn run(
                     break;
                 }
                 let until = end.min(Instant::now() + ATTACK);
-                let name = attacker.name();
-                let given = attacker.needs_handles().then_some(&handles[..]);
+                let name = attacker.name;
+                let given = attacker.needs_handles.then_some(&handles[..]);
                 match attack(scene, name, given.unwrap_or_default(), until) {
                     Ok(()) => {
                         if let Ok(mut attacks) = attacks.lock() {

@@ -58,7 +58,7 @@ fn memory_of_the_program_is_shared() {
         drop(opened);
         let peer = std::process::Command::new(std::env::current_exe().unwrap())
             .args([
-                "hal::cuda::tests::external::peer",
+                "tests::external::peer",
                 "--exact",
                 "--ignored",
                 "--nocapture",

@@ -128,7 +128,7 @@ fn fill(queue: &Queue, memory: &Memory, range: std::ops::Range<usize>, byte: u8)
 fn ask_peer(handle: &MemoryHandle, step: usize) {
     let peer = std::process::Command::new(std::env::current_exe().unwrap())
         .args([
-            "hal::cuda::tests::pieces::peer",
+            "tests::pieces::peer",
             "--exact",
             "--ignored",
             "--nocapture",

@@ -228,7 +228,9 @@ fn journal_number(name: &str) -> Option<u64> {
     }
     let (number, random) = rest.strip_prefix('.')?.split_once('.')?;
     let is_good = number.len() == 16 && random.len() == 16;
-    u64::from_str_radix(number, 16).ok().filter(|_| is_good)
+    let number = u64::from_str_radix(number, 16).ok()?;
+    // The next file needs a greater number. No holder reaches this one.
+    (is_good && number <= u64::MAX / 2).then_some(number)
 }
 
 /// Returns whether a name in the directory belongs to a holder, which restores it if it is removed.
@@ -253,13 +255,17 @@ mod tests {
         let path = std::env::temp_dir().join(format!("xh-journal-{}", std::process::id()));
         let directory = HolderDirectory::open(&path, false).expect("a directory");
         assert_eq!(directory.journals(), []);
-        // The previous release used one of these names. The other names are not journals.
+        // The previous release used one of these names. The other names are not journals, although
+        // they are this user's files. After one of them, no journal could be the next.
         for name in [
             "holder.journal.next",
             "holder.journal.1.2",
+            "holder.journal.ffffffffffffffff.0000000000000000",
             "holder.journals",
         ] {
             fs::write(path.join(name), "").expect("written");
+            let own = Permissions::from_mode(0o600);
+            fs::set_permissions(path.join(name), own).expect("changed");
         }
         let mut names = Vec::new();
         for (number, text) in [(2, "one"), (10, "another")] {

@@ -22,8 +22,8 @@ use crate::memory::RemoteMemory;
 use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
 use crate::tuning::{
-    HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_HANDSHAKES,
-    REDIAL_INTERVAL, REDIAL_TIMEOUT,
+    ANSWER_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE,
+    REDIAL_HANDSHAKES, REDIAL_INTERVAL, REDIAL_TIMEOUT,
 };
 use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
@@ -150,7 +150,7 @@ impl Link {
     /// # Errors
     /// Returns [`Error::Refused`] with the peer's error, or [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, false)
+        RemoteMemory::open(self, handle, false, Deadline::after(ANSWER_TIMEOUT))
     }
 
     /// Opens memory of the remote host for reading only.
@@ -158,7 +158,7 @@ impl Link {
     /// # Errors
     /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, true)
+        RemoteMemory::open(self, handle, true, Deadline::after(ANSWER_TIMEOUT))
     }
 
     /// Opens an event of the remote host.
@@ -179,10 +179,12 @@ impl Link {
         if name.len() > MAX_TEXT {
             return Err(Error::invalid("the name is longer than any name"));
         }
+        // One deadline covers the name and all its parts, since the peer chooses their number.
+        let deadline = Deadline::after(ANSWER_TIMEOUT);
         let question = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
-        let Answer::Name { version, parts } = question.wait()? else {
+        let Answer::Name { version, parts } = question.wait_until(deadline)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;
@@ -191,7 +193,7 @@ impl Link {
             Ok(RemotePart {
                 role: part.role.to_owned(),
                 device: part.device.to_owned(),
-                memory: self.open_memory_read_only(&handle)?,
+                memory: RemoteMemory::open(self, &handle, true, deadline)?,
             })
         };
         Ok(RemoteName {

@@ -89,7 +89,11 @@ impl Question {
 
     /// Waits for the reply, which comes at the latest when the link ends.
     pub(crate) fn wait(&self) -> Result<Answer> {
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        self.wait_until(Deadline::after(ANSWER_TIMEOUT))
+    }
+
+    /// Waits for the reply until `deadline`.
+    pub(crate) fn wait_until(&self, deadline: Deadline) -> Result<Answer> {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         while matches!(*place, Place::Waits) && !deadline.is_over() {
             place = wait_until(&self.answered, place, deadline);

@@ -11,7 +11,7 @@ use crate::link::data::{Direction, Piece};
 use crate::link::question::Answer;
 use crate::link::{Link, close_object};
 use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
-use crosshandle::{Access, Command, MemoryHandle, MemoryRange};
+use crosshandle::{Access, Command, Deadline, MemoryHandle, MemoryRange};
 use local::Local;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
@@ -35,7 +35,12 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    pub(crate) fn open(link: &Link, handle: &MemoryHandle, read_only: bool) -> Result<Self> {
+    pub(crate) fn open(
+        link: &Link,
+        handle: &MemoryHandle,
+        read_only: bool,
+        deadline: Deadline,
+    ) -> Result<Self> {
         let session = link.session();
         let question = session.ask(|request| Message::Open {
             request,
@@ -48,7 +53,7 @@ impl RemoteMemory {
             address,
             staging,
             key,
-        } = question.wait()?
+        } = question.wait_until(deadline)?
         else {
             return Err(Error::Protocol("its reply does not match the request"));
         };

@@ -58,8 +58,9 @@ pub fn send_until(
     }
 }
 
-/// Returns whether the peer has not yet read all sent messages.
-pub fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
+/// Returns how much of this process's memory the sent messages take that the peer has not read yet,
+/// in bytes.
+pub fn unread_bytes(stream: impl AsFd) -> Result<usize, Errno> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: the descriptor is open during the call, and the kernel writes one int at the address.
     let result = unsafe {
@@ -71,8 +72,13 @@ pub fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
     };
     match result {
         -1 => Err(last_error()),
-        _ => Ok(bytes > 0),
+        _ => Ok(usize::try_from(bytes).unwrap_or(0)),
     }
+}
+
+/// Returns whether the peer has not yet read all sent messages.
+pub fn has_unread(stream: impl AsFd) -> Result<bool, Errno> {
+    Ok(unread_bytes(stream)? > 0)
 }
 
 /// The result of a receive. `D` is the type of the descriptors.

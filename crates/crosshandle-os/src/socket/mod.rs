@@ -20,7 +20,7 @@ mod tests;
 
 pub use messages::{
     FEW_DESCRIPTORS, Granted, MAX_DESCRIPTORS, Pending, Received, drop_message, has_unread,
-    pending, receive, receive_until, send, send_until,
+    pending, receive, receive_until, send, send_until, unread_bytes,
 };
 
 use super::lock::last_error;

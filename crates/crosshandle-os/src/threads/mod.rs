@@ -7,6 +7,7 @@ pub mod backoff;
 pub mod disposer;
 pub mod driver_jobs;
 pub mod exchange;
+pub mod round_robin;
 mod tuning;
 
 pub use tuning::START_RETRY;

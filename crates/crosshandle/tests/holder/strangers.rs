@@ -3,6 +3,7 @@
 use crate::common::{DEADLINE, Directory, Process};
 use crate::{LEN, MAKER, Pair, alone, check_held, contents, make_memory, place, role};
 use crosshandle::handle::AnyHandle;
+use crosshandle::holder::Holder;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::OwnedFd;
 
@@ -103,6 +104,44 @@ fn a_holder_withstands_senseless_programs() {
     let held = pair.holder.open("good").expect("it answers");
     check_held(&place(&directory), &held, 1);
     assert!(AnyHandle::from_bytes(held.parts[0].read_only.expect("one").as_bytes()).is_ok());
+}
+
+#[test]
+fn a_list_without_an_end_is_an_error() {
+    const TEST: &str = "strangers::a_list_without_an_end_is_an_error";
+    if role() {
+        return;
+    }
+    let directory = Directory::new();
+    let pair = Pair::start(TEST, &directory);
+    let memory = make_memory(&alone(&directory), 1);
+    memory.hand_over(&pair.holder, "one").expect("handed over");
+    let list = r#"{"protocol":2,"question":{"list":{"after":null}}}"#;
+    let page = send_raw(&directory, "holder.sock", list.as_bytes()).map(|stream| hear_raw(&stream));
+    let page = page.expect("an answer");
+    let page = page.replace(r#""more":false"#, r#""more":true"#);
+    assert!(page.contains(r#""more":true"#), "{page}");
+    // A hostile holder that always has one more page.
+    let elsewhere = Directory::new();
+    let path = elsewhere.path().join("holder.sock");
+    let flags = SocketFlags::CLOEXEC;
+    let listener =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+    let listener = listener.expect("a socket");
+    rustix::net::bind(&listener, &SocketAddrUnix::new(&path).expect("short")).expect("bound");
+    rustix::net::listen(&listener, 8).expect("it listens");
+    std::thread::spawn(move || {
+        while let Ok(stream) = rustix::net::accept(&listener) {
+            let mut request = [0; 1024];
+            let _ = rustix::net::recv(&stream, &mut request[..], rustix::net::RecvFlags::empty());
+            let _ = rustix::net::send(&stream, page.as_bytes(), SendFlags::NOSIGNAL);
+        }
+    });
+    let hostile = Holder::new()
+        .socket_dir(elsewhere.path())
+        .timeout(20 * DEADLINE);
+    let error = hostile.list().expect_err("it has no end");
+    assert!(!error.is_timeout(), "{error}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! many contexts, and some act as an exporter that other processes claim to be too.
 
 use super::{HOSTILE, ask, context, holder};
-use crate::attackers::{Attacker, Report, Stop, Victim, socket};
+use crate::attackers::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::pattern::Random;
 use crate::raw::{self, Socket};
@@ -102,52 +102,44 @@ impl Drop for Removed {
 
 /// Hands memory over that never arrives. The exporter accepts no connection, answers no request, or
 /// answers only the first one.
-pub(super) struct SilentMakers;
-
-impl Attacker for SilentMakers {
-    fn name(&self) -> &'static str {
-        "silent-makers"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let pattern = Pattern::new(victim)?;
-        let mut random = Random(u64::from(std::process::id()));
-        let exporter = random.next();
-        let socket = answer_for(victim, exporter)?;
-        let path = victim.directory.join(format!("{exporter:016x}.sock"));
-        let _removed = Removed(path);
-        let (mut asked, mut made) = (Vec::new(), Vec::new());
-        let mut report = Report::default();
-        let mut number = 0;
-        loop {
-            while asked.len() < HAND_OVERS && !stop.is_stopped() {
-                number += 1;
-                report.attempts += 1;
-                let name = format!("{HOSTILE}silent-{}-{number}", std::process::id());
-                // A separate context for each hand-over, so that no attachment is shared.
-                let hold = pattern.hold(&name, exporter, number, [1, 2], &mut random)?;
-                match ask(victim, &hold) {
-                    Ok(connection) => asked.push(connection),
-                    Err(_) => break,
-                }
+pub(super) fn silent_makers(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let pattern = Pattern::new(victim)?;
+    let mut random = Random(u64::from(std::process::id()));
+    let exporter = random.next();
+    let socket = answer_for(victim, exporter)?;
+    let path = victim.directory.join(format!("{exporter:016x}.sock"));
+    let _removed = Removed(path);
+    let (mut asked, mut made) = (Vec::new(), Vec::new());
+    let mut report = Report::default();
+    let mut number = 0;
+    loop {
+        while asked.len() < HAND_OVERS && !stop.is_stopped() {
+            number += 1;
+            report.attempts += 1;
+            let name = format!("{HOSTILE}silent-{}-{number}", std::process::id());
+            // A separate context for each hand-over, so that no attachment is shared.
+            let hold = pattern.hold(&name, exporter, number, [1, 2], &mut random)?;
+            match ask(victim, &hold) {
+                Ok(connection) => asked.push(connection),
+                Err(_) => break,
             }
-            report.landed = report.landed.max(asked.len() as u64);
-            stop.begun();
-            // Accepts a third of the connections, and answers the first request of a third of
-            // these.
-            if random.below(3) == 0
-                && let Ok(Some(connection)) = socket.accept_within(PAUSE)
-            {
-                if random.below(3) == 0 {
-                    let _ = answer(&connection, pattern.segment(), 1);
-                }
-                made.push(connection);
-            }
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
-            socket::retain_open(&mut asked);
         }
+        report.landed = report.landed.max(asked.len() as u64);
+        stop.begun();
+        // Accepts a third of the connections, and answers the first request of a third of
+        // these.
+        if random.below(3) == 0
+            && let Ok(Some(connection)) = socket.accept_within(PAUSE)
+        {
+            if random.below(3) == 0 {
+                let _ = answer(&connection, pattern.segment(), 1);
+            }
+            made.push(connection);
+        }
+        if stop.pause(PAUSE) {
+            return Ok(report);
+        }
+        socket::retain_open(&mut asked);
     }
 }
 
@@ -182,76 +174,60 @@ fn answer(connection: &Socket, segment: u32, requests: usize) -> rustix::io::Res
 }
 
 /// Hands over names, each from its own context, until the holder refuses.
-pub(super) struct ContextHoarder;
-
-impl Attacker for ContextHoarder {
-    fn name(&self) -> &'static str {
-        "context-hoarder"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let asker = holder(&victim.directory);
-        let mut contexts = Vec::new();
-        let mut report = Report::default();
-        for number in 0_usize.. {
-            if stop.is_stopped() {
-                break;
-            }
-            if contexts.len() < CONTEXTS {
-                contexts.push(context(&victim.directory)?);
-            }
-            let context = &contexts[number % contexts.len()];
-            let name = format!("{HOSTILE}context-{}-{number}", std::process::id());
-            report.attempts += 1;
-            match context.allocate(4096)?.hand_over(&asker, &name) {
-                Ok(_) => report.landed += 1,
-                Err(_) => drop(stop.pause(PAUSE)),
-            }
-            stop.begun();
+pub(super) fn context_hoarder(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let asker = holder(&victim.directory);
+    let mut contexts = Vec::new();
+    let mut report = Report::default();
+    for number in 0_usize.. {
+        if stop.is_stopped() {
+            break;
         }
-        Ok(report)
+        if contexts.len() < CONTEXTS {
+            contexts.push(context(&victim.directory)?);
+        }
+        let context = &contexts[number % contexts.len()];
+        let name = format!("{HOSTILE}context-{}-{number}", std::process::id());
+        report.attempts += 1;
+        match context.allocate(4096)?.hand_over(&asker, &name) {
+            Ok(_) => report.landed += 1,
+            Err(_) => drop(stop.pause(PAUSE)),
+        }
+        stop.begun();
     }
+    Ok(report)
 }
 
 /// Acts as an exporter that several squatters claim to be, in random turns. Each squatter takes the
 /// exporter's socket path from the others, and then hands records over in the exporter's name.
-pub(super) struct RecordSquatter;
-
-impl Attacker for RecordSquatter {
-    fn name(&self) -> &'static str {
-        "record-squatter"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let pattern = Pattern::new(victim)?;
-        let mut random = Random(u64::from(std::process::id()));
-        let path = victim.directory.join(format!("{SQUATTED:016x}.sock"));
-        let _removed = Removed(path);
-        let mut report = Report::default();
-        let mut asked = Vec::new();
-        while !stop.is_stopped() {
-            let socket = answer_for(victim, SQUATTED)?;
-            for _ in 0..1 + random.below(4) {
-                let records = [random.below(RECORDS) as u32, random.below(RECORDS) as u32];
-                let context = 1 + random.below(3) as u32;
-                let name = format!("{HOSTILE}record-{}", random.below(2 * RECORDS));
-                let hold = pattern.hold(&name, SQUATTED, context, records, &mut random)?;
-                report.attempts += 1;
-                asked.extend(ask(victim, &hold));
-            }
-            stop.begun();
-            // The next connections may reach another squatter.
-            for _ in 0..1 + random.below(6) {
-                if let Ok(Some(connection)) = socket.accept_within(PAUSE)
-                    && answer(&connection, pattern.segment(), 2).is_ok()
-                {
-                    report.landed += 1;
-                }
-            }
-            if asked.len() > HAND_OVERS {
-                asked.drain(..HAND_OVERS / 2);
+pub(super) fn record_squatter(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let pattern = Pattern::new(victim)?;
+    let mut random = Random(u64::from(std::process::id()));
+    let path = victim.directory.join(format!("{SQUATTED:016x}.sock"));
+    let _removed = Removed(path);
+    let mut report = Report::default();
+    let mut asked = Vec::new();
+    while !stop.is_stopped() {
+        let socket = answer_for(victim, SQUATTED)?;
+        for _ in 0..1 + random.below(4) {
+            let records = [random.below(RECORDS) as u32, random.below(RECORDS) as u32];
+            let context = 1 + random.below(3) as u32;
+            let name = format!("{HOSTILE}record-{}", random.below(2 * RECORDS));
+            let hold = pattern.hold(&name, SQUATTED, context, records, &mut random)?;
+            report.attempts += 1;
+            asked.extend(ask(victim, &hold));
+        }
+        stop.begun();
+        // The next connections may reach another squatter.
+        for _ in 0..1 + random.below(6) {
+            if let Ok(Some(connection)) = socket.accept_within(PAUSE)
+                && answer(&connection, pattern.segment(), 2).is_ok()
+            {
+                report.landed += 1;
             }
         }
-        Ok(report)
+        if asked.len() > HAND_OVERS {
+            asked.drain(..HAND_OVERS / 2);
+        }
     }
+    Ok(report)
 }

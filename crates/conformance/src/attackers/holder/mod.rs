@@ -7,7 +7,6 @@
 
 mod honest;
 mod makers;
-mod pair;
 mod programs;
 mod siege;
 
@@ -31,21 +30,23 @@ const CALL: Duration = Duration::from_millis(300);
 
 /// Returns the attackers of a holder, including attackers of any exporter that also attack a
 /// holder.
-pub(super) fn attackers() -> &'static [&'static dyn Attacker] {
-    &[
-        &programs::QuestionFlood,
-        &programs::Waits,
-        &programs::UnreadAnswers,
-        &programs::UnreadMemory,
-        &programs::StoppedReader,
-        &programs::LongLabels,
-        &makers::SilentMakers,
-        &makers::ContextHoarder,
-        &makers::RecordSquatter,
-        &connections::IdleConnections,
-        &connections::ConnectionFlood,
-        &messages::Garbage,
-    ]
+pub(super) fn attackers() -> &'static [Attacker] {
+    const ALL: &[Attacker] = &[
+        Attacker::new("busy-loop", programs::busy_loop),
+        Attacker::new("question-flood", programs::question_flood),
+        Attacker::new("waits", programs::waits),
+        Attacker::new("unread-answers", programs::unread_answers),
+        Attacker::new("unread-memory", programs::unread_memory),
+        Attacker::new("stopped-reader", programs::stopped_reader),
+        Attacker::new("long-labels", programs::long_labels),
+        Attacker::new("silent-makers", makers::silent_makers),
+        Attacker::new("context-hoarder", makers::context_hoarder),
+        Attacker::new("record-squatter", makers::record_squatter),
+        Attacker::new("idle-connections", connections::idle_connections),
+        Attacker::new("connection-flood", connections::connection_flood),
+        Attacker::new("garbage", messages::garbage),
+    ];
+    ALL
 }
 
 /// Returns the client with which an attacker reaches the holder, even if the holder runs as another

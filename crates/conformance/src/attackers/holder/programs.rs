@@ -1,7 +1,7 @@
 //! Programs that use up a holder's time, connections and replies.
 
 use super::{CALL, HOSTILE, KEPT, ask, context, holder, question};
-use crate::attackers::{Attacker, Report, Stop, Victim, socket};
+use crate::attackers::{Report, Stop, Victim, socket};
 use crate::failure::Failure;
 use crate::raw::{self, Request};
 use crosshandle::handle::HANDLE_SIZE;
@@ -56,101 +56,84 @@ fn questions() -> Vec<Vec<u8>> {
     ]
 }
 
+/// Leaves the holder alone and only takes processor time, with as many threads as
+/// [`question_flood`]. Other attackers are compared with it.
+pub(super) fn busy_loop(_: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    stop.begun();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| while !stop.is_stopped() {});
+        }
+    });
+    Ok(Report::default())
+}
+
 /// Sends all kinds of requests without a pause, on many connections, and reads no reply.
-pub(super) struct QuestionFlood;
-
-impl Attacker for QuestionFlood {
-    fn name(&self) -> &'static str {
-        "question-flood"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let questions = questions();
-        let flood = |first: usize| {
-            let (mut kept, mut report) = (VecDeque::new(), Report::default());
-            for number in first.. {
-                if stop.is_stopped() {
-                    break;
-                }
-                report.attempts += 1;
-                if let Ok(connection) = ask(victim, &questions[number % questions.len()]) {
-                    kept.push_back(connection);
-                    report.landed += 1;
-                }
-                if kept.len() > KEPT_CONNECTIONS {
-                    kept.pop_front();
-                }
-                stop.begun();
+pub(super) fn question_flood(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let questions = questions();
+    let flood = |first: usize| {
+        let (mut kept, mut report) = (VecDeque::new(), Report::default());
+        for number in first.. {
+            if stop.is_stopped() {
+                break;
             }
-            report
-        };
-        std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..THREADS)
-                .map(|first| scope.spawn(move || flood(first)))
-                .collect();
-            let mut all = Report::default();
-            for thread in threads {
-                let report = thread.join().unwrap_or_default();
-                all.attempts += report.attempts;
-                all.landed += report.landed;
+            report.attempts += 1;
+            if let Ok(connection) = ask(victim, &questions[number % questions.len()]) {
+                kept.push_back(connection);
+                report.landed += 1;
             }
-            Ok(all)
-        })
-    }
+            if kept.len() > KEPT_CONNECTIONS {
+                kept.pop_front();
+            }
+            stop.begun();
+        }
+        report
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|first| scope.spawn(move || flood(first)))
+            .collect();
+        let mut all = Report::default();
+        for thread in threads {
+            let report = thread.join().unwrap_or_default();
+            all.attempts += report.attempts;
+            all.landed += report.landed;
+        }
+        Ok(all)
+    })
 }
 
 /// Takes as many connections and waits as the holder allows.
-pub(super) struct Waits;
-
-impl Attacker for Waits {
-    fn name(&self) -> &'static str {
-        "waits"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let wait = question(&format!(
-            r#"{{"await":{{"name":"{KEPT}0","version":1000000}}}}"#
-        ));
-        let (mut kept, mut report) = (Vec::new(), Report::default());
-        loop {
-            while kept.len() < CONNECTIONS && !stop.is_stopped() {
-                report.attempts += 1;
-                match ask(victim, &wait) {
-                    Ok(connection) => kept.push(connection),
-                    Err(_) => break,
-                }
-            }
+pub(super) fn waits(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let wait = question(&format!(
+        r#"{{"await":{{"name":"{KEPT}0","version":1000000}}}}"#
+    ));
+    let begin = || ask(victim, &wait);
+    Ok(socket::keep_open(
+        stop,
+        CONNECTIONS,
+        PAUSE,
+        begin,
+        |kept, report| {
             report.landed = report.landed.max(kept.len() as u64);
-            stop.begun();
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
             // If a wait is put off, its connection stays open for a while, and the request is sent
             // again.
             kept.retain(|connection| socket::send(connection, &wait, &[]).is_ok());
-        }
-    }
+        },
+    ))
 }
 
 /// Requests long lists, and never reads a reply.
-pub(super) struct UnreadAnswers;
-
-impl Attacker for UnreadAnswers {
-    fn name(&self) -> &'static str {
-        "unread-answers"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let list = question(r#"{"list":{"after":null}}"#);
-        let (mut kept, mut report) = (Vec::<OwnedFd>::new(), Report::default());
-        loop {
-            while kept.len() < CONNECTIONS && !stop.is_stopped() {
-                match ask(victim, &list) {
-                    Ok(connection) => kept.push(connection),
-                    Err(_) => break,
-                }
-            }
-            for connection in &kept {
+pub(super) fn unread_answers(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let list = question(r#"{"list":{"after":null}}"#);
+    let begin = || ask(victim, &list);
+    Ok(socket::keep_open(
+        stop,
+        CONNECTIONS,
+        PAUSE,
+        begin,
+        |kept, report| {
+            for connection in kept {
                 for _ in 0..BURST {
                     report.attempts += 1;
                     match socket::send(connection, &list, &[]) {
@@ -159,13 +142,8 @@ impl Attacker for UnreadAnswers {
                     }
                 }
             }
-            stop.begun();
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
-            socket::retain_open(&mut kept);
-        }
-    }
+        },
+    ))
 }
 
 /// A handle that the holder answers for, and the path of the holder's socket for it.
@@ -188,135 +166,111 @@ impl Held {
     }
 
     /// Attaches as an importer does, and sends `times` memory requests without reading a reply.
-    /// Returns the number of requests that were sent.
-    fn ask(&self, times: usize) -> rustix::io::Result<(OwnedFd, usize)> {
+    fn ask(&self, times: usize) -> rustix::io::Result<OwnedFd> {
         let connection = socket::connect_to(&self.socket)?;
         socket::send(&connection, &Request::attach(&self.handle).bytes(), &[])?;
         let memory = Request::about(raw::MEMORY, &self.handle).bytes();
-        let sent = (0..times).take_while(|_| socket::send(&connection, &memory, &[]).is_ok());
-        let sent = sent.count();
-        Ok((connection, sent))
+        for _ in 0..times {
+            if socket::send(&connection, &memory, &[]).is_err() {
+                break;
+            }
+        }
+        Ok(connection)
     }
 }
 
 /// Requests memory that it may open, on many connections, and never receives the descriptors. Shuts
 /// down the write side of every second connection.
-pub(super) struct UnreadMemory;
-
-impl Attacker for UnreadMemory {
-    fn name(&self) -> &'static str {
-        "unread-memory"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let held = Held::of(victim)?;
-        let memory = Request::about(raw::MEMORY, &held.handle).bytes();
-        let (mut kept, mut report) = (Vec::new(), Report::default());
-        loop {
-            while kept.len() < CONNECTIONS && !stop.is_stopped() {
-                report.attempts += 1;
-                let Ok((connection, sent)) = held.ask(UNREAD) else {
-                    break;
-                };
-                report.landed += sent as u64;
-                if kept.len() % 2 == 0 {
-                    // The holder sees the end of the connection, but its replies stay in this
-                    // process's queue.
-                    let _ = shutdown(&connection, Shutdown::Write);
-                }
-                kept.push(connection);
-            }
-            for connection in &kept {
+pub(super) fn unread_memory(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let held = Held::of(victim)?;
+    let memory = Request::about(raw::MEMORY, &held.handle).bytes();
+    let mut is_shut = false;
+    let begin = || {
+        let connection = held.ask(UNREAD)?;
+        is_shut = !is_shut;
+        if is_shut {
+            // The holder sees the end of the connection, but its replies stay in this process's
+            // queue.
+            let _ = shutdown(&connection, Shutdown::Write);
+        }
+        Ok(connection)
+    };
+    Ok(socket::keep_open(
+        stop,
+        CONNECTIONS,
+        PAUSE,
+        begin,
+        |kept, report| {
+            for connection in kept {
                 while socket::send(connection, &memory, &[]).is_ok() {
                     report.landed += 1;
                 }
             }
-            stop.begun();
-            if stop.pause(PAUSE) {
-                return Ok(report);
-            }
-            socket::retain_open(&mut kept);
-        }
-    }
+        },
+    ))
 }
 
 /// Opens names, waits, requests lists and memory, and then stops itself permanently with SIGSTOP.
-pub(super) struct StoppedReader;
-
-impl Attacker for StoppedReader {
-    fn name(&self) -> &'static str {
-        "stopped-reader"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let held = Held::of(victim)?;
-        let asker = holder(&victim.directory);
-        let context = context(&victim.directory)?;
-        let mut opened = Vec::new();
-        for name in asker.list()? {
-            if let Ok(name) = asker.open(&name.name)
-                && let Some(handle) = name.parts.first().and_then(|part| part.read_only)
-            {
-                opened.extend(context.open_memory_read_only(&handle));
-            }
+pub(super) fn stopped_reader(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let held = Held::of(victim)?;
+    let asker = holder(&victim.directory);
+    let context = context(&victim.directory)?;
+    let mut opened = Vec::new();
+    for name in asker.list()? {
+        if let Ok(name) = asker.open(&name.name)
+            && let Some(handle) = name.parts.first().and_then(|part| part.read_only)
+        {
+            opened.extend(context.open_memory_read_only(&handle));
         }
-        let questions = questions();
-        let mut kept: Vec<_> = (0..CONNECTIONS / 4)
-            .filter_map(|number| ask(victim, &questions[number % questions.len()]).ok())
-            .collect();
-        for times in 0..CONNECTIONS / 8 {
-            kept.extend(held.ask(times).map(|(connection, _)| connection));
-        }
-        let report = Report {
-            attempts: 1,
-            landed: kept.len() as u64,
-        };
-        stop.begun();
-        // Leaves time for `begun` to be printed.
-        stop.pause(10 * PAUSE);
-        kill_process(getpid(), Signal::STOP)?;
-        while !stop.pause(PAUSE) {}
-        Ok(report)
     }
+    let questions = questions();
+    let mut kept: Vec<_> = (0..CONNECTIONS / 4)
+        .filter_map(|number| ask(victim, &questions[number % questions.len()]).ok())
+        .collect();
+    for times in 0..CONNECTIONS / 8 {
+        kept.extend(held.ask(times));
+    }
+    let report = Report {
+        attempts: 1,
+        landed: kept.len() as u64,
+    };
+    stop.begun();
+    // Leaves time for `begun` to be printed.
+    stop.pause(10 * PAUSE);
+    kill_process(getpid(), Signal::STOP)?;
+    while !stop.pause(PAUSE) {}
+    Ok(report)
 }
 
 /// Keeps the same memory under many names with the longest labels, and changes them constantly.
-pub(super) struct LongLabels;
-
-impl Attacker for LongLabels {
-    fn name(&self) -> &'static str {
-        "long-labels"
-    }
-
-    fn run(&self, victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
-        let asker = holder(&victim.directory);
-        let context = context(&victim.directory)?;
-        let memory = context.allocate(4096)?;
-        let prefix = format!("{HOSTILE}label-{}", std::process::id());
-        // Each character takes six bytes of a message.
-        let label = "\u{1}".repeat(LABEL);
-        let first = format!("{prefix}-0");
-        let mut report = Report::default();
-        memory.hand_over(&asker.clone().timeout(10 * CALL), &first)?;
-        stop.begun();
-        let held = asker.open_to_write(&first)?;
-        for number in 1_usize.. {
-            if stop.is_stopped() {
-                break;
-            }
-            report.attempts += 1;
-            let options = HoldOptions::new().label(label.clone()).replaces(true);
-            let name = format!("{prefix}-{}", number % LABELLED);
-            match asker.hold_as(&held, &name, options) {
-                Ok(_) => report.landed += 1,
-                Err(Error::Holder {
-                    fault: HolderFault::Busy,
-                    ..
-                }) => {}
-                // Another process may be the holder by now, or this program's quota is used up.
-                Err(_) => drop(stop.pause(PAUSE)),
-            }
+pub(super) fn long_labels(victim: &Victim, stop: &Stop) -> Result<Report, Failure> {
+    let asker = holder(&victim.directory);
+    let context = context(&victim.directory)?;
+    let memory = context.allocate(4096)?;
+    let prefix = format!("{HOSTILE}label-{}", std::process::id());
+    // Each character takes six bytes of a message.
+    let label = "\u{1}".repeat(LABEL);
+    let first = format!("{prefix}-0");
+    let mut report = Report::default();
+    memory.hand_over(&asker.clone().timeout(10 * CALL), &first)?;
+    stop.begun();
+    let held = asker.open_to_write(&first)?;
+    for number in 1_usize.. {
+        if stop.is_stopped() {
+            break;
         }
-        Ok(report)
+        report.attempts += 1;
+        let options = HoldOptions::new().label(label.clone()).replaces(true);
+        let name = format!("{prefix}-{}", number % LABELLED);
+        match asker.hold_as(&held, &name, options) {
+            Ok(_) => report.landed += 1,
+            Err(Error::Holder {
+                fault: HolderFault::Busy,
+                ..
+            }) => {}
+            // Another process may be the holder by now, or this program's quota is used up.
+            Err(_) => drop(stop.pause(PAUSE)),
+        }
     }
+    Ok(report)
 }

@@ -3,8 +3,8 @@
 //! exceed its quota. Afterwards, all resources that the attackers took must be free again.
 
 use super::honest::Honest;
-use super::pair::{Pair, Taken};
 use super::{HOSTILE, attackers};
+use crate::attackers::pair::{Pair, Taken};
 use crate::failure::Failure;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -415,9 +415,9 @@ fn play(
     alone.show("nobody", &alone);
     let (mut all, mut most, mut count) = (Row::default(), [Taken::default(); 2], 0);
     let is_chosen = |name: &str| name.contains(&siege.attacker);
-    for attacker in attackers().iter().filter(|of| is_chosen(of.name())) {
+    for attacker in attackers().iter().filter(|of| is_chosen(of.name)) {
         for &is_idle in siege.terms {
-            let name = attacker.name();
+            let name = attacker.name;
             let shown = format!("{name}{}", if is_idle { ", idle" } else { "" });
             match scene.round(name, is_idle, &before) {
                 Ok(None) => {}

@@ -14,13 +14,12 @@ use crate::broker::protocol::{
 use crate::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::broker::reports;
 use crate::record::Credential;
-use crate::tuning::UNDER_WAY_LOOK;
+use crate::tuning::{MAX_UNREAD_BYTES, UNDER_WAY_LOOK};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crosshandle_os::threads::disposer::PeerStream;
-use crosshandle_os::threads::exchange::{Next, Registration, Source, Watch, watch, watch_first};
+use crosshandle_os::threads::exchange::{self, Next, Registration, Source, Watch, watch};
 use crosshandle_os::threads::{background, driver_jobs};
-use crosshandle_types::error::Result;
 use crosshandle_types::observe::{self, Limit, Peer as Observed, Side};
 use crosshandle_types::sync::Mutex;
 use rustix::io::Errno;
@@ -113,8 +112,6 @@ pub struct Client {
     was_refused: AtomicBool,
     /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// Whether a background thread is about to reply. New messages wait until it has replied.
-    is_answering: AtomicBool,
     /// A reference to this client that other objects can get.
     this: Weak<Client>,
 }
@@ -152,8 +149,7 @@ impl Client {
     /// # Errors
     /// Returns [`Crowded`] if there are too many connections.
     pub(super) fn serve(stream: OwnedFd, guard: Guard) -> Result<(), Crowded> {
-        let pending = socket::pending(&stream);
-        if pending == Pending::HangUp {
+        if socket::pending(&stream) == Pending::HangUp {
             // The importer has already hung up, so it is neither served nor counted.
             drop(PeerStream::new(stream, guard, ()));
             return Ok(());
@@ -161,12 +157,7 @@ impl Client {
         let Some(client) = Self::admit(stream, guard)? else {
             return Ok(());
         };
-        let source = Arc::<Self>::clone(&client);
-        let watched = match pending {
-            Pending::Message => watch_first(source),
-            Pending::Nothing | Pending::HangUp => watch(source),
-        };
-        match watched {
+        match watch(Arc::<Self>::clone(&client)) {
             Ok(watch) => *client.watch.lock() = Some(watch),
             Err(error) => {
                 static LIMIT: Limit = Limit::new();
@@ -207,7 +198,6 @@ impl Client {
             was_attached: AtomicBool::new(false),
             was_refused: AtomicBool::new(false),
             watch: Mutex::default(),
-            is_answering: AtomicBool::new(false),
             this: this.clone(),
         });
         let verdict = ADMISSION.lock().admit(
@@ -303,13 +293,11 @@ impl Client {
                 let Some(client) = self.this.upgrade() else {
                     return Err(Errno::CONNRESET);
                 };
-                self.is_answering.store(true, Ordering::Relaxed);
                 let paused = registration.pause();
                 driver_jobs::run(move || {
                     if client.answer(as_answer(call(), is_mirror), serial).is_err() {
                         client.hang_up();
                     }
-                    client.is_answering.store(false, Ordering::Release);
                     drop(paused);
                 });
                 Ok(())
@@ -327,14 +315,12 @@ impl Client {
         let Some(client) = self.this.upgrade() else {
             return Err(Errno::CONNRESET);
         };
-        self.is_answering.store(true, Ordering::Relaxed);
         let paused = registration.pause();
         reports::make_for(describe, move |file| {
             let answer = file.map(|file| Answer::new(Reply::Sent, [file]));
             if client.answer(answer, serial).is_err() {
                 client.hang_up();
             }
-            client.is_answering.store(false, Ordering::Release);
             drop(paused);
         });
         Ok(())
@@ -404,11 +390,9 @@ impl Client {
     }
 
     /// Returns whether to receive the next request now. Requests of another user wait while too
-    /// many descriptors are in transit to that user. A hang-up never waits.
+    /// many descriptors are in transit to that user.
     fn may_be_answered(&self) -> bool {
-        !self.is_stranger
-            || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
-            || socket::pending(&self.stream) == Pending::HangUp
+        !self.is_stranger || UNDER_WAY.lock().has_room(self.uid, Self::has_unread)
     }
 
     /// Detaches the client. Its connection stays as long as descriptors are in transit on it.
@@ -590,16 +574,23 @@ impl Source for Client {
         true
     }
 
-    fn is_first(&self) -> bool {
-        self.was_attached.load(Ordering::Relaxed)
+    fn peer(&self) -> Option<exchange::Peer> {
+        let (uid, pid) = (self.uid, self.pid);
+        Some(exchange::Peer { uid, pid })
+    }
+
+    fn must_read_first(&self) -> bool {
+        let unread = socket::unread_bytes(&self.stream).unwrap_or(0);
+        unread > MAX_UNREAD_BYTES || (unread > 0 && !self.may_be_answered())
+    }
+
+    fn hung_up(&self, _: Registration) -> Next {
+        // Requests that the importer has sent before are not answered.
+        self.leave();
+        Next::Forget
     }
 
     fn ready(&self, registration: Registration) -> Next {
-        if self.is_answering.load(Ordering::Acquire) {
-            // New messages wait at this time, so this is a hang-up.
-            self.leave();
-            return Next::Forget;
-        }
         if !self.may_be_answered() {
             return Next::Rest;
         }

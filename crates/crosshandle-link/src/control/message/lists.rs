@@ -1,6 +1,6 @@
 //! Lists at the end of messages: the failed signals of an event, and the parts of a named object.
 
-use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES};
+use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES, MAX_PARTS};
 use crate::wire::Fields;
 use crosshandle::handle::HANDLE_SIZE;
 
@@ -85,6 +85,9 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     let mut fields = Fields(bytes);
     let mut parts = Vec::new();
     while !fields.0.is_empty() {
+        if parts.len() == MAX_PARTS {
+            return Err("a name has more parts than a holder allows");
+        }
         parts.push(NamedPart {
             role: read_text(&mut fields, MAX_BLOB)?,
             device: read_text(&mut fields, MAX_BLOB)?,

@@ -28,6 +28,8 @@ pub const MAX_FRAME: usize = MAX_DATA + 64;
 pub const MAX_FAILURES: usize = 64;
 /// Maximum length of the text of each such failure, in bytes.
 pub const MAX_FAILURE_TEXT: usize = 256;
+/// Maximum number of parts of a named object, as many as a holder allows.
+pub const MAX_PARTS: usize = 32;
 /// Maximum signal number in a message. A mirror reaches it within about a second, in steps of the
 /// size that events allow.
 pub const MAX_SIGNAL: u64 = 1 << 48;

@@ -228,4 +228,8 @@ fn parts_are_read_as_they_were_written() {
     for cut in 1..HANDLE_SIZE {
         assert!(read_parts(&PARTS[..cut]).is_err());
     }
+    // Each part takes a request, so their number is limited.
+    let many = |pairs: usize| PARTS.repeat(pairs);
+    assert_eq!(read_parts(&many(MAX_PARTS / 2)).unwrap().len(), MAX_PARTS);
+    assert!(read_parts(&many(MAX_PARTS / 2 + 1)).is_err());
 }

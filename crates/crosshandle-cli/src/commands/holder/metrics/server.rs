@@ -5,35 +5,88 @@ use super::{exposition, page, spawn};
 use crate::commands::holder::hold;
 use crate::output::clean;
 use crate::tuning::{METRICS_CONNECTIONS, METRICS_HEAD_BYTES, METRICS_REQUEST_TIME};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+/// The connections whose requests have not arrived yet, the oldest first, and the number of
+/// requests that are being answered.
+#[derive(Default)]
+struct Places {
+    next: u64,
+    silent: VecDeque<(u64, TcpStream)>,
+    answering: usize,
+}
+
+impl Places {
+    /// Gives a new connection a place. If there are too many, the oldest connection without a
+    /// request is closed. Otherwise silent clients could keep health checks out.
+    fn admit(&mut self, stream: &TcpStream) -> std::io::Result<u64> {
+        if self.silent.len() >= METRICS_CONNECTIONS
+            && let Some((_, oldest)) = self.silent.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        self.next += 1;
+        self.silent.push_back((self.next, stream.try_clone()?));
+        Ok(self.next)
+    }
+
+    fn leave(&mut self, number: u64) {
+        self.silent.retain(|(other, _)| *other != number);
+    }
+}
+
 /// Serves requests until the process ends.
 pub(super) fn serve(listener: &TcpListener, sampler: &Arc<Sampler>) {
-    let busy = Arc::new(AtomicUsize::new(0));
+    let places = Arc::new(Mutex::new(Places::default()));
     loop {
         let Ok((stream, _)) = listener.accept() else {
             // The process may be out of descriptors.
             thread::sleep(METRICS_REQUEST_TIME / 10);
             continue;
         };
-        if busy.fetch_add(1, Ordering::AcqRel) >= METRICS_CONNECTIONS {
-            // Dropping the stream closes the connection.
-            busy.fetch_sub(1, Ordering::AcqRel);
+        let Ok(number) = locked(&places).admit(&stream) else {
             continue;
-        }
-        let (own, sampler) = (Arc::clone(&busy), Arc::clone(sampler));
+        };
+        let (own, sampler) = (Arc::clone(&places), Arc::clone(sampler));
         let answers = spawn(move || {
-            answer(stream, &sampler);
-            own.fetch_sub(1, Ordering::AcqRel);
+            answer(stream, &sampler, &own, number);
+            locked(&own).leave(number);
         });
         if answers.is_err() {
-            busy.fetch_sub(1, Ordering::AcqRel);
+            locked(&places).leave(number);
         }
+    }
+}
+
+fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
+    places.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The place of a request that is being answered. Freed on drop.
+struct Answering<'a>(&'a Mutex<Places>);
+
+impl<'a> Answering<'a> {
+    /// Moves a connection whose request has arrived. Returns `None` if too many requests are being
+    /// answered.
+    fn begin(places: &'a Mutex<Places>, number: u64) -> Option<Self> {
+        let mut all = locked(places);
+        all.leave(number);
+        if all.answering >= METRICS_CONNECTIONS {
+            return None;
+        }
+        all.answering += 1;
+        Some(Self(places))
+    }
+}
+
+impl Drop for Answering<'_> {
+    fn drop(&mut self) {
+        locked(self.0).answering -= 1;
     }
 }
 
@@ -53,9 +106,12 @@ impl Answer {
     }
 }
 
-fn answer(mut stream: TcpStream, sampler: &Sampler) {
+fn answer(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, number: u64) {
     let deadline = Instant::now() + METRICS_REQUEST_TIME;
     let Some(head) = read_head(&mut stream, deadline) else {
+        return;
+    };
+    let Some(_place) = Answering::begin(places, number) else {
         return;
     };
     let mut words = head.lines().next().unwrap_or_default().split(' ');
@@ -78,9 +134,26 @@ fn answer(mut stream: TcpStream, sampler: &Sampler) {
     );
     let body = if method == Some("HEAD") { "" } else { body };
     // A client that does not read loses its reply.
-    if stream.set_write_timeout(Some(METRICS_REQUEST_TIME)).is_ok() {
-        let _ = stream.write_all((head + body).as_bytes());
+    let _ = write(&mut stream, (head + body).as_bytes());
+}
+
+/// Sends a reply, or the part of it that the client accepts in time.
+fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
+    let deadline = Instant::now() + METRICS_REQUEST_TIME;
+    while !bytes.is_empty() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        stream.set_write_timeout(Some(left.max(Duration::from_millis(1))))?;
+        match stream.write(bytes) {
+            Ok(0) => break,
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == ErrorKind::Interrupted && !left.is_zero() => {}
+            Err(error) => return Err(error),
+        }
+        if left.is_zero() {
+            break;
+        }
     }
+    Ok(())
 }
 
 /// Reads the head of a request. Returns `None` if it does not arrive in time, or is too long.

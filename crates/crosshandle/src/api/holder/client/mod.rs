@@ -11,7 +11,8 @@ use super::message::{
     Answer, Entry, Hold, PROTOCOL, Part, Question, Recovered, Request, Status, Tokens,
 };
 use super::tuning::{
-    ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_RECONNECTS, MAX_RETRY_INTERVAL, RECONNECT_INTERVAL,
+    ANSWER_TIMEOUT, MAX_MESSAGE_BYTES, MAX_NAMES, MAX_RECONNECTS, MAX_RETRY_INTERVAL,
+    RECONNECT_INTERVAL,
 };
 use crate::api::memory::Memory;
 use crosshandle_handle::MemoryHandle;
@@ -388,6 +389,11 @@ impl Holder {
                 return Err(senseless());
             };
             let is_done = !more || names.is_empty();
+            // A list without an end would take all memory. Names may be added and removed between
+            // two requests, but not that many.
+            if all.len() + names.len() > 2 * MAX_NAMES {
+                return Err(senseless());
+            }
             for entry in names {
                 all.push(entry.try_into()?);
             }

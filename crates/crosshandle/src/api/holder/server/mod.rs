@@ -23,7 +23,9 @@ use super::tuning::{
 };
 use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crosshandle_os::socket::{self, Guard};
+use crosshandle_os::threads::round_robin::RoundRobin;
 use crosshandle_types::error::{Error, HolderFault, Result};
+use crosshandle_types::sync::Deadline;
 use jobs::Jobs;
 use names_in_directory::Watched;
 use programs::Program;
@@ -79,7 +81,8 @@ pub(super) struct Server {
     /// Answers the queries of `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
-    turns: AnswerOrder,
+    /// Which of several programs with a request is answered first.
+    turns: RoundRobin<u32, Asker>,
     next_number: u64,
     successor: Option<Successor>,
     /// When the next successor may be started.
@@ -105,15 +108,15 @@ fn copy(file: impl AsFd) -> Result<OwnedFd> {
 /// killed keeps its lock and its sockets until the system has ended all its threads, but it answers
 /// no request.
 fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>> {
-    let deadline = Instant::now() + LOCK_TIME;
+    let deadline = Deadline::after(LOCK_TIME);
     let other = Holder::new().socket_dir(path).peers(PeerPolicy::Anyone);
     let other = other.timeout(LOCK_INTERVAL);
     loop {
         let lock = directory.lock()?;
-        if lock.is_some() || Instant::now() > deadline || other.status().is_ok() {
+        let is_over = lock.is_some() || other.status().is_ok();
+        if is_over || !deadline.sleep(RESTART_INTERVAL / 10) {
             return Ok(lock);
         }
-        std::thread::sleep(RESTART_INTERVAL / 10);
     }
 }
 
@@ -245,7 +248,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
-            turns: AnswerOrder::default(),
+            turns: RoundRobin::new(2 * MAX_PROGRAMS),
             next_number: 0,
             successor: None,
             starts: Instant::now(),
@@ -523,63 +526,11 @@ impl Server {
             stop: of_stop.is_some_and(is_ready),
             successor: of_successor.is_some_and(is_ready),
             directory: of_directory.is_some_and(is_ready),
-            programs: (self.turns)
-                .order(programs.map(|(program, _)| (program.asker, program.number))),
+            programs: self.turns.order(
+                programs.map(|(program, _)| (program.asker.uid, program.asker, program.number)),
+                MAX_QUESTIONS_AT_ONCE,
+            ),
         })
-    }
-}
-
-/// Records when each process and each user was last answered, counted in answers.
-#[derive(Default)]
-struct AnswerOrder {
-    answers: u64,
-    of_process: BTreeMap<Asker, u64>,
-    of_user: BTreeMap<u32, u64>,
-}
-
-impl AnswerOrder {
-    /// Notes that a process is being answered.
-    fn note(&mut self, asker: Asker) {
-        self.answers += 1;
-        self.of_process.insert(asker, self.answers);
-        self.of_user.insert(asker.uid, self.answers);
-        if self.of_process.len() > 2 * MAX_PROGRAMS {
-            // Entries of processes that were answered long ago are dropped. They then come first,
-            // like new processes.
-            let recent = self.answers.saturating_sub(MAX_PROGRAMS as u64);
-            self.of_process.retain(|_, turn| *turn > recent);
-            self.of_user.retain(|_, turn| *turn > recent);
-        }
-    }
-
-    /// Returns which requests the holder answers before it polls again. Users take turns, and so do
-    /// the processes of a user. Whichever was answered longest ago comes first. The age of a
-    /// connection does not matter, since a process can send many requests on one connection.
-    fn order(&self, programs: impl Iterator<Item = (Asker, u64)>) -> Vec<u64> {
-        let mut of_process: BTreeMap<Asker, u32> = BTreeMap::new();
-        // The first connection of every process comes before the second connection of any process.
-        let mut all: Vec<_> = programs
-            .map(|(asker, number)| {
-                let count = of_process.entry(asker).or_default();
-                *count += 1;
-                let last = self.of_process.get(&asker).copied().unwrap_or(0);
-                (*count, last, number, asker.uid)
-            })
-            .collect();
-        all.sort_unstable();
-        let mut of_user: BTreeMap<u32, u32> = BTreeMap::new();
-        let mut ranked: Vec<_> = all
-            .into_iter()
-            .map(|(_, _, number, uid)| {
-                let rank = of_user.entry(uid).or_default();
-                *rank += 1;
-                let last = self.of_user.get(&uid).copied().unwrap_or(0);
-                (*rank, last, number)
-            })
-            .collect();
-        ranked.sort_unstable();
-        ranked.truncate(MAX_QUESTIONS_AT_ONCE);
-        ranked.into_iter().map(|(_, _, number)| number).collect()
     }
 }
 

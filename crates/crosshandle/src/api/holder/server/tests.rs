@@ -10,10 +10,10 @@ fn bench(of: &str) -> Bench {
 
 #[test]
 fn users_are_answered_in_turn_and_so_are_their_processes() {
-    let program = |uid: u32, pid: u32, number: u64| (Asker { uid, pid }, number);
+    let program = |uid: u32, pid: u32, number: u64| (uid, Asker { uid, pid }, number);
     let mut ready: Vec<_> = (0..40).map(|number| program(1, 10, number)).collect();
     ready.extend([program(1, 11, 50), program(2, 20, 60), program(2, 20, 61)]);
-    let turn = AnswerOrder::default().order(ready.into_iter());
+    let turn = RoundRobin::new(2 * MAX_PROGRAMS).order(ready.into_iter(), MAX_QUESTIONS_AT_ONCE);
     assert_eq!(turn.len(), MAX_QUESTIONS_AT_ONCE);
     let place = |number: u64| turn.iter().position(|it| *it == number);
     assert!(place(60) <= Some(1) && place(61) <= Some(3), "{turn:?}");
@@ -29,22 +29,22 @@ fn old_connections_that_ask_again_and_again_come_after_others() {
     // newcomer.
     let hostile = 0..3 * MAX_QUESTIONS_AT_ONCE as u32;
     let newcomer = 1_000;
-    let mut turns = AnswerOrder::default();
+    let mut turns = RoundRobin::new(2 * MAX_PROGRAMS);
     let mut answered = Vec::new();
     for _ in 0..4 {
         let ready = hostile.clone().chain([newcomer]);
-        let ready = ready.map(|pid| (asker(pid), u64::from(pid)));
-        let order = turns.order(ready);
+        let ready = ready.map(|pid| (1, asker(pid), u64::from(pid)));
+        let order = turns.order(ready, MAX_QUESTIONS_AT_ONCE);
         for number in &order {
-            turns.note(asker(*number as u32));
+            turns.note(1, asker(*number as u32));
         }
         answered.extend(order);
     }
     assert!(answered.contains(&1_000), "{answered:?}");
     // A user with a single process comes first, even if other users connected earlier.
-    let stranger = (Asker { uid: 2, pid: 7 }, 2_000);
-    let ready = hostile.map(|pid| (asker(pid), u64::from(pid)));
-    assert_eq!(turns.order(ready.chain([stranger]))[0], 2_000);
+    let stranger = (2, Asker { uid: 2, pid: 7 }, 2_000);
+    let ready = hostile.map(|pid| (1, asker(pid), u64::from(pid)));
+    assert_eq!(turns.order(ready.chain([stranger]), 1)[0], 2_000);
 }
 
 #[test]
