@@ -127,12 +127,7 @@ fn fill(queue: &Queue, memory: &Memory, range: std::ops::Range<usize>, byte: u8)
 /// Starts another process that opens the handle and follows `variables`. Returns its output.
 fn ask_peer(handle: &MemoryHandle, step: usize) {
     let peer = std::process::Command::new(std::env::current_exe().unwrap())
-        .args([
-            "tests::pieces::peer",
-            "--exact",
-            "--ignored",
-            "--nocapture",
-        ])
+        .args(["tests::pieces::peer", "--exact", "--ignored", "--nocapture"])
         .env("CROSSHANDLE_TEST_PIECES", handle.to_string())
         .env("CROSSHANDLE_TEST_STEP", step.to_string())
         .stdin(Stdio::null())
