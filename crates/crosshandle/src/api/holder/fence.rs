@@ -97,6 +97,13 @@ impl Claim {
     /// # Errors
     /// Returns the reason why the memory may still be written.
     pub(super) fn prove(&self) -> Result<(), Refusal> {
+        if hides_processes() {
+            return Err(
+                "/proc is mounted with hidepid, so it may not show a process that has it open for writing: \
+                 mount it without that option, or give the holder CAP_SYS_PTRACE"
+                    .into(),
+            );
+        }
         self.prove_writers_over()?;
         if !self.region.makers.is_empty() {
             self.prove_makers_over()?;
@@ -303,6 +310,33 @@ fn unseen(pid: u32) -> Result<Look, Refusal> {
     ))
 }
 
+/// Returns whether `/proc` may omit processes of this user. With the mount option `hidepid`, it
+/// omits those that this process may not inspect, and a scan would not notice.
+fn hides_processes() -> bool {
+    /// The number of the capability CAP_SYS_PTRACE.
+    const SYS_PTRACE: u32 = 19;
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    if !has_hidepid(&mounts) {
+        return false;
+    }
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = rights.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    rights.is_none_or(|rights| rights & (1 << SYS_PTRACE) == 0)
+}
+
+/// Returns whether the mount at `/proc` has the option `hidepid`, or cannot be found in
+/// `/proc/self/mountinfo`.
+fn has_hidepid(mountinfo: &str) -> bool {
+    let at_proc = |line: &&str| line.split(' ').nth(4) == Some("/proc");
+    // The last mount at a place covers the earlier ones.
+    mountinfo.lines().rfind(at_proc).is_none_or(|line| {
+        let options = line.split([' ', ',']);
+        let mut hides = options.filter_map(|option| option.strip_prefix("hidepid="));
+        hides.any(|how| !matches!(how, "0" | "off"))
+    })
+}
+
 fn program(pid: u32) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
     name.map_or_else(|_| "ended".into(), |name| name.trim_end().to_owned())
@@ -398,6 +432,44 @@ mod tests {
             is_writable(pid, Path::new("/proc/self/fd/99999")),
             "it cannot be told"
         );
+    }
+
+    #[test]
+    fn a_proc_that_hides_processes_proves_nothing() {
+        let mount = |place: &str, options: &str| {
+            format!("25 30 0:22 / {place} rw,nosuid,nodev - proc proc rw{options}\n")
+        };
+        assert!(!has_hidepid(&mount("/proc", "")));
+        assert!(!has_hidepid(&mount("/proc", ",hidepid=off")));
+        for hides in ["hidepid=1", "hidepid=invisible", "gid=3,hidepid=ptraceable"] {
+            let hides = mount("/proc", &format!(",{hides}"));
+            assert!(has_hidepid(&hides), "{hides}");
+            let covered = hides.clone() + &mount("/proc", "") + &mount("/other/proc", ",hidepid=2");
+            assert!(!has_hidepid(&covered), "{covered}");
+            assert!(has_hidepid(&(mount("/proc", "") + &hides)));
+        }
+        assert!(has_hidepid(&mount("/sys", "")), "it cannot be told");
+        // The kernel's own words, in another mount namespace.
+        const ROLE: &str = "CROSSHANDLE_TEST_HIDEPID";
+        if std::env::var_os(ROLE).is_some() {
+            println!("hides: {}", hides_processes());
+            return;
+        }
+        let script = "mount -t proc -o hidepid=2 proc /proc && exec setpriv --bounding-set -sys_ptrace \
+                      --inh-caps -sys_ptrace \"$0\" --exact --nocapture \"$1\"";
+        let test = "api::holder::fence::tests::a_proc_that_hides_processes_proves_nothing";
+        let mut unshare = Command::new("unshare");
+        unshare.args(["-m", "sh", "-c", script]);
+        let program = std::env::current_exe().expect("a path");
+        let output = unshare.arg(program).arg(test).env(ROLE, "1").output();
+        let output = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+        match output {
+            Ok(output) if output.contains("hides: ") => {
+                assert!(output.contains("hides: true"), "{output}");
+            }
+            // Only root may mount.
+            skipped => eprintln!("skipped: {skipped:?}"),
+        }
     }
 
     #[test]
