@@ -2,8 +2,8 @@
 //! operate on the slot, and some processes are killed at any step. A hostile process writes to the
 //! slot between any two steps.
 //!
-//! The library's own files run here on a platform that counts steps. These rules hold whatever the
-//! hostile process writes:
+//! The protocol runs here on a platform that counts steps. These rules hold whatever the hostile
+//! process writes:
 //!
 //! - Nothing panics.
 //! - Every operation ends within a number of steps, and a wait with a deadline ends at its
@@ -18,14 +18,6 @@
 
 #![no_main]
 
-#[path = "../../crates/crosshandle-events/src/protocol/mod.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "the library uses all of it"
-)]
-mod event_protocol;
 #[path = "arena/input.rs"]
 mod input;
 #[path = "arena/platform.rs"]
@@ -35,11 +27,12 @@ mod processes;
 #[path = "arena/writes.rs"]
 mod writes;
 
-use event_protocol::Slot;
 use input::Input;
 use libfuzzer_sys::fuzz_target;
 use processes::World;
 use writes::{Writes, fill, snapshot};
+
+type Slot = crosshandle_events::Slot<platform::Steps>;
 
 /// Maximum number of operations of one input.
 const OPERATIONS: usize = 48;

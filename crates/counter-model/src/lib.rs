@@ -2,9 +2,9 @@
 //!
 //! Events are counters in memory that several processes share. The protocol on them
 //! (`crates/crosshandle-events/src/protocol/`) must hold in every order of the processes' steps,
-//! and if any process dies at any step. The test programs of this package compile *the library's
-//! own files* against their own platforms. On such a platform, a checker decides which process runs
-//! next:
+//! and if any process dies at any step. The test programs of this package run the
+//! library's own crate `crosshandle-events` on their own platforms. On such a platform, a checker
+//! decides which process runs next:
 //!
 //! - `tests/interleavings` runs under shuttle, with many random and PCT schedules that are the same
 //!   on every run. It finds all faults in the list below.
@@ -43,6 +43,4 @@
 //!
 //! # Changing the protocol
 //! For every new rule of the protocol, add a scenario that fails without the rule. Break the rule
-//! in a copy, and verify that the checker detects it. The files of the protocol may use only
-//! `crate::platform`. Their unit tests must be outside their folder, because these programs would
-//! otherwise compile them too.
+//! in a copy, and verify that the checker detects it.

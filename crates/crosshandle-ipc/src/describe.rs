@@ -12,7 +12,8 @@ use super::records::{Exported, Particulars, Records};
 use super::tuning::{
     DESCRIBED_AT_ONCE, MAX_COUNT_LOOKS, MAX_LISTED, MAX_LISTED_OPENERS, MAX_LISTED_SIGNALS,
 };
-use crosshandle_events::{Owner, Slot, Unfinished};
+use crate::platform::Slot;
+use crosshandle_events::{Owner, Unfinished};
 use crosshandle_os::process;
 use crosshandle_types::Access;
 use crosshandle_types::report::{

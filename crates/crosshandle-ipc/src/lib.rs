@@ -22,8 +22,6 @@
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub(crate) use crosshandle_events::platform;
-
 mod attachment;
 pub mod broker;
 mod chunks;
@@ -33,7 +31,7 @@ mod event;
 mod event_arena;
 mod exporter;
 mod liveness;
-pub mod open_count;
+pub mod platform;
 mod record;
 mod records;
 mod tuning;
@@ -46,7 +44,7 @@ pub use chunks::MAX_NAME_BYTES;
 pub use describe::Label;
 pub use event::{
     DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, awaiting,
-    late_completion,
+    late_completion, wait_any,
 };
 pub use event_arena::{Pin, Pinner};
 pub use exporter::{Exporter, HeldMemory};

@@ -5,6 +5,8 @@
 //! Steps are operations on shared words and system calls. Each takes [`STEP`] on the clock, so an
 //! endless loop also misses its deadline. An operation that takes too many steps panics.
 
+use crosshandle_events::impl_atomic;
+use crosshandle_events::platform::{Awaited, Moment, Platform};
 use std::cell::{Cell, RefCell};
 use std::ops::Add;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -13,7 +15,6 @@ use std::time::Duration;
 
 pub(crate) use std::sync::atomic::Ordering;
 
-pub(crate) const MAY_SPIN: bool = true;
 /// Duration of one step on the clock.
 const STEP: Duration = Duration::from_nanos(50);
 /// Duration of one round of a spin loop on the clock.
@@ -188,6 +189,8 @@ macro_rules! atomic {
 
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
+impl_atomic!(AtomicU32, u32);
+impl_atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
     /// Writes the upper half and leaves the lower half unchanged, as a device does.
@@ -201,12 +204,12 @@ impl AtomicU64 {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Instant(Duration);
 
-impl Instant {
-    pub(crate) fn now() -> Self {
+impl Moment for Instant {
+    fn now() -> Self {
         Self(Duration::from_nanos(NANOSECONDS.get()))
     }
 
-    pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
+    fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
@@ -223,41 +226,48 @@ fn pass(time: Duration) {
     NANOSECONDS.set(NANOSECONDS.get() + time.as_nanos() as u64);
 }
 
-/// Sleeps for the whole time if the word's upper half is as expected. This platform has no
-/// wake-ups.
-pub(crate) fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
-    sleep_any(&[(word, expected)], limit);
-}
+/// The machine that counts steps.
+#[derive(Clone, Copy)]
+pub(crate) enum Steps {}
 
-pub(crate) fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
-    step();
-    let as_expected = |(word, expected): &(&AtomicU64, u32)| {
-        (word.0.load(Ordering::SeqCst) >> 32) as u32 == *expected
-    };
-    if words.iter().all(as_expected) {
-        pass(limit);
+impl Platform for Steps {
+    type AtomicU32 = AtomicU32;
+    type AtomicU64 = AtomicU64;
+    type Instant = Instant;
+    type Entry = ();
+
+    fn may_spin() -> bool {
+        true
     }
-}
 
-pub(crate) fn wake_all(_: &AtomicU64) {
-    step();
-}
+    fn spin_hint() {
+        pass(SPIN_ROUND);
+    }
 
-pub(crate) fn spin_hint() {
-    pass(SPIN_ROUND);
-}
+    /// Returns the same CPU for every call. The input supplies the signaller's CPU in the slot.
+    fn current_cpu() -> u32 {
+        1
+    }
 
-/// Returns the same CPU for every call. The input supplies the signaller's CPU in the slot.
-pub(crate) fn current_cpu() -> u32 {
-    1
-}
+    fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+        Self::sleep_any(&[(word, expected)], limit);
+    }
 
-/// What a sleeper waits for, which the library records for tools.
-#[allow(dead_code, reason = "no tool looks here")]
-pub(crate) struct Awaited {
-    pub(crate) word: usize,
-    pub(crate) slot: usize,
-    pub(crate) number: u64,
-}
+    /// Sleeps for the whole time if the words' upper halves are as expected. This platform has no
+    /// wake-ups.
+    fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+        step();
+        let as_expected = |(word, expected): &(&AtomicU64, u32)| {
+            (word.0.load(Ordering::SeqCst) >> 32) as u32 == *expected
+        };
+        if words.iter().all(as_expected) {
+            pass(limit);
+        }
+    }
 
-pub(crate) fn enter(_: impl IntoIterator<Item = Awaited>) {}
+    fn wake_all(_: &AtomicU64) {
+        step();
+    }
+
+    fn enter(_: impl IntoIterator<Item = Awaited>) {}
+}

@@ -1,9 +1,13 @@
 //! The processes, their operations, and the checks after each operation.
 
-use crate::event_protocol::{Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Target, Ticket, WaitError, WaitMode, wait_any};
+use crate::Slot;
 use crate::input::Input;
 use crate::platform::{Instant, end_attack, within};
 use crate::writes::Writes;
+use crosshandle_events::platform::Moment;
+use crosshandle_events::{
+    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Target, Ticket, WaitError, WaitMode, wait_any,
+};
 use std::time::Duration;
 
 /// Number of processes that are alive at a time.

@@ -1,8 +1,9 @@
 //! The writes of the hostile process, and the initial words of an event.
 
-use crate::event_protocol::{RING, Slot};
+use crate::Slot;
 use crate::input::Input;
 use crate::platform;
+use crosshandle_events::RING;
 use std::rc::Rc;
 
 /// Length of one write in the input, in bytes.

@@ -4,9 +4,9 @@
 use crate::check::check;
 use crate::event_protocol::{Liveness, Owner, Slot, WaitError, WaitMode};
 use crate::ledger::Ledger;
-use crate::open_count;
 use crate::platform::{self, AtomicU32, AtomicU64, Ordering, one_in, pick};
 use crate::world::{Process, World};
+use crosshandle_events::open_count;
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use std::sync::Arc;
 

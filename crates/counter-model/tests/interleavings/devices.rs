@@ -5,6 +5,7 @@ use crate::event_protocol::{DeviceWait, Liveness, Outcome, WaitError, WaitMode, 
 use crate::platform::{self, Instant, one_in, pick};
 use crate::stream::{device_wait, reached, stream};
 use crate::world::{Process, World};
+use crosshandle_events::platform::Moment;
 use shuttle::thread::yield_now;
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use crate::event_protocol::{
 };
 use crate::platform::{self, AtomicU32, Instant, Ordering, one_in, pick};
 use crate::world::{Process, World};
+use crosshandle_events::platform::Moment;
 use shuttle::thread::{JoinHandle, spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

@@ -19,18 +19,13 @@ mod wake_ups;
 mod world;
 mod wrap;
 
-#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "the library uses all of it"
-)]
-mod event_protocol;
+/// The event protocol on this program's platform.
+mod event_protocol {
+    pub(crate) use crosshandle_events::*;
 
-#[path = "../../../crosshandle-ipc/src/open_count.rs"]
-#[allow(unreachable_pub, reason = "public in the library")]
-mod open_count;
+    pub(crate) type Slot = crosshandle_events::Slot<crate::platform::Shuttle>;
+    pub(crate) type Target<'a> = crosshandle_events::Target<'a, crate::platform::Shuttle>;
+}
 
 /// Whether waiters spin before they sleep. Spinning adds steps but no transitions, and the program
 /// `spinning` covers it.

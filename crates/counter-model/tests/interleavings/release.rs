@@ -3,6 +3,7 @@
 use crate::check::check;
 use crate::platform::{self, one_in, pick};
 use crate::world::{Process, World};
+use crosshandle_events::platform::Moment;
 
 /// Submits more signals than there are words, singly and in jumps. Completes them in any order that
 /// the words allow.

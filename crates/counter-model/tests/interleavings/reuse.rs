@@ -1,8 +1,8 @@
 //! A slot is not reused while any process has it open, as open counts and generations ensure.
 
 use crate::check::check;
-use crate::open_count::{close, end_generation, is_open, start_generation, try_open};
 use crate::platform::{self, AtomicU32, AtomicU64, pick};
+use crosshandle_events::open_count::{close, end_generation, is_open, start_generation, try_open};
 use shuttle::thread::{spawn, yield_now};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64 as Plain, Ordering};

@@ -5,6 +5,7 @@ use crate::check::check;
 use crate::event_protocol::{Interrupt, WaitError, WaitMode, wait_any};
 use crate::platform::{self, AtomicU64, Instant, Ordering, one_in, pick, wake_all};
 use crate::world::{Process, World};
+use crosshandle_events::platform::Moment;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,7 +174,7 @@ fn interrupts() {
             let targets = [process.target(1), process.target(2)];
             let wait = |expected| {
                 let interrupt = Interrupt {
-                    word: &interrupt,
+                    word: &*interrupt,
                     expected,
                 };
                 wait_any(&targets, Some(interrupt), WaitMode::LowPower, None)

@@ -6,6 +6,7 @@
 //! last. So every operation here starts with a read-modify-write of a second word, `turn`, on which
 //! no access hides another. That operation is relaxed and orders nothing.
 
+use crosshandle_events::impl_atomic;
 use loom::sync::atomic as model;
 use std::sync::atomic::Ordering;
 
@@ -85,3 +86,5 @@ macro_rules! atomic {
 
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
+impl_atomic!(AtomicU32, u32);
+impl_atomic!(AtomicU64, u64);

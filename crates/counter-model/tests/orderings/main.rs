@@ -8,22 +8,15 @@
 mod atomics;
 mod platform;
 
-#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "the library uses all of it"
-)]
-mod event_protocol;
-
-use event_protocol::{
-    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Slot, Ticket,
-    WaitError, WaitMode,
+use crosshandle_events::{
+    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Ticket, WaitError,
+    WaitMode,
 };
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
-use platform::{AtomicU32, Ordering};
+use platform::{AtomicU32, Loom, Ordering};
+
+type Slot = crosshandle_events::Slot<Loom>;
 
 const EXPORTER: Owner = Owner::EXPORTER;
 

@@ -16,14 +16,13 @@ mod wake_ups;
 #[allow(dead_code, reason = "used in part")]
 mod world;
 
-#[path = "../../../crosshandle-events/src/protocol/mod.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    unused_imports,
-    reason = "the library uses all of it"
-)]
-mod event_protocol;
+/// The event protocol on this program's platform.
+mod event_protocol {
+    pub(crate) use crosshandle_events::*;
+
+    pub(crate) type Slot = crosshandle_events::Slot<crate::platform::Shuttle>;
+    pub(crate) type Target<'a> = crosshandle_events::Target<'a, crate::platform::Shuttle>;
+}
 
 /// Whether waiters spin before they sleep.
 pub(crate) const MAY_SPIN: bool = true;

@@ -12,28 +12,36 @@ use super::tuning::{
     STEPS, SWEEP_CHECKS, SWEEP_INTERVAL, SWEEP_LOOKS,
 };
 use super::wait::{Target, WaitError};
-use crate::platform::{AtomicU64, Instant};
+use crate::platform::{Moment, Platform};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::time::Duration;
 
 /// An event with awaited signals. The value keeps the event's slot valid.
 pub trait Subject {
+    /// The machine that the event is on.
+    type Platform: Platform;
+
     /// Returns the signal `number` of the event.
-    fn target(&self, number: u64) -> Target<'_>;
+    fn target(&self, number: u64) -> Target<'_, Self::Platform>;
 }
 
 impl<S: Subject> Subject for std::sync::Arc<S> {
-    fn target(&self, number: u64) -> Target<'_> {
+    type Platform = S::Platform;
+
+    fn target(&self, number: u64) -> Target<'_, Self::Platform> {
         S::target(self, number)
     }
 }
 
+/// The clock of the events of a set.
+type Time<S> = <<S as Subject>::Platform as Platform>::Instant;
+
 /// The sleeps of the thread.
-pub trait Sleeps {
+pub trait Sleeps<P: Platform> {
     /// Adds a sleep, which ends when the word's upper half is not `expected` or the word is woken.
     /// The implementation must then report its token to [`AwaitSet::woken`] once.
-    fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32);
+    fn begin(&mut self, token: u64, word: &P::AtomicU64, expected: u32);
 
     /// Cancels a sleep. Its token may still be reported.
     fn end(&mut self, token: u64);
@@ -51,7 +59,7 @@ pub struct AwaitKey {
 
 impl AwaitKey {
     /// Returns the key of a signal. No two entries of a set may have the same `id`.
-    pub fn new(target: &Target<'_>, id: u64) -> Self {
+    pub fn new<P: Platform>(target: &Target<'_, P>, id: u64) -> Self {
         let (word, number) = (target.word_address(), target.number);
         Self { word, number, id }
     }
@@ -66,7 +74,7 @@ pub struct Settled<S, W> {
 }
 
 /// The awaited signals, each with a waiter that the caller chose and gets back.
-pub struct AwaitSet<S, W> {
+pub struct AwaitSet<S: Subject, W> {
     /// The words by address.
     words: BTreeMap<usize, Word<S, W>>,
     /// Addresses of the words that the thread sleeps on, by token.
@@ -77,9 +85,9 @@ pub struct AwaitSet<S, W> {
     /// Words of events that devices signal.
     of_devices: BTreeSet<usize>,
     /// Time at which the newest entry of `of_devices` was added.
-    newest_of_devices: Option<Instant>,
-    stepped_at: Option<Instant>,
-    swept_at: Option<Instant>,
+    newest_of_devices: Option<Time<S>>,
+    stepped_at: Option<Time<S>>,
+    swept_at: Option<Time<S>>,
     /// Addresses after which the next sweep continues to look and to check.
     looked_to: usize,
     checked_to: usize,
@@ -118,7 +126,7 @@ struct Sleep {
 
 impl Sleep {
     /// Requests that the process that took the number is watched, unless it is watched already.
-    fn watch_owner(&mut self, first: &Target<'_>) {
+    fn watch_owner<P: Platform>(&mut self, first: &Target<'_, P>) {
         if self.watched != Some(first.number) && first.is_taken() {
             first.watch_owner();
             self.watched = Some(first.number);
@@ -127,7 +135,7 @@ impl Sleep {
 
     /// Removes the thread from the word's sleepers, and returns how many sleeps reports no longer
     /// show. `target` may be any signal on the word.
-    fn deregister(self, target: &Target<'_>) -> usize {
+    fn deregister<P: Platform>(self, target: &Target<'_, P>) -> usize {
         target.deregister(self.before);
         self.told.map_or(0, |place| {
             target.liveness.end_sleep(place);
@@ -140,14 +148,14 @@ impl Sleep {
 type OfWord<S, W> = BTreeMap<(u64, u64), Awaited<S, W>>;
 
 /// Returns the first signal that is awaited on a word.
-fn first_of<S: Subject, W>(awaited: &OfWord<S, W>) -> Option<Target<'_>> {
+fn first_of<S: Subject, W>(awaited: &OfWord<S, W>) -> Option<Target<'_, S::Platform>> {
     let (&(number, _), first) = awaited.first_key_value()?;
     Some(first.subject.target(number))
 }
 
 impl<S: Subject, W> Word<S, W> {
     /// Returns the first awaited signal.
-    fn first(&self) -> Option<Target<'_>> {
+    fn first(&self) -> Option<Target<'_, S::Platform>> {
         first_of(&self.awaited)
     }
 
@@ -224,7 +232,13 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Awaits a signal, which may not be submitted yet.
-    pub fn add(&mut self, key: AwaitKey, subject: S, waiter: W, sleeps: &mut impl Sleeps) {
+    pub fn add(
+        &mut self,
+        key: AwaitKey,
+        subject: S,
+        waiter: W,
+        sleeps: &mut impl Sleeps<S::Platform>,
+    ) {
         let word = self.words.entry(key.word).or_insert_with(|| Word {
             awaited: BTreeMap::new(),
             sleep: None,
@@ -235,7 +249,11 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Removes an entry, or returns `None` if it has been settled.
-    pub fn remove(&mut self, key: AwaitKey, sleeps: &mut impl Sleeps) -> Option<(S, W)> {
+    pub fn remove(
+        &mut self,
+        key: AwaitKey,
+        sleeps: &mut impl Sleeps<S::Platform>,
+    ) -> Option<(S, W)> {
         let word = self.words.get_mut(&key.word)?;
         let place = (key.number, key.id);
         // The last entry keeps the slot valid until the sleep has ended.
@@ -251,7 +269,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Processes the report that a sleep has ended.
-    pub fn woken(&mut self, token: u64, sleeps: &mut impl Sleeps) {
+    pub fn woken(&mut self, token: u64, sleeps: &mut impl Sleeps<S::Platform>) {
         let Some(&address) = self.sleeping.get(&token) else {
             return;
         };
@@ -261,7 +279,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Checks every word of the set. The caller uses it after an occurrence that changes no word,
     /// such as the death of a process.
-    pub fn look_at_all(&mut self, sleeps: &mut impl Sleeps) {
+    pub fn look_at_all(&mut self, sleeps: &mut impl Sleeps<S::Platform>) {
         for address in Vec::from_iter(self.words.keys().copied()) {
             self.attend(address, false, sleeps);
             if self.is_orphan(address) {
@@ -271,8 +289,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Returns the maximum time to sleep before the next call of [`look`](Self::look).
-    pub fn time_until_look(&self, now: Instant) -> Duration {
-        let left = |interval: Duration, last: Option<Instant>| {
+    pub fn time_until_look(&self, now: Time<S>) -> Duration {
+        let left = |interval: Duration, last: Option<Time<S>>| {
             let since = last.map(|last| now.saturating_duration_since(last));
             interval.saturating_sub(since.unwrap_or_default())
         };
@@ -286,8 +304,8 @@ impl<S: Subject, W> AwaitSet<S, W> {
     /// Checks the words that are due. Words that devices write are checked because devices wake no
     /// thread. All words are checked in rotation, because a hostile peer may neither wake this
     /// thread nor report its own end.
-    pub fn look(&mut self, now: Instant, sleeps: &mut impl Sleeps) {
-        let is_due = |interval: Duration, last: &mut Option<Instant>| {
+    pub fn look(&mut self, now: Time<S>, sleeps: &mut impl Sleeps<S::Platform>) {
+        let is_due = |interval: Duration, last: &mut Option<Time<S>>| {
             let last = last.get_or_insert(now);
             let is_due = now.saturating_duration_since(*last) >= interval;
             if is_due {
@@ -310,7 +328,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Returns the time between two looks at words without wakes, or `None` if there are no such
     /// words.
-    fn step(&self, now: Instant) -> Option<Duration> {
+    fn step(&self, now: Time<S>) -> Option<Duration> {
         let step = match self.newest_of_devices {
             Some(since) if !self.of_devices.is_empty() => {
                 let waited = now.saturating_duration_since(since);
@@ -340,7 +358,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Looks at the next words of the rotation, and checks for a few of them whether their process
     /// is alive. The limits keep a sweep cheap, whatever the number of words.
-    fn sweep(&mut self, sleeps: &mut impl Sleeps) {
+    fn sweep(&mut self, sleeps: &mut impl Sleeps<S::Platform>) {
         for address in next_after(&mut self.looked_to, &self.words, SWEEP_LOOKS) {
             self.attend(address, false, sleeps);
             self.since_orphan = match self.is_orphan(address) {
@@ -356,7 +374,12 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Settles the entries of a word that can be settled, and sleeps on the word for the others.
-    fn attend(&mut self, address: usize, is_check_due: bool, sleeps: &mut impl Sleeps) {
+    fn attend(
+        &mut self,
+        address: usize,
+        is_check_due: bool,
+        sleeps: &mut impl Sleeps<S::Platform>,
+    ) {
         for _ in 0..SETTLE_ATTEMPTS {
             let Some(word) = self.words.get_mut(&address) else {
                 return;
@@ -389,7 +412,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
 
     /// Begins a sleep on a word without one. Returns `false` if the word has changed, and then the
     /// caller must look again.
-    fn begin_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps) -> bool {
+    fn begin_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps<S::Platform>) -> bool {
         let Some(word) = self.words.get_mut(&address) else {
             return true;
         };
@@ -432,12 +455,12 @@ impl<S: Subject, W> AwaitSet<S, W> {
     /// Records that devices signal the event of a word.
     fn add_of_device(&mut self, address: usize) {
         if self.of_devices.insert(address) {
-            self.newest_of_devices = Some(Instant::now());
+            self.newest_of_devices = Some(Moment::now());
         }
     }
 
     /// Ends the sleep on a word, if it has one.
-    fn end_sleep(&mut self, address: usize, is_over: bool, sleeps: &mut impl Sleeps) {
+    fn end_sleep(&mut self, address: usize, is_over: bool, sleeps: &mut impl Sleeps<S::Platform>) {
         let Some(word) = self.words.get_mut(&address) else {
             return;
         };
@@ -454,7 +477,7 @@ impl<S: Subject, W> AwaitSet<S, W> {
     }
 
     /// Ends the sleep on a word whose last entry was just settled, and removes the word.
-    fn end_last_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps) {
+    fn end_last_sleep(&mut self, address: usize, sleeps: &mut impl Sleeps<S::Platform>) {
         let sleep = self
             .words
             .get_mut(&address)

@@ -1,14 +1,14 @@
 //! The length of a waiter's next sleep.
 
 use super::tuning::{LIVENESS_INTERVAL, LONGEST_STEP, ORPHAN_INTERVAL, SHORTEST_STEP, STEPS};
-use crate::platform::Instant;
+use crate::platform::{Moment, Platform};
 use std::time::Duration;
 
 /// Computes the sleeps of one wait, which grow with the time waited so far.
-pub(super) struct WaitBackoff {
-    deadline: Option<Instant>,
+pub(super) struct WaitBackoff<P: Platform> {
+    deadline: Option<P::Instant>,
     /// Times at which the waiter began to sleep in steps, and last checked the peers' liveness.
-    stepping: Option<(Instant, Instant)>,
+    stepping: Option<(P::Instant, P::Instant)>,
 }
 
 /// One sleep of a waiter.
@@ -20,8 +20,8 @@ pub(super) struct Sleep {
     pub(super) is_check_due: bool,
 }
 
-impl WaitBackoff {
-    pub(super) fn until(deadline: Option<Instant>) -> Self {
+impl<P: Platform> WaitBackoff<P> {
+    pub(super) fn until(deadline: Option<P::Instant>) -> Self {
         Self {
             deadline,
             stepping: None,
@@ -44,7 +44,7 @@ impl WaitBackoff {
         if !in_steps && self.deadline.is_none() {
             return Some(sleep);
         }
-        let now = Instant::now();
+        let now = P::Instant::now();
         if in_steps {
             let (since, checked) = self.stepping.get_or_insert((now, now));
             let waited = now.saturating_duration_since(*since);

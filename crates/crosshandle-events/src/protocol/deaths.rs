@@ -6,9 +6,9 @@
 //! open.
 
 use super::slot::{ALONE, LATEST_DEATH, LATEST_DEATH_SHIFT, Owner, Slot};
-use crate::platform::Ordering;
+use crate::platform::{Atomic, Ordering, Platform};
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Records that `owner` ended with the event open.
     pub fn note_death(&self, owner: Owner) {
         let death = u32::from(owner.get()) << LATEST_DEATH_SHIFT;

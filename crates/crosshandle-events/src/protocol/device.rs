@@ -7,14 +7,13 @@
 //! - Waiters do not rely on being woken ([`Slot::mark_device_signals`]).
 
 use super::recovery::Liveness;
-use super::signal::wake_sleepers;
 use super::slot::{
     DEVICE_SIGNALS, Issued, MAX_NUMBER, MAY_FAIL, RING, Slot, WATCHED, full_number, reached,
     sequence,
 };
 use super::ticket::Ticket;
 use super::wait::Outcome;
-use crate::platform::{AtomicU64, Ordering};
+use crate::platform::{Atomic, Ordering, Platform};
 
 /// Maximum distance between a word and the number that a device waits for there. A device compares
 /// 32-bit numbers cyclically, which orders only numbers within 2³¹ of each other.
@@ -33,9 +32,9 @@ pub enum DeviceWait {
     TooFarAhead,
 }
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Returns the completion word of a signal. Devices use only its upper half.
-    pub fn word_of(&self, number: u64) -> &AtomicU64 {
+    pub fn word_of(&self, number: u64) -> &P::AtomicU64 {
         self.word(number)
     }
 
@@ -177,7 +176,7 @@ impl Slot {
         // flag.
         self.flags.fetch_or(DEVICE_SIGNALS, Ordering::SeqCst);
         for word in &self.words {
-            wake_sleepers(word, word.load(Ordering::SeqCst));
+            Self::wake_sleepers(word, word.load(Ordering::SeqCst));
         }
     }
 

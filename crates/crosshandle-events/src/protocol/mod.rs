@@ -67,8 +67,8 @@
 //!   records how far the word had advanced.
 //!
 //! # Allowed dependencies
-//! Atomics, futexes, the clock and the CPU number come from `crate::platform` alone. The model
-//! checker (`crates/counter-model`) compiles these files with its own platforms.
+//! Atomics, futexes, the clock and the CPU number come from a [`Platform`](crate::Platform) alone.
+//! The model checkers (`crates/counter-model`) run the protocol on their own platforms.
 
 mod await_set;
 mod backoff;

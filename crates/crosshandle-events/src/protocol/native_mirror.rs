@@ -18,7 +18,7 @@
 use super::signal::Completion;
 use super::slot::{Issued, MIRROR_REQUESTED, Owner, REVOCATION, Slot, WATCHED};
 use super::ticket::Ticket;
-use crate::platform::Ordering;
+use crate::platform::{Atomic, Ordering, Platform};
 use std::num::NonZeroU8;
 
 /// Bits of `mirror` that hold the number. They are as wide as the number in `issued`. 0 is an
@@ -35,7 +35,7 @@ const ALL_WAITING: u64 = 255 << 51;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise(NonZeroU8);
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Asks signallers to signal the driver's event too. Without a request, no signaller has to.
     pub fn request_mirror(&self) {
         if !self.is_mirror_requested() {

@@ -1,8 +1,7 @@
 //! Recovery of signals that dead processes left unfinished.
 
-use super::signal::wake_sleepers;
 use super::slot::{FAILED, FailureReason, Issued, Owner, RING, RUNS, Slot, full_number};
-use crate::platform::{AtomicU64, Ordering};
+use crate::platform::{Atomic, Ordering, Platform};
 
 /// Maximum number of attempts of a survivor on one word. A word has at most one more run of
 /// unfinished signals than a slot can record, and the rest allows for changes by other survivors.
@@ -66,7 +65,7 @@ struct Run {
     last: u64,
 }
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Fails every unfinished signal whose owner is dead. Any number of survivors may do this at
     /// the same time, with the same result.
     pub fn fail_orphans(&self, liveness: &dyn Liveness) {
@@ -100,7 +99,6 @@ impl Slot {
     /// Returns the first signal that must finish before `number` has finished. Usually that is
     /// `number` itself, otherwise an earlier signal on the same word. Returns `None` if `number`
     /// has finished or was not submitted.
-    #[allow(dead_code)] // As above.
     pub fn culprit_of(&self, number: u64) -> Option<Unfinished> {
         let (first, _) = self.pending(number % RING, self.word(number))?;
         (first <= number && number <= self.issued()).then(|| Unfinished {
@@ -149,7 +147,7 @@ impl Slot {
                 .is_ok()
             {
                 self.record_finished(last);
-                wake_sleepers(word, current);
+                Self::wake_sleepers(word, current);
             }
         }
     }
@@ -161,7 +159,7 @@ impl Slot {
     }
 
     /// Returns the oldest unfinished number of a word, and the word's value when it was read.
-    fn pending(&self, index: u64, word: &AtomicU64) -> Option<(u64, u64)> {
+    fn pending(&self, index: u64, word: &P::AtomicU64) -> Option<(u64, u64)> {
         // In this order, a word is exact for every number that was pending when `issued` was read.
         let issued = self.load_issued();
         let current = word.load(Ordering::Acquire);

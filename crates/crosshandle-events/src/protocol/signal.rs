@@ -5,8 +5,7 @@ use super::slot::{
     WATCHED, WINDOW, last_of_word, reached, sequence,
 };
 use super::ticket::{Ticket, tickets};
-use crate::platform;
-use crate::platform::{AtomicU64, Ordering};
+use crate::platform::{Atomic, Ordering, Platform};
 
 /// The result of a host signal.
 #[must_use = "tickets must be completed"]
@@ -45,7 +44,7 @@ pub enum Completion {
     Superseded,
 }
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Signals immediately if the fast path allows it, and returns the signal's number. If the
     /// result is `None`, the caller must call [`signal`](Self::signal).
     ///
@@ -172,7 +171,7 @@ impl Slot {
     pub(super) fn catch_up(
         &self,
         index: u64,
-        word: &AtomicU64,
+        word: &P::AtomicU64,
         issued: Issued,
         slept_on_only: bool,
     ) -> bool {
@@ -189,7 +188,7 @@ impl Slot {
             let next = u64::from(last) << 32;
             match word.compare_exchange(current, next, Ordering::SeqCst, Ordering::SeqCst) {
                 Ok(old) => {
-                    wake_sleepers(word, old);
+                    Self::wake_sleepers(word, old);
                     return false;
                 }
                 Err(seen) => current = seen,
@@ -319,7 +318,7 @@ impl Slot {
             match word.compare_exchange_weak(current, done, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(old) => {
                     self.record_cpu();
-                    wake_sleepers(word, old);
+                    Self::wake_sleepers(word, old);
                     self.record_finished(ticket.number);
                     return Completion::Done;
                 }
@@ -346,14 +345,23 @@ impl Slot {
     /// Records the CPU of the signaller. Waiters spin only if it is not their own CPU.
     #[inline]
     fn record_cpu(&self) {
-        let cpu = platform::current_cpu().wrapping_add(1);
+        let cpu = P::current_cpu().wrapping_add(1);
         if self.signaller_cpu.load(Ordering::Relaxed) != cpu {
             self.signaller_cpu.store(cpu, Ordering::Relaxed);
+        }
+    }
+
+    /// Wakes the waiters that slept on `word` while its value was `old`.
+    #[inline]
+    pub(super) fn wake_sleepers(word: &P::AtomicU64, old: u64) {
+        if old & SLEEPERS != 0 {
+            P::wake_all(word);
         }
     }
 }
 
 /// Checks that `issued` may advance from `latest` to `number` in one step.
+#[inline]
 fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
     if number <= latest {
         return Err(IssueError::NotAhead(latest));
@@ -368,18 +376,11 @@ fn check_step(latest: u64, number: u64) -> Result<(), IssueError> {
 }
 
 /// Returns the reason why a signal cannot complete on `word`, which is not at `ticket.previous`.
+#[inline]
 fn out_of_turn(word: u64, ticket: Ticket) -> Completion {
     if reached(sequence(word), ticket.number) {
         Completion::Superseded
     } else {
         Completion::TooEarly
-    }
-}
-
-/// Wakes the waiters that slept on `word` while its value was `old`.
-#[inline]
-pub(super) fn wake_sleepers(word: &AtomicU64, old: u64) {
-    if old & SLEEPERS != 0 {
-        platform::wake_all(word);
     }
 }

@@ -64,7 +64,7 @@
 //!   took, or 0 if it is unused. Submitters that follow another owner write it, and survivors read
 //!   it.
 
-use crate::platform::{AtomicU32, AtomicU64, Ordering};
+use crate::platform::{Atomic, Ordering, Platform};
 
 /// Number of completion words in a slot. With `issued` they fill one cache line.
 pub const RING: u64 = 7;
@@ -119,11 +119,13 @@ impl Owner {
     pub const MAX: u16 = (1 << OWNER_BITS) - 1;
 
     /// Makes an owner from its number. Returns `None` if `raw` is out of range.
+    #[inline]
     pub fn new(raw: u16) -> Option<Self> {
         (1..=Self::MAX).contains(&raw).then_some(Self(raw))
     }
 
     /// Returns the owner as a number.
+    #[inline]
     pub fn get(self) -> u16 {
         self.0
     }
@@ -135,31 +137,37 @@ pub(super) struct Issued(pub(super) u64);
 
 impl Issued {
     /// Makes the value for a `number` that `owner` took and that is not known to be finished.
+    #[inline]
     pub(super) fn pending(number: u64, owner: Owner) -> Self {
         Self(number << NUMBER_SHIFT | u64::from(owner.0))
     }
 
     /// Makes the value for `number` with every signal up to it complete.
+    #[inline]
     pub(super) fn complete(number: u64) -> Self {
         Self(number << NUMBER_SHIFT | COMPLETE)
     }
 
     /// Returns the number of the latest signal.
+    #[inline]
     pub(super) fn number(self) -> u64 {
         self.0 >> NUMBER_SHIFT
     }
 
     /// Returns the owner that took the number. The result is meaningless if the value is complete.
+    #[inline]
     pub(super) fn owner(self) -> u16 {
         (self.0 & u64::from(Owner::MAX)) as u16
     }
 
     /// Returns whether all signals up to the number are certainly complete.
+    #[inline]
     pub(super) fn is_complete(self) -> bool {
         self.0 & COMPLETE != 0
     }
 
     /// Returns whether a waiter sleeps, or a device waits, until a number not yet taken.
+    #[inline]
     pub(super) fn is_watched(self) -> bool {
         self.0 & WATCHED != 0
     }
@@ -179,6 +187,7 @@ impl FailureReason {
     const OWNER_DIED: u64 = 1;
     const COMMAND_FAILED: u64 = 2;
 
+    #[inline]
     fn bits(self) -> u64 {
         match self {
             Self::OwnerDied(owner) => {
@@ -195,16 +204,19 @@ impl FailureReason {
 pub(super) struct FailedTo(pub(super) u64);
 
 impl FailedTo {
+    #[inline]
     pub(super) fn new(last: u64, reason: FailureReason) -> Self {
         Self(last << NUMBER_SHIFT | reason.bits())
     }
 
     /// Returns the last number of the range; 0 if there is none.
+    #[inline]
     pub(super) fn last(self) -> u64 {
         self.0 >> NUMBER_SHIFT
     }
 
     /// Returns the reason for the latest failures of the range.
+    #[inline]
     pub(super) fn reason(self) -> FailureReason {
         match self.0 >> OWNER_BITS & 3 {
             FailureReason::COMMAND_FAILED => FailureReason::CommandFailed,
@@ -219,46 +231,45 @@ impl FailedTo {
 /// event's state meaningless, but reading it stays sound. The list at the top of this file
 /// explains the bits.
 #[repr(C, align(128))]
-pub struct Slot {
+pub struct Slot<P: Platform> {
     // A signal touches only `issued` and `words`, which share one cache line.
-    pub(super) issued: AtomicU64,
-    pub(super) words: [AtomicU64; RING as usize],
+    pub(super) issued: P::AtomicU64,
+    pub(super) words: [P::AtomicU64; RING as usize],
 
     // These fields are not on the first line. They are written only when the signaller migrates.
-    pub(super) signaller_cpu: AtomicU32,
-    pub(super) flags: AtomicU32,
+    pub(super) signaller_cpu: P::AtomicU32,
+    pub(super) flags: P::AtomicU32,
     /// See [`record_finished`](Slot::record_finished).
-    pub(super) finished: [AtomicU64; RING as usize],
+    pub(super) finished: [P::AtomicU64; RING as usize],
 
     /// Together with `failed_to`, one range of failed signals for each word. Both values only grow,
     /// so a late survivor undoes nothing. A failure after a success starts a new range, and the
     /// earlier range is forgotten.
-    pub(super) failed_from: [AtomicU64; RING as usize],
-    pub(super) max_device_wait: AtomicU64,
-    pub(super) failed_to: [AtomicU64; RING as usize],
+    pub(super) failed_from: [P::AtomicU64; RING as usize],
+    pub(super) max_device_wait: P::AtomicU64,
+    pub(super) failed_to: [P::AtomicU64; RING as usize],
     /// See `native_mirror.rs`.
-    pub(super) mirror: AtomicU64,
+    pub(super) mirror: P::AtomicU64,
 
     /// Ends of runs. The run that ended with `number` is at `number mod 16`, or at the next index
     /// whose record no unfinished signal needs.
-    pub(super) runs: [AtomicU64; RUNS],
+    pub(super) runs: [P::AtomicU64; RUNS],
 }
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Makes the slot of a new event, which is complete at number 0.
-    #[allow(dead_code)] // Arenas are made of zeros and reset; the model checker needs values.
     pub fn new() -> Self {
         let slot = Self {
-            issued: AtomicU64::new(0),
-            words: std::array::from_fn(|_| AtomicU64::new(0)),
-            signaller_cpu: AtomicU32::new(0),
-            flags: AtomicU32::new(0),
-            finished: std::array::from_fn(|_| AtomicU64::new(0)),
-            failed_from: std::array::from_fn(|_| AtomicU64::new(0)),
-            max_device_wait: AtomicU64::new(0),
-            failed_to: std::array::from_fn(|_| AtomicU64::new(0)),
-            mirror: AtomicU64::new(0),
-            runs: std::array::from_fn(|_| AtomicU64::new(0)),
+            issued: Atomic::new(0),
+            words: std::array::from_fn(|_| Atomic::new(0)),
+            signaller_cpu: Atomic::new(0),
+            flags: Atomic::new(0),
+            finished: std::array::from_fn(|_| Atomic::new(0)),
+            failed_from: std::array::from_fn(|_| Atomic::new(0)),
+            max_device_wait: Atomic::new(0),
+            failed_to: std::array::from_fn(|_| Atomic::new(0)),
+            mirror: Atomic::new(0),
+            runs: std::array::from_fn(|_| Atomic::new(0)),
         };
         slot.reset();
         slot
@@ -287,7 +298,7 @@ impl Slot {
     }
 
     /// Changes one of the slot's fields, including the 32-bit fields, as a hostile process may do.
-    #[allow(dead_code)] // For the model checker, some of whose processes are hostile.
+    #[cfg(any(test, feature = "testing"))]
     pub fn overwrite(&self, field: usize, change: impl FnOnce(u64) -> u64) {
         let words = [&self.issued, &self.max_device_wait, &self.mirror].into_iter();
         let arrays = [
@@ -312,7 +323,7 @@ impl Slot {
     }
 
     /// Number of fields that [`overwrite`](Self::overwrite) can change.
-    #[allow(dead_code)] // As above.
+    #[cfg(any(test, feature = "testing"))]
     pub const FIELDS: usize = 5 + 4 * RING as usize + RUNS;
 
     pub(super) fn load_issued(&self) -> Issued {
@@ -325,7 +336,7 @@ impl Slot {
     }
 
     /// Returns the completion word that belongs to a number.
-    pub(super) fn word(&self, number: u64) -> &AtomicU64 {
+    pub(super) fn word(&self, number: u64) -> &P::AtomicU64 {
         &self.words[(number % RING) as usize]
     }
 
@@ -348,18 +359,21 @@ impl Slot {
 }
 
 /// Returns the upper half of a completion word, which holds the lower 32 bits of its number.
+#[inline]
 pub(super) fn sequence(word: u64) -> u32 {
     (word >> 32) as u32
 }
 
 /// Returns whether a word at `sequence` has reached `number`. The result is correct only if the
 /// word's number is within 2³¹ of `number`.
+#[inline]
 pub(super) fn reached(sequence: u32, number: u64) -> bool {
     sequence.wrapping_sub(number as u32) as i32 >= 0
 }
 
 /// Returns the full number of a completion word, given a recent number of `issued`. The result is
 /// negative if no signal has used the word. A word may be ahead of an earlier reading of `issued`.
+#[inline]
 pub(super) fn full_number(word: u64, issued: u64) -> i64 {
     let ahead = sequence(word).wrapping_sub(issued as u32) as i32;
     (issued as i64).wrapping_add(i64::from(ahead))
@@ -367,6 +381,7 @@ pub(super) fn full_number(word: u64, issued: u64) -> i64 {
 
 /// Returns the last number up to `issued` that belongs to word `index`. The result is negative
 /// before the word's first number.
+#[inline]
 pub(super) fn last_of_word(index: u64, issued: u64) -> i64 {
     let issued = issued as i64;
     issued - (issued - index as i64).rem_euclid(RING as i64)

@@ -23,6 +23,7 @@ impl Ticket {
     }
 
     /// Returns the number that the word must reach first, or `None` before the word's first number.
+    #[inline]
     pub fn previous_number(self) -> Option<u64> {
         let step = (self.number as u32).wrapping_sub(self.previous);
         self.number.checked_sub(u64::from(step))
@@ -30,6 +31,7 @@ impl Ticket {
 
     /// Returns the first number that the ticket completes. After a jump, that is an earlier number
     /// than its own.
+    #[inline]
     pub(super) fn first(self) -> u64 {
         let step = (self.number as u32).wrapping_sub(self.previous);
         (self.number + RING).saturating_sub(u64::from(step))
@@ -37,6 +39,7 @@ impl Ticket {
 }
 
 /// Returns the tickets that complete all numbers after `latest` up to `number`, one for each word.
+#[inline]
 pub(super) fn tickets(latest: u64, number: u64) -> Vec<Ticket> {
     let first = (latest + 1).max(number.saturating_sub(RING - 1));
     let ticket = |number| Ticket {

@@ -7,8 +7,7 @@ use super::slot::{
     sequence,
 };
 use super::tuning::{POLLS_PER_CLOCK_READ, SPIN_TIME, SPIN_TIME_FOR_DEVICE};
-use crate::platform;
-use crate::platform::{AtomicU64, Instant, Ordering};
+use crate::platform::{self, Atomic, Moment, Ordering, Platform};
 use std::ptr;
 
 /// The state of a signal.
@@ -45,6 +44,7 @@ pub enum WaitMode {
 impl WaitMode {
     /// Returns the mode for a wait for several events, which is low power if one of them asks for
     /// it.
+    #[inline]
     pub fn for_all(modes: impl IntoIterator<Item = Self>) -> Self {
         if modes.into_iter().any(|mode| mode == Self::LowPower) {
             Self::LowPower
@@ -56,8 +56,8 @@ impl WaitMode {
 
 /// A signal that a waiter waits for.
 #[derive(Clone, Copy)]
-pub struct Target<'a> {
-    pub slot: &'a Slot,
+pub struct Target<'a, P: Platform> {
+    pub slot: &'a Slot<P>,
     pub number: u64,
     pub liveness: &'a dyn Liveness,
 }
@@ -69,7 +69,7 @@ struct ToldSleep<'a> {
 }
 
 impl<'a> ToldSleep<'a> {
-    fn begin(target: &Target<'a>) -> Option<Self> {
+    fn begin<P: Platform>(target: &Target<'a, P>) -> Option<Self> {
         let liveness = target.liveness;
         let place = liveness.begin_sleep(target.number)?;
         Some(Self { liveness, place })
@@ -83,13 +83,12 @@ impl Drop for ToldSleep<'_> {
 }
 
 /// A word that ends a [`wait_any`] when its upper half is no longer `expected`.
-#[derive(Clone, Copy)]
-pub struct Interrupt<'a> {
-    pub word: &'a AtomicU64,
+pub struct Interrupt<'a, P: Platform> {
+    pub word: &'a P::AtomicU64,
     pub expected: u32,
 }
 
-impl Slot {
+impl<P: Platform> Slot<P> {
     /// Returns the number that a wait without a number waits for. That is the latest number, or the
     /// first one if no signal was submitted. Returns `None` if signals were submitted and
     /// `COMPLETE` says that all are complete.
@@ -173,7 +172,7 @@ impl Slot {
         &self,
         number: u64,
         mode: WaitMode,
-        deadline: Option<Instant>,
+        deadline: Option<P::Instant>,
         liveness: &dyn Liveness,
     ) -> Result<(), WaitError> {
         let target = Target {
@@ -189,7 +188,7 @@ impl Slot {
         {
             return result;
         }
-        let mut backoff = WaitBackoff::until(deadline);
+        let mut backoff = WaitBackoff::<P>::until(deadline);
         let mut entry = None;
         loop {
             let in_steps = self.is_device_signalled();
@@ -204,11 +203,11 @@ impl Slot {
             // the sleeper.
             entry.get_or_insert_with(|| {
                 let told = ToldSleep::begin(&target);
-                (platform::enter([target.awaited()]), told)
+                (P::enter([target.awaited()]), told)
             });
             if let Some(before) = target.register() {
                 if !target.never_comes() && self.is_device_signalled() == in_steps {
-                    platform::sleep(target.word(), before, sleep.limit);
+                    P::sleep(target.word(), before, sleep.limit);
                 }
                 target.deregister(before);
             }
@@ -223,13 +222,13 @@ impl Slot {
 
     /// Returns whether the latest host signaller ran on another CPU than the caller.
     fn is_signaller_elsewhere(&self) -> bool {
-        let cpu = platform::current_cpu().wrapping_add(1);
+        let cpu = P::current_cpu().wrapping_add(1);
         self.signaller_cpu.load(Ordering::Relaxed) != cpu
     }
 }
 
-impl Target<'_> {
-    pub(super) fn word(&self) -> &AtomicU64 {
+impl<P: Platform> Target<'_, P> {
+    pub(super) fn word(&self) -> &P::AtomicU64 {
         self.slot.word(self.number)
     }
 
@@ -262,8 +261,8 @@ impl Target<'_> {
     }
 
     /// Polls until the spin time is over, or until the signaller runs on the caller's CPU.
-    fn spin(&self, deadline: Option<Instant>) -> Option<Result<(), WaitError>> {
-        if !platform::MAY_SPIN || !self.slot.is_signaller_elsewhere() {
+    fn spin(&self, deadline: Option<P::Instant>) -> Option<Result<(), WaitError>> {
+        if !P::may_spin() || !self.slot.is_signaller_elsewhere() {
             return None;
         }
         let mut end = None;
@@ -273,7 +272,7 @@ impl Target<'_> {
             }
             // The clock is read after the first polls, because reading it takes about as long as a
             // peer takes to reply.
-            let now = Instant::now();
+            let now = P::Instant::now();
             let end = *end.get_or_insert_with(|| {
                 let end = now
                     + match self.slot.is_device_signalled() {
@@ -290,7 +289,7 @@ impl Target<'_> {
 
     /// Polls once, or a few times if the signaller runs on another CPU.
     pub fn look_if_worthwhile(&self) -> Option<Result<(), WaitError>> {
-        if !platform::MAY_SPIN || !self.slot.is_signaller_elsewhere() {
+        if !P::may_spin() || !self.slot.is_signaller_elsewhere() {
             return self.result_so_far();
         }
         self.poll()
@@ -302,7 +301,7 @@ impl Target<'_> {
             if let Some(result) = self.result_so_far() {
                 return Some(result);
             }
-            platform::spin_hint();
+            P::spin_hint();
         }
         None
     }
@@ -415,19 +414,19 @@ impl Target<'_> {
 
 /// Waits until one of `targets` has finished, and returns its index and result. Returns `None` if
 /// interrupted. After the deadline, returns index 0 and [`WaitError::TimedOut`].
-pub fn wait_any(
-    targets: &[Target<'_>],
-    interrupt: Option<Interrupt<'_>>,
+pub fn wait_any<P: Platform>(
+    targets: &[Target<'_, P>],
+    interrupt: Option<Interrupt<'_, P>>,
     mode: WaitMode,
-    deadline: Option<Instant>,
+    deadline: Option<P::Instant>,
 ) -> Option<(usize, Result<(), WaitError>)> {
-    let elsewhere = |target: &Target<'_>| target.slot.is_signaller_elsewhere();
-    let may_spin = mode == WaitMode::Spin && platform::MAY_SPIN && targets.iter().all(elsewhere);
-    let mut spin_end = may_spin.then(|| Instant::now() + SPIN_TIME);
+    let elsewhere = |target: &Target<'_, P>| target.slot.is_signaller_elsewhere();
+    let may_spin = mode == WaitMode::Spin && P::may_spin() && targets.iter().all(elsewhere);
+    let mut spin_end = may_spin.then(|| P::Instant::now() + SPIN_TIME);
     let mut words = Vec::with_capacity(targets.len() + 1);
-    let device = |target: &Target<'_>| target.slot.is_device_signalled();
-    let orphaned = |target: &Target<'_>| target.liveness.is_known_orphan();
-    let mut backoff = WaitBackoff::until(deadline);
+    let device = |target: &Target<'_, P>| target.slot.is_device_signalled();
+    let orphaned = |target: &Target<'_, P>| target.liveness.is_known_orphan();
+    let mut backoff = WaitBackoff::<P>::until(deadline);
     let mut entry = None;
     loop {
         for (index, target) in targets.iter().enumerate() {
@@ -435,7 +434,7 @@ pub fn wait_any(
                 return Some((index, result));
             }
         }
-        if interrupt.is_some_and(Interrupt::is_raised) {
+        if interrupt.as_ref().is_some_and(Interrupt::is_raised) {
             return None;
         }
         let in_steps = targets.iter().any(device);
@@ -447,14 +446,14 @@ pub fn wait_any(
             });
         };
         if let Some(end) = spin_end {
-            platform::spin_hint();
-            spin_end = (Instant::now() < end).then_some(end);
+            P::spin_hint();
+            spin_end = (P::Instant::now() < end).then_some(end);
             continue;
         }
         targets.iter().for_each(Target::watch_owner);
         entry.get_or_insert_with(|| {
             let told: Vec<_> = targets.iter().filter_map(ToldSleep::begin).collect();
-            (platform::enter(targets.iter().map(Target::awaited)), told)
+            (P::enter(targets.iter().map(Target::awaited)), told)
         });
         words.clear();
         words.extend(
@@ -465,8 +464,12 @@ pub fn wait_any(
         let registered = words.len();
         let may_sleep = registered == targets.len() && !targets.iter().any(Target::never_comes);
         if may_sleep && targets.iter().any(device) == in_steps {
-            words.extend(interrupt.map(|interrupt| (interrupt.word, interrupt.expected)));
-            platform::sleep_any(&words, sleep.limit);
+            words.extend(
+                interrupt
+                    .as_ref()
+                    .map(|interrupt| (interrupt.word, interrupt.expected)),
+            );
+            P::sleep_any(&words, sleep.limit);
         }
         for (target, (_, before)) in targets.iter().zip(&words[..registered]) {
             target.deregister(*before);
@@ -479,8 +482,8 @@ pub fn wait_any(
     }
 }
 
-impl Interrupt<'_> {
-    fn is_raised(self) -> bool {
+impl<P: Platform> Interrupt<'_, P> {
+    fn is_raised(&self) -> bool {
         sequence(self.word.load(Ordering::Acquire)) != self.expected
     }
 }

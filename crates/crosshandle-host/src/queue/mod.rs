@@ -11,13 +11,11 @@ mod in_flight;
 
 use super::program::{Launcher, StartedLaunch, Units};
 use super::{tuning, work};
-use crosshandle_events::platform::{AtomicU64, Ordering};
-use crosshandle_events::{
-    Interrupt, Outcome, Target, Ticket, WaitError, WaitMode, platform, wait_any,
-};
+use crosshandle_events::{Outcome, Ticket, WaitError, WaitMode};
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
-use crosshandle_ipc::{EventCore, Profile};
+use crosshandle_ipc::platform::{self, AtomicU64, Interrupt, Ordering, Target};
+use crosshandle_ipc::{EventCore, Profile, wait_any};
 use crosshandle_os::fork::Birth;
 use crosshandle_os::threads::ThreadKind;
 use crosshandle_types::QueueOrder;

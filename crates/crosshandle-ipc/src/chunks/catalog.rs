@@ -8,9 +8,9 @@
 
 use super::sealed_handle::SEALED_BYTES;
 use super::{CHUNKS, RecordPlace, capacity, file_len, place_of};
-use crate::open_count;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crosshandle_events::Owner;
-use crosshandle_events::platform::{AtomicU32, AtomicU64, Ordering};
+use crosshandle_events::open_count;
 use crosshandle_os::mapping::Mapping;
 use crosshandle_os::memfd;
 use crosshandle_types::Access;

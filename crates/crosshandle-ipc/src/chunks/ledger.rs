@@ -6,9 +6,9 @@
 
 use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::liveness::{LivenessLock, LivenessLocks};
-use crate::open_count;
+use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::tuning::MAX_LEDGER_REPEATS;
-use crosshandle_events::platform::{AtomicU32, AtomicU64, Ordering};
+use crosshandle_events::open_count;
 use crosshandle_os::lock::{self, LockKind};
 use crosshandle_os::mapping::Mapping;
 use crosshandle_os::memfd;

@@ -14,18 +14,18 @@
 //! signals, its record is given back after the last of them.
 
 use super::signal::try_finish;
+use super::wait::wait_any;
 use super::{EventCore, Role};
 use crate::attachment::Attachment;
 use crate::event_arena::{EventArena, EventArenas, SlotPlace};
 use crate::exporter::Exporter;
+use crate::platform::{self, AtomicU64, Interrupt, Ordering, Target};
 use crate::record::Record;
 use crate::tuning::{
     LATE_BATCH, LATE_COMPLETION_INTERVAL, LATE_ROUND_WAIT, MAX_LATE_SIGNALS, MAX_LATE_WORDS,
 };
-use crosshandle_events::platform::{AtomicU64, Ordering};
 use crosshandle_events::{
-    Completion, FailureReason, Interrupt, Liveness, Owner, RING, Target, Ticket, WaitError,
-    WaitMode, platform, wait_any,
+    Completion, FailureReason, Liveness, Owner, RING, Ticket, WaitError, WaitMode,
 };
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::threads::{background, driver_jobs};

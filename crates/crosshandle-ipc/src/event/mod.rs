@@ -16,6 +16,7 @@ mod wait;
 pub use driver_event::{DriverEvent, DriverEvents, Import};
 pub use native_mirror::MirrorHold;
 pub use profile::{Profile, Timestamps};
+pub use wait::wait_any;
 
 use super::attachment::Attachment;
 use super::broker::OpenDeadline;
@@ -24,7 +25,8 @@ use super::event_arena::{EventArena, SlotPlace};
 use super::exporter::Exporter;
 use super::record::{Credential, Record};
 use super::records::AtomicKey;
-use crosshandle_events::{Liveness, Owner, Slot, WaitMode};
+use crate::platform::Slot;
+use crosshandle_events::{Liveness, Owner, WaitMode};
 use crosshandle_handle::HandleKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::observe;

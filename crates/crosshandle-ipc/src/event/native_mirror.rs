@@ -199,7 +199,8 @@ impl Drop for MirrorHold<'_> {
 /// model checkers compile all files of that folder.
 #[cfg(test)]
 mod tests {
-    use crosshandle_events::{Completion, Outcome, Owner, Slot};
+    use crate::platform::Slot;
+    use crosshandle_events::{Completion, Outcome, Owner};
 
     fn signal(slot: &Slot, number: u64) -> bool {
         let begun = slot.begin_mirror_signal();

@@ -1,7 +1,8 @@
 //! Signals of an event: taking numbers, and completing or failing them.
 
 use super::{EventCore, Failure, late_completion};
-use crosshandle_events::{Completion, FailureReason, IssueError, Signalled, Slot, Ticket, WINDOW};
+use crate::platform::Slot;
+use crosshandle_events::{Completion, FailureReason, IssueError, Signalled, Ticket, WINDOW};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::observe;
 use std::cell::Cell;

@@ -3,7 +3,8 @@
 use super::{EventCore, Role};
 use crate::chunks::Sleeper;
 use crate::event_arena::ArenaKey;
-use crosshandle_events::{FailureReason, Liveness, Outcome, Owner, Target, WaitError, WaitMode};
+use crate::platform::{Instant, Interrupt, Target};
+use crosshandle_events::{FailureReason, Liveness, Outcome, Owner, WaitError, WaitMode};
 use crosshandle_os::{process, sleepers};
 use crosshandle_types::error::{Error, PeerDeath, Result};
 use crosshandle_types::sync::Deadline;
@@ -207,6 +208,17 @@ impl EventCore {
             |failure| Arc::clone(&failure.message),
         ))
     }
+}
+
+/// Waits until one of `targets` has finished, and returns its index and result. Returns `None` if
+/// interrupted. After the deadline, returns index 0 and [`WaitError::TimedOut`].
+pub fn wait_any(
+    targets: &[Target<'_>],
+    interrupt: Option<Interrupt<'_>>,
+    mode: WaitMode,
+    deadline: Option<Instant>,
+) -> Option<(usize, std::result::Result<(), WaitError>)> {
+    crosshandle_events::wait_any(targets, interrupt, mode, deadline)
 }
 
 /// Liveness by the event's role. Sleeping threads are entered into this process's ledger.

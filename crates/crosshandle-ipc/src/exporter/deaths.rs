@@ -8,7 +8,8 @@
 use super::Exporter;
 use crate::chunks::Ledger;
 use crate::event_arena::ArenaKey;
-use crosshandle_events::{Liveness, Owner, Slot};
+use crate::platform::Slot;
+use crosshandle_events::{Liveness, Owner};
 use crosshandle_os::sleepers;
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;

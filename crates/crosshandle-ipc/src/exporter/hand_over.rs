@@ -3,10 +3,10 @@
 use super::Exporter;
 use crate::broker::{self, Exports, PeerPolicy};
 use crate::describe::Label;
-use crate::open_count;
 use crate::record::{Credential, Record};
 use crate::records::{Export, Exported, ExportedMemory, Particulars, Shared};
 use crosshandle_events::Owner;
+use crosshandle_events::open_count;
 use crosshandle_handle::{HandleKind, Key};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;

@@ -3,10 +3,10 @@
 use super::Exporter;
 use super::hand_over::HANDED_OVER;
 use crate::deferred_reclaim::{self, Openers};
-use crate::open_count;
 use crate::record::Record;
 use crate::records::{Export, Exported, KeepAlive, Particulars, Retired};
 use crate::tuning::RECLAIM_LOOKS;
+use crosshandle_events::open_count;
 use crosshandle_os::threads::driver_jobs;
 use crosshandle_types::{Access, observe};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use crate::broker::protocol::{ProgramName, Refusal, Reply, Request};
 use crate::broker::{Connection, OpenDeadline, Route};
 use crate::chunks::LedgerChunk;
-use crate::open_count;
+use crosshandle_events::open_count;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};

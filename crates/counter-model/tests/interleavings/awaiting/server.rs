@@ -5,8 +5,9 @@ use super::sleeps::{Kind, Memory, WordSleeps};
 use crate::event_protocol::{
     AwaitKey, AwaitSet, Liveness, Owner, Settled, Slot, Subject, Target, WaitError,
 };
-use crate::platform::{self, AtomicU64, Instant, Ordering};
+use crate::platform::{self, AtomicU64, Instant, Ordering, Shuttle};
 use crate::world::World;
+use crosshandle_events::platform::Moment;
 use shuttle::sync::Mutex;
 use shuttle::sync::atomic::AtomicBool;
 use shuttle::thread::{JoinHandle, spawn};
@@ -75,6 +76,8 @@ impl Event {
 }
 
 impl Subject for Event {
+    type Platform = Shuttle;
+
     fn target(&self, number: u64) -> Target<'_> {
         Target {
             slot: &self.slot,

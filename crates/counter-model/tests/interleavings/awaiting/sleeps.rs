@@ -1,7 +1,7 @@
 //! Two correct and two wrong implementations of the sleeps of the thread that serves waiters.
 
 use crate::event_protocol::{RING, Sleeps, Slot};
-use crate::platform::{self, AtomicU64, Doorbell, Ordering, one_in};
+use crate::platform::{self, AtomicU64, Doorbell, Ordering, Shuttle, one_in};
 use std::collections::BTreeMap;
 use std::mem;
 use std::ptr;
@@ -199,7 +199,7 @@ impl WordSleeps {
     }
 }
 
-impl Sleeps for WordSleeps {
+impl Sleeps<Shuttle> for WordSleeps {
     fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
         match self.kind {
             Kind::AllAtOnce => {

@@ -2,6 +2,7 @@
 
 use super::chance::one_in;
 use super::fate::step;
+use crosshandle_events::impl_atomic;
 use shuttle::sync::atomic as model;
 use std::sync::atomic::Ordering;
 
@@ -115,6 +116,8 @@ macro_rules! atomic {
 
 atomic!(AtomicU32, u32);
 atomic!(AtomicU64, u64);
+impl_atomic!(AtomicU32, u32);
+impl_atomic!(AtomicU64, u64);
 
 impl AtomicU64 {
     /// Writes the upper half and keeps the lower half, like a device. This is not a step of any

@@ -1,5 +1,6 @@
 //! A clock that advances only while a process sleeps or spins.
 
+use crosshandle_events::platform::Moment;
 use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,14 +18,12 @@ shuttle::lazy_static! {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Instant(Duration);
 
-impl Instant {
-    /// Returns the current moment.
-    pub(crate) fn now() -> Self {
+impl Moment for Instant {
+    fn now() -> Self {
         Self(Duration::from_nanos(NANOSECONDS.load(Ordering::Relaxed)))
     }
 
-    /// Returns the time from `earlier` until this moment, or zero if `earlier` is later.
-    pub(crate) fn saturating_duration_since(&self, earlier: Self) -> Duration {
+    fn saturating_duration_since(&self, earlier: Self) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }

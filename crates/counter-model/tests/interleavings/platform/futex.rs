@@ -8,6 +8,7 @@ use super::chance::one_in;
 use super::clock::{self, Instant};
 use super::doorbell;
 use super::fate::step;
+use crosshandle_events::platform::Moment;
 use shuttle::sync::{Condvar, Mutex};
 use std::ptr;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! The platform on which the protocol runs under shuttle. It has the interface of the library's own
-//! `platform`, under the scheduler's control.
+//! The platform on which the protocol runs under shuttle's control.
 //!
 //! Threads stand for processes. Before every atomic operation the scheduler may run another
 //! process, and the process may be killed ([`live_for`]).
@@ -21,27 +20,47 @@ pub(crate) use futex::{
 };
 pub(crate) use std::sync::atomic::Ordering;
 
-/// Whether waiters spin before they sleep. The root of each test program decides it.
-pub(crate) const MAY_SPIN: bool = crate::MAY_SPIN;
+use crosshandle_events::{Awaited, Platform};
+use std::time::Duration;
 
-/// Pauses in a spinning loop. Lets another process run, and advances the clock.
-pub(crate) fn spin_hint() {
-    clock::pass(clock::SPIN_ROUND);
-    shuttle::thread::yield_now();
+/// The machine that the scheduler controls.
+#[derive(Clone, Copy)]
+pub(crate) enum Shuttle {}
+
+impl Platform for Shuttle {
+    type AtomicU32 = AtomicU32;
+    type AtomicU64 = AtomicU64;
+    type Instant = Instant;
+    type Entry = ();
+
+    /// Returns the choice of the test program.
+    fn may_spin() -> bool {
+        crate::MAY_SPIN
+    }
+
+    /// Lets another process run, and advances the clock.
+    fn spin_hint() {
+        clock::pass(clock::SPIN_ROUND);
+        shuttle::thread::yield_now();
+    }
+
+    /// Returns one of two CPUs at random, because a process may migrate between any two calls.
+    fn current_cpu() -> u32 {
+        pick(2) as u32
+    }
+
+    fn sleep(word: &AtomicU64, expected: u32, limit: Duration) {
+        sleep(word, expected, limit);
+    }
+
+    fn sleep_any(words: &[(&AtomicU64, u32)], limit: Duration) {
+        sleep_any(words, limit);
+    }
+
+    fn wake_all(word: &AtomicU64) {
+        wake_all(word);
+    }
+
+    /// Does nothing. Only the futex knows the sleepers, and they are not woken for other reasons.
+    fn enter(_: impl IntoIterator<Item = Awaited>) {}
 }
-
-/// Returns one of two CPUs at random, because a process may migrate between any two calls.
-pub(crate) fn current_cpu() -> u32 {
-    pick(2) as u32
-}
-
-/// The signal that a sleeper waits for, for reports.
-#[allow(dead_code, reason = "no tool looks here")]
-pub(crate) struct Awaited {
-    pub(crate) word: usize,
-    pub(crate) slot: usize,
-    pub(crate) number: u64,
-}
-
-/// Does nothing. Only the futex knows the sleepers, and they are not woken for other reasons.
-pub(crate) fn enter(_: impl IntoIterator<Item = Awaited>) {}

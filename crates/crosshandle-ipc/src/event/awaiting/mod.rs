@@ -8,7 +8,8 @@
 mod thread;
 
 use super::EventCore;
-use crosshandle_events::{AwaitKey, Subject, Target};
+use crate::platform::{Os, Target};
+use crosshandle_events::{AwaitKey, Subject};
 use crosshandle_os::fork::{Birth, PerProcess};
 use crosshandle_os::sleepers;
 use crosshandle_os::threads::ThreadKind;
@@ -65,6 +66,8 @@ static INBOX: PerProcess<Mutex<Inbox>> = PerProcess::new(|| {
 });
 
 impl Subject for EventCore {
+    type Platform = Os;
+
     fn target(&self, number: u64) -> Target<'_> {
         EventCore::target(self, number)
     }

@@ -1,8 +1,8 @@
 //! The thread that sleeps on all awaited signals.
 
 use super::{Entry, EventCore, Message, receive};
+use crate::platform::{AtomicU64, Instant, Ordering, Os};
 use crate::tuning::AWAIT_IDLE;
-use crosshandle_events::platform::{AtomicU64, Instant, Ordering};
 use crosshandle_events::{AwaitSet, Settled, Sleeps};
 use crosshandle_os::futex::SleepSet;
 use crosshandle_os::sleepers::{SERVER_WORD, alarms};
@@ -25,7 +25,7 @@ type Set = AwaitSet<Arc<EventCore>, Entry>;
 /// The thread's sleeps on words of events.
 struct WordSleeps(SleepSet);
 
-impl Sleeps for WordSleeps {
+impl Sleeps<Os> for WordSleeps {
     fn begin(&mut self, token: u64, word: &AtomicU64, expected: u32) {
         self.0.begin(token, std_word(word), expected);
     }

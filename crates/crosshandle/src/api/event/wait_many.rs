@@ -54,7 +54,7 @@ fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
         .map(|(event, value)| event.core.target(*value))
         .collect();
     let mode = WaitMode::for_all(events.iter().map(|(event, _)| event.core.mode()));
-    match crosshandle_events::wait_any(&targets, None, mode, deadline.instant()) {
+    match crosshandle_ipc::wait_any(&targets, None, mode, deadline.instant()) {
         None => (0, Err(timed_out())),
         Some((index, result)) => {
             let (event, value) = events[index];
