@@ -11,7 +11,7 @@ mod trip;
 
 use std::fs;
 
-use crosshandle::BackendStatus;
+use crosshandle::device::BackendStatus;
 use crosshandle::handle::BackendKind;
 
 use crate::harness::scenario::Scenario;

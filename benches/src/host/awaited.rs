@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use crosshandle::handle::HANDLE_SIZE;
-use crosshandle::{Context, Event, Notifier, Reached};
+use crosshandle::{Context, Event, Notifier, event::Reached};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::{ClockId, clock_gettime};
 

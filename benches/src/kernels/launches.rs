@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use crosshandle::{Command, Context, Event, KernelArguments, LaunchShape, Memory, ProgramImage};
+use crosshandle::{
+    Command, Context, Event, Memory,
+    kernel::{KernelArguments, LaunchShape, ProgramImage},
+};
 use opencl_cpu::{Argument, Code, Image, Program, Runtime, Shape};
 
 use crate::harness::outcome::{Outcome, Recorder, Side};
@@ -96,7 +99,7 @@ fn timed(mut launch: impl FnMut() -> Result<()>, finish: impl Fn() -> Result<()>
 
 /// The library's objects.
 struct Ours {
-    kernel: crosshandle::Kernel,
+    kernel: crosshandle::kernel::Kernel,
     queue: crosshandle::Queue,
     event: Event,
     memory: Memory,

@@ -2,8 +2,8 @@
 
 use crosshandle::handle::BackendKind;
 use crosshandle::{
-    Access, Command, Context, Device, Kernel, KernelArguments, LaunchShape, MemoryRange, Program,
-    ProgramImage, Result,
+    Access, Command, Context, Device, MemoryRange, Result,
+    kernel::{Kernel, KernelArguments, LaunchShape, Program, ProgramImage},
 };
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;

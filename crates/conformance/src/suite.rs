@@ -3,7 +3,7 @@
 use crate::failure::Verdict;
 use crate::harness::{Devices, Harness};
 use crate::kernels::Kernels;
-use crosshandle::Capabilities;
+use crosshandle::device::Capabilities;
 
 /// One rule that every backend must keep.
 #[derive(Clone, Copy)]

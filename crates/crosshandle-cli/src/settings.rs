@@ -92,7 +92,7 @@ impl Settings {
     pub(crate) fn socket_directories(&self) -> Vec<PathBuf> {
         match &self.socket_dir {
             Some(directory) => vec![directory.clone()],
-            None => crosshandle::socket_directories(),
+            None => crosshandle::report::socket_directories(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Errors of decoding a handle, before anything is opened.
 
 use super::HandleKind;
+use std::fmt;
 
 /// The reason why bytes or a text are not a valid handle of the expected kind.
 ///
@@ -11,7 +12,7 @@ use super::HandleKind;
 /// [`BadText`]: Self::BadText
 /// [`Corrupt`]: Self::Corrupt
 /// [`WrongKind`]: Self::WrongKind
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum HandleError {
     /// The input is too short or too long for a handle.
@@ -79,4 +80,11 @@ pub enum HandleError {
         /// Description of the fault.
         why: &'static str,
     },
+}
+
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for HandleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }

@@ -80,9 +80,16 @@ impl fmt::Display for BackendKind {
 }
 
 /// The error for a text that is not the name of a backend.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("there is no backend named {0:?}; use \"host\", \"cuda\" or \"level_zero\"")]
 pub struct UnknownBackend(String);
+
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for UnknownBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
 
 impl FromStr for BackendKind {
     type Err = UnknownBackend;

@@ -1,39 +1,8 @@
 //! Handles and bundles as bytes and text: small plain values that name shared memory and events.
 //! This crate is pure computation, without input, output or global state.
 //!
-//! A handle is [`HANDLE_SIZE`] bytes. A program may copy, compare and log handles, and send them in
-//! any way to another process on the same machine. That process opens a handle, and then holds the
-//! same object. There is one type for each kind of object: [`MemoryHandle`],
-//! [`PhysicalMemoryHandle`] and [`EventHandle`]. [`AnyHandle`] is for a program that does not know
-//! the kind yet.
-//!
-//! Values of these types are always well-formed. `from_bytes` and `FromStr` check every field and
-//! the integrity tag, and report a fault as a [`HandleError`]. Only opening a handle shows whether
-//! its object still exists.
-//!
-//! # Two forms
-//! * **Bytes**, for programs: little-endian, versioned, the same layout for every kind.
-//! * **Text**, for shells and logs: one word of [`TEXT_LENGTH`] characters, `Display` and
-//!   `FromStr`. The word starts with `xhm2.` (memory), `xhp2.` (physical memory) or `xhe2.`
-//!   (event), and continues with the bytes in base64url without padding. Every handle has exactly
-//!   one text.
-//!
-//! # A handle is a capability
-//! A handle contains a [`Key`], which is a random number for one object and one kind of access. An
-//! importer presents the key to the exporter, and the exporter shares nothing without it. Both
-//! forms of a handle reveal the key. `Debug` and [`Explanation`] do not.
-//!
-//! # Fabrics
-//! A [`FabricHandle`] has a separate layout. It contains the driver's handle of memory that other
-//! hosts of an NVLink fabric open directly.
-//!
-//! # Bundles
-//! A [`bundle`] carries several handles, each with the layout of an array in its memory.
-//!
-//! All types are `Send + Sync`.
-//!
-//! Programs use these types as `crosshandle::handle`. The crate itself is internal to `crosshandle`
-//! and promises no stable interface.
+//! The module `handle` of `crosshandle` explains handles and their two forms to users. This crate
+//! is internal to `crosshandle` and promises no stable interface.
 
 #![allow(missing_docs)]
 #![deny(unsafe_code)]

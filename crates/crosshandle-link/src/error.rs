@@ -1,12 +1,13 @@
 //! The error type of links.
 
+use std::fmt;
 use std::sync::Arc;
 
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of a link. The text says what went wrong and what to do about it.
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An error of this host's own memory, events or arguments.
@@ -81,6 +82,13 @@ pub enum Error {
         /// The operating system's error.
         source: Arc<std::io::Error>,
     },
+}
+
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Error {

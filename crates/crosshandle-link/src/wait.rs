@@ -1,6 +1,6 @@
 //! Waits on condition variables with a deadline, ignoring poison.
 
-use crosshandle::Deadline;
+use crosshandle::adapter_support::Deadline;
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 

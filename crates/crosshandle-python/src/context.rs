@@ -12,7 +12,8 @@ use crate::memory::{Memory, SharedMemory};
 use crate::queue::Queue;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{
-    AllocationOptions, ContextOptions, EventOptions, NativeObject, Ownership, QueueOrder,
+    AllocationOptions, ContextOptions, EventOptions, QueueOrder,
+    native::{NativeObject, Ownership},
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -18,7 +18,7 @@ macro_rules! handle_class {
         /// their bytes.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
-        pub(crate) struct $Class(pub(crate) crosshandle::$Class);
+        pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);
 
         #[pymethods]
         impl $Class {
@@ -29,7 +29,7 @@ macro_rules! handle_class {
                 }
                 let handle = match text_or_bytes(value)? {
                     Form::Text(text) => text.parse(),
-                    Form::Bytes(bytes) => crosshandle::$Class::from_bytes(&bytes),
+                    Form::Bytes(bytes) => crosshandle::handle::$Class::from_bytes(&bytes),
                 };
                 Ok(Self(handle.map_err(|error| Failure::from(Error::from(error)))?))
             }

@@ -123,7 +123,9 @@ impl Queue {
     /// driver.
     #[getter]
     fn native(&self) -> Option<usize> {
-        self.queue.native().map(crosshandle::NativeObject::raw)
+        self.queue
+            .native()
+            .map(crosshandle::native::NativeObject::raw)
     }
 
     /// Waits until all commands are done, at most `timeout` seconds.

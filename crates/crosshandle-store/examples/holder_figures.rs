@@ -33,7 +33,7 @@ fn main() -> Result<()> {
     let sockets = place.0.join("sockets");
     let mut first = Command::new(&program)
         .arg("hold")
-        .env(crosshandle::SOCKET_DIR_VARIABLE, &sockets)
+        .env(crosshandle::report::SOCKET_DIR_VARIABLE, &sockets)
         .stdout(Stdio::piped())
         .spawn()?;
     let mut ready = [0; 6];

@@ -1,13 +1,15 @@
 //! The error type of this crate.
 
 use crate::Hash;
+use crosshandle::holder::HolderFault;
+use std::fmt;
 use std::path::PathBuf;
 
 /// The result of a fallible call of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// An error of this crate. The text says what went wrong and what to do about it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A call of the library failed, for example because there is no holder, no such name, or no
@@ -126,6 +128,13 @@ pub enum Error {
     Invalid(String),
 }
 
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl Error {
     /// Returns `true` if a time limit passed.
     pub fn is_timeout(&self) -> bool {
@@ -138,13 +147,13 @@ impl Error {
             crosshandle::Error::Holder { fault, .. } => Some(*fault),
             _ => None,
         };
-        matches!(self, Self::Crosshandle(error) if fault(error) == Some(crosshandle::HolderFault::Fenced))
+        matches!(self, Self::Crosshandle(error) if fault(error) == Some(HolderFault::Fenced))
     }
 
     /// Returns `true` if the holder or another process has ended, or no holder keeps the name.
     pub fn is_gone(&self) -> bool {
         matches!(self, Self::Crosshandle(error) if error.is_peer_dead()
             || matches!(error, crosshandle::Error::Holder { fault, .. }
-                if matches!(fault, crosshandle::HolderFault::NoSuchName | crosshandle::HolderFault::NoHolder)))
+                if matches!(fault, HolderFault::NoSuchName | HolderFault::NoHolder)))
     }
 }

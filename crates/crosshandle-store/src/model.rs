@@ -11,7 +11,8 @@ use crate::{Hash, LoadOptions, moving};
 use crosshandle::handle::BackendKind;
 use crosshandle::holder::{Backup, HeldName, Recovered};
 use crosshandle::{
-    Access, Context, Deadline, Memory, MemoryHandle, MemoryRange, SharedBytes, VirtualRange,
+    Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, adapter_support::Deadline,
+    virtual_memory::VirtualRange,
 };
 use std::sync::Arc;
 use std::time::Duration;

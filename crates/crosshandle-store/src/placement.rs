@@ -3,7 +3,7 @@
 use crate::Hash;
 use crate::error::{Error, Result};
 use crate::tuning::UPDATE_PATIENCE;
-use crosshandle::{Context, VirtualRange};
+use crosshandle::{Context, virtual_memory::VirtualRange};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::ptr;

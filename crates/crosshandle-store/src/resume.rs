@@ -21,7 +21,9 @@ use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{HandedOver, HoldOptions};
-use crosshandle::{Access, Context, Deadline, Event, EventOptions, HolderFault, Memory};
+use crosshandle::{
+    Access, Context, Event, EventOptions, Memory, adapter_support::Deadline, holder::HolderFault,
+};
 use std::path::PathBuf;
 use std::time::Instant;
 

@@ -23,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
 
 use crosshandle::handle::{Bounded, HANDLE_SIZE};
-use crosshandle::{Context, Deadline, Event, EventHandle, Memory};
+use crosshandle::{Context, Event, EventHandle, Memory, adapter_support::Deadline};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;

@@ -11,7 +11,9 @@ use crate::tuning::{MAX_LOOKS, UPDATE_PATIENCE};
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
-use crosshandle::{Context, ContextOptions, Deadline, Device, MemoryHandle, PeerPolicy};
+use crosshandle::{
+    Context, ContextOptions, Device, MemoryHandle, PeerPolicy, adapter_support::Deadline,
+};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -198,7 +200,7 @@ impl Store {
     ///
     /// # Errors
     /// Returns the errors of [`updater`](Self::updater). Returns [`crosshandle::Error::Holder`]
-    /// with [`crosshandle::HolderFault::Fenced`] while another process may still write it.
+    /// with [`crosshandle::holder::HolderFault::Fenced`] while another process may still write it.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
         self.look_again(|| Updater::claim(self, name, options))
     }

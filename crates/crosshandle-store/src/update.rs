@@ -12,7 +12,8 @@ use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{ClaimOptions, Lease};
 use crosshandle::{
-    Access, Command, Context, Deadline, Event, EventOptions, Memory, MemoryRange, Queue,
+    Access, Command, Context, Event, EventOptions, Memory, MemoryRange, Queue,
+    adapter_support::Deadline,
 };
 use std::collections::BTreeSet;
 use std::fmt;

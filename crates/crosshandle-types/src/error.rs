@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// Programs that react to errors use the [`kind`](Self::kind) or the predicates
 /// ([`is_timeout`](Self::is_timeout), [`is_peer_dead`](Self::is_peer_dead), …).
-#[derive(Debug, Clone, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The bytes or text are not a handle of the expected kind.
@@ -223,6 +223,17 @@ pub enum Error {
     },
 }
 
+/// Prints the text, because Rust prints this form of an error that `main` returns. `{:#?}` prints
+/// the name of the variant in front of the text.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            write!(f, "{}: ", self.variant())?;
+        }
+        fmt::Display::fmt(self, f)
+    }
+}
+
 /// The reason why a holder refused a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -398,6 +409,39 @@ impl Error {
         }
     }
 
+    /// Returns the name of the variant.
+    fn variant(&self) -> &'static str {
+        match self {
+            Self::Handle(_) => "Handle",
+            Self::WrongHost => "WrongHost",
+            Self::WrongBackend { .. } => "WrongBackend",
+            Self::WrongDevice { .. } => "WrongDevice",
+            Self::ExporterGone { .. } => "ExporterGone",
+            Self::HolderGone => "HolderGone",
+            Self::Holder { .. } => "Holder",
+            Self::Stale => "Stale",
+            Self::Extent { .. } => "Extent",
+            Self::WrongKey => "WrongKey",
+            Self::ReadOnly => "ReadOnly",
+            Self::NotAdmitted { .. } => "NotAdmitted",
+            Self::TimedOut(_) => "TimedOut",
+            Self::NoAnswer { .. } => "NoAnswer",
+            Self::Interrupted => "Interrupted",
+            Self::PeerDied(_) => "PeerDied",
+            Self::CommandFailed(_) => "CommandFailed",
+            Self::Program { .. } => "Program",
+            Self::NoSymbol(_) => "NoSymbol",
+            Self::InvalidArgument(_) => "InvalidArgument",
+            Self::Unsupported(_) => "Unsupported",
+            Self::NoDevice { .. } => "NoDevice",
+            Self::OutOfMemory { .. } => "OutOfMemory",
+            Self::LimitReached { .. } => "LimitReached",
+            Self::Protocol(_) => "Protocol",
+            Self::Os { .. } => "Os",
+            Self::Driver { .. } => "Driver",
+        }
+    }
+
     /// Returns whether a deadline passed.
     pub fn is_timeout(&self) -> bool {
         matches!(self, Self::TimedOut(_) | Self::NoAnswer { .. })
@@ -558,5 +602,18 @@ mod tests {
         let limit = Error::os("trying")(Errno::MFILE);
         assert_eq!(limit.kind(), ErrorKind::ResourceExhausted);
         assert_eq!(limit.raw_os_error(), None);
+    }
+
+    #[test]
+    fn debug_output_is_the_text_and_the_long_form_starts_with_the_variant() {
+        for (error, variant) in [
+            (Error::Handle(HandleError::Corrupt), "Handle"),
+            (Error::Stale, "Stale"),
+            (Error::invalid("\"x\" is no name"), "InvalidArgument"),
+            (Error::os("trying")(Errno::ACCESS), "Os"),
+        ] {
+            assert_eq!(format!("{error:?}"), error.to_string());
+            assert_eq!(format!("{error:#?}"), format!("{variant}: {error}"));
+        }
     }
 }

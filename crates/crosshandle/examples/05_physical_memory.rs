@@ -4,7 +4,7 @@
 //! one mapping directly after the other. The result is a ring buffer in which an access beyond the
 //! end continues at the beginning. The importer maps the memory once, for reading only.
 
-use crosshandle::{Access, Context, Device, Result as ShareResult, VirtualRange};
+use crosshandle::{Access, Context, Device, Result as ShareResult, virtual_memory::VirtualRange};
 use std::error::Error;
 use std::process::Command;
 

@@ -7,8 +7,9 @@
 //! program while a stream waits.
 
 use crosshandle::{
-    AllocationOptions, Command, Context, Device, Kernel, KernelArguments, LaunchShape, Memory,
-    MemoryKind, Program, ProgramImage, handle::BackendKind,
+    AllocationOptions, Command, Context, Device, Memory, MemoryKind,
+    handle::BackendKind,
+    kernel::{Kernel, KernelArguments, LaunchShape, Program, ProgramImage},
 };
 use std::error::Error;
 use std::time::Duration;

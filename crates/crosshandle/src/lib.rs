@@ -38,22 +38,25 @@
 //! ```
 //!
 //! # The nouns
-//! Paths without `crates/` are below `crates/crosshandle/src`, and omit `.rs`.
+//! The root of the crate has the names that most programs use. The modules in the last column have
+//! the others.
 //!
-//! | noun | what it is | where it lives |
+//! | noun | what it is | more of it |
 //! |---|---|---|
-//! | [`Device`] | a device that has memory and runs queues | `api/device` |
-//! | [`Context`] | a device in use: it allocates, exports and opens | `api/context/`, over `api/core/` |
-//! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | `api/memory/` |
-//! | [`MemoryRange`] | a part of memory, for commands | `api/memory/range` |
-//! | [`MemoryPool`] | memory that is kept apart and accounted for, with a limit | `api/memory/pool` |
-//! | [`PhysicalMemory`], [`VirtualRange`] | memory without an address, and addresses without memory | `api/physical`, `api/virtual_range/` |
-//! | [`Event`] | a counter of signals that processes wait for | `api/event/` |
-//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | `api/queue`, `api/command/` |
-//! | [`Program`], [`Kernel`] | code for a device that can run some | `api/program/` |
-//! | [`MemoryHandle`], [`PhysicalMemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
-//! | [`handle::bundle::Bundle`], [`PackedBundle`] | handles and the layouts of arrays in their memory, as bytes | `crates/crosshandle-handle/src/bundle/`, `api/context/bundle` |
-//! | [`NativeObject`] | a driver's own object, for programs that also call the driver | `crates/crosshandle-types/src/native_object.rs` |
+//! | [`Device`] | a device that has memory and runs queues | [`device`] |
+//! | [`Context`] | a device in use: it allocates, exports and opens | |
+//! | [`Memory`], [`Buffer`] | a range of bytes, or of elements, allocated here or opened | |
+//! | [`MemoryRange`] | a part of memory, for commands | [`memory`] |
+//! | [`MemoryPool`](memory::MemoryPool) | memory that is kept apart and accounted for, with a limit | [`memory`] |
+//! | [`PhysicalMemory`](virtual_memory::PhysicalMemory), [`VirtualRange`](virtual_memory::VirtualRange) | memory without an address, and addresses without memory | [`virtual_memory`] |
+//! | [`Event`] | a counter of signals that processes wait for | [`event`] |
+//! | [`Queue`], [`Command`] | copies, fills, calls, kernels, signals and waits that run asynchronously | [`graph`] |
+//! | [`Program`](kernel::Program), [`Kernel`](kernel::Kernel) | code for a device that can run some | [`kernel`] |
+//! | [`Image`](image::Image) | pixels in the layout of the device | [`image`] |
+//! | [`MemoryHandle`], [`EventHandle`] | the bytes that one process sends to another | [`handle`] |
+//! | [`Bundle`](handle::bundle::Bundle) | handles and the layouts of arrays in their memory, as bytes | [`handle`] |
+//! | [`Holder`](holder::Holder) | a process that keeps shared memory after its exporter has ended | [`holder`] |
+//! | [`NativeObject`](native::NativeObject) | a driver's own object, for programs that also call the driver | [`native`] |
 //!
 //! A *handle* is always the bytes that one process sends to another. A driver's own object is
 //! always *native*.
@@ -136,7 +139,24 @@
 
 mod api;
 mod backends;
+pub mod handle;
 mod pool;
+
+pub use api::command::Command;
+pub use api::context::Context;
+pub use api::core::ContextOptions;
+pub use api::device::Device;
+pub use api::event::{Event, EventOptions, Notifier};
+pub use api::memory::{Buffer, Memory, MemoryRange};
+pub use api::queue::Queue;
+pub use api::{holder, report};
+pub use crosshandle_handle::{EventHandle, MemoryHandle};
+pub use crosshandle_ipc::broker::PeerPolicy;
+pub use crosshandle_os::socket::interrupt::interruptible;
+pub use crosshandle_types::error::{Error, ErrorKind, Result};
+pub use crosshandle_types::{Access, AllocationOptions, MemoryKind, Pod, QueueOrder, SharedBytes};
+/// The crate whose traits make a type [plain old data](Pod).
+pub use zerocopy;
 
 /// Functions for the adapters and the Python module of this workspace only. Programs must not rely
 /// on them.
@@ -153,46 +173,63 @@ pub mod adapter_support {
     }
 
     pub use crosshandle_os::threads::background::{run, run_blocking};
+    pub use crosshandle_types::sync::Deadline;
 }
 
-#[doc(inline)]
-pub use crosshandle_handle as handle;
+/// Properties and abilities of devices, and their partitions.
+pub mod device {
+    pub use crate::api::device::BackendStatus;
+    pub use crosshandle_types::{
+        AffinityDomain, Capabilities, DeviceInfo, Partition, PartitionLimits,
+    };
+}
 
-pub use api::command::Command;
-pub use api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
-pub use api::context::PackedBundle;
-pub use api::context::{Context, NativeEvent};
-pub use api::core::ContextOptions;
-pub use api::device::{BackendStatus, Device};
-pub use api::event::{
-    Event, EventOptions, EventProfile, EventStatus, Notification, Notifier, Reached, Subscription,
-    Values,
-};
-pub use api::holder;
-pub use api::image::{ExternalMemory, Image, ImageView, LevelledImage, Sampler};
-pub use api::memory::{
-    Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryPoolUsage, MemoryRange,
-};
-pub use api::physical::{PhysicalMemory, PhysicalMemoryExport};
-pub use api::program::Program;
-pub use api::program::kernel::Kernel;
-pub use api::queue::Queue;
-pub use api::report;
-pub use api::virtual_range::{VirtualRange, VirtualRangeExport};
-pub use crosshandle_handle::{EventHandle, FabricHandle, MemoryHandle, PhysicalMemoryHandle};
-pub use crosshandle_ipc::broker::{PeerPolicy, SOCKET_DIR_VARIABLE, socket_directories};
-pub use crosshandle_os::cgroup::{MemoryLimit, memory_limit};
-pub use crosshandle_os::process::host_identity;
-pub use crosshandle_os::socket::interrupt::interruptible;
-pub use crosshandle_types::error::{Error, ErrorKind, HolderFault, PeerDeath, Result};
-pub use crosshandle_types::sync::Deadline;
-pub use crosshandle_types::{
-    Access, Addressing, AffinityDomain, AllocationOptions, Capabilities, ChannelOrder, ChannelType,
-    DeviceInfo, DriverAllocation, Filter, ImageDescription, ImageFormat, ImageKind, ImageLimits,
-    ImagePart, KernelArgument, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
-    LaunchShape, MemoryKind, NativeObject, NativeRuntime, Ownership, Partition, PartitionLimits,
-    Pitches, Pod, ProgramImage, ProgramOptions, QueueOrder, Region, SamplerDescription, Sampling,
-    SharedBytes, TypedSlice, ViewLimits,
-};
-/// The crate whose traits make a type [plain old data](Pod).
-pub use zerocopy;
+/// Futures, streams and callbacks of events, and what events report.
+pub mod event {
+    pub use crate::api::event::{
+        EventProfile, EventStatus, Notification, Reached, Subscription, Values,
+    };
+    pub use crosshandle_types::error::PeerDeath;
+}
+
+/// Graphs: commands that are prepared once and run many times.
+pub mod graph {
+    pub use crate::api::command::graph::{ExecutableGraph, Graph, Node, Replaced};
+}
+
+/// Images, samplers, and views through which kernels reach images.
+pub mod image {
+    pub use crate::api::image::{ExternalMemory, Image, ImageView, LevelledImage, Sampler};
+    pub use crosshandle_types::{
+        Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
+        ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,
+    };
+}
+
+/// Programs, their kernels, and the arguments and shapes of launches.
+pub mod kernel {
+    pub use crate::api::program::{Program, kernel::Kernel};
+    pub use crosshandle_types::{
+        KernelArgument, KernelArguments, KernelLimits, KernelParameter, KernelProperties,
+        LaunchShape, ProgramImage, ProgramOptions,
+    };
+}
+
+/// Pools of memory, and the shapes of copies.
+pub mod memory {
+    pub use crate::api::memory::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
+    pub use crosshandle_types::{Pitches, Region, TypedSlice};
+}
+
+/// A driver's own objects, for programs that also call the driver.
+pub mod native {
+    pub use crate::api::context::NativeEvent;
+    pub use crosshandle_types::{DriverAllocation, NativeObject, NativeRuntime, Ownership};
+}
+
+/// Memory without an address, and addresses without memory.
+pub mod virtual_memory {
+    pub use crate::api::physical::{PhysicalMemory, PhysicalMemoryExport};
+    pub use crate::api::virtual_range::{VirtualRange, VirtualRangeExport};
+    pub use crosshandle_handle::PhysicalMemoryHandle;
+}

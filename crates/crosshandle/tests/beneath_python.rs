@@ -52,7 +52,7 @@ fn python(arguments: &[&str]) -> Output {
         .args(arguments)
         .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/beneath_python"))
         .env("CROSSHANDLE_LIBRARY", library)
-        .env(crosshandle::SOCKET_DIR_VARIABLE, sockets.path())
+        .env(crosshandle::report::SOCKET_DIR_VARIABLE, sockets.path())
         .output()
         .expect("Python starts")
 }

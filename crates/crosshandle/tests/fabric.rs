@@ -1,6 +1,6 @@
 //! Tests fabric memory, which other hosts open directly, on a device without a fabric.
 
-use crosshandle::{Context, Device, ErrorKind, FabricHandle};
+use crosshandle::{Context, Device, ErrorKind, handle::FabricHandle};
 
 #[test]
 fn devices_without_a_fabric_say_so() {

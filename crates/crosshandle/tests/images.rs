@@ -2,9 +2,13 @@
 //! print that and pass. The clients of the adapters test images across processes.
 
 use crosshandle::{
-    Addressing, ChannelOrder, ChannelType, Command, Context, Device, Error, Filter, Image,
-    ImageDescription, ImageFormat, ImageKind, ImagePart, KernelArguments, LaunchShape, Pitches,
-    ProgramImage, QueueOrder, SamplerDescription, Sampling,
+    Command, Context, Device, Error, QueueOrder,
+    image::{
+        Addressing, ChannelOrder, ChannelType, Filter, Image, ImageDescription, ImageFormat,
+        ImageKind, ImagePart, SamplerDescription, Sampling,
+    },
+    kernel::{KernelArguments, LaunchShape, ProgramImage},
+    memory::Pitches,
 };
 use std::time::Duration;
 

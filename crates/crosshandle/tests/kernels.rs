@@ -2,8 +2,8 @@
 //! and pass. The conformance suite tests kernels across processes.
 
 use crosshandle::{
-    Command, Context, Device, Error, Event, KernelArguments, LaunchShape, ProgramImage,
-    ProgramOptions, QueueOrder,
+    Command, Context, Device, Error, Event, QueueOrder,
+    kernel::{KernelArguments, LaunchShape, ProgramImage, ProgramOptions},
 };
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     let Some(context) = context() else { return };
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(4 * 1000).unwrap();
-    let run = |kernel: &crosshandle::Kernel, shape, arguments| {
+    let run = |kernel: &crosshandle::kernel::Kernel, shape, arguments| {
         // SAFETY: the kernels access only the thousand words.
         let command = unsafe { Command::launch(kernel, shape, arguments) }.unwrap();
         queue.submit(command).unwrap();

@@ -135,7 +135,7 @@ fn a_control_group_is_asked_before_its_memory_is_taken() {
         // Memory that is already resident is not counted twice.
         let again = of(16 * MIB).expect("the same again");
         again.write(0, &[1]).expect("written");
-        let limit = crosshandle::memory_limit().expect("a limit");
+        let limit = crosshandle::report::memory_limit().expect("a limit");
         assert_eq!(limit.group.as_deref(), Some(Path::new(&group)));
         assert_eq!(limit.limit, 64 * MIB as u64);
         return parent.say("done");
@@ -157,7 +157,7 @@ fn users_who_are_not_mapped_are_nobody() {
     const UNMAPPED: [&str; 2] = ["unshare", "--user"];
     const NOBODY: u32 = 65534;
     let admitting = |policy| {
-        let directory = std::env::var_os(crosshandle::SOCKET_DIR_VARIABLE).unwrap();
+        let directory = std::env::var_os(crosshandle::report::SOCKET_DIR_VARIABLE).unwrap();
         context(ContextOptions::new().peers(policy).socket_dir(directory))
     };
     if is("exporter") {

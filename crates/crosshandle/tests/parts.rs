@@ -2,9 +2,10 @@
 //! tests print that and pass.
 
 use crosshandle::{
-    AffinityDomain, ChannelOrder, ChannelType, Command, Context, Device, Error, ImageDescription,
-    ImageFormat, ImageKind, ImagePart, Kernel, KernelArguments, LaunchShape, Memory, Partition,
-    ProgramImage,
+    Command, Context, Device, Error, Memory,
+    device::{AffinityDomain, Partition},
+    image::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind, ImagePart},
+    kernel::{Kernel, KernelArguments, LaunchShape, ProgramImage},
 };
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use crate::abi::object::{Handle, Object, Ref, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
 use crate::context::Context;
 use crate::queue::destination::Destination;
-use crosshandle::{Addressing, Filter, SamplerDescription};
+use crosshandle::image::{Addressing, Filter, SamplerDescription};
 use std::sync::{Arc, OnceLock};
 use unified_runtime_sys::{
     ur_native_handle_t, ur_result_t, ur_sampler_addressing_mode_t as addressing_mode,
@@ -23,7 +23,7 @@ pub(crate) struct Sampler {
     context: Ref<Context>,
     state: Arc<SamplerState>,
     /// The device's sampler, after a kernel has used it.
-    inner: OnceLock<crosshandle::Sampler>,
+    inner: OnceLock<crosshandle::image::Sampler>,
 }
 
 /// The way in which an image is read.
@@ -108,7 +108,10 @@ impl Sampler {
     /// # Errors
     /// Returns `INVALID_SAMPLER` if the sampler belongs to another context or device, and the
     /// library's error if the device does not support such a sampler.
-    pub(crate) fn for_kernel(&self, destination: &dyn Destination) -> Result<crosshandle::Sampler> {
+    pub(crate) fn for_kernel(
+        &self,
+        destination: &dyn Destination,
+    ) -> Result<crosshandle::image::Sampler> {
         let (own, context) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {

@@ -4,7 +4,7 @@
 use crate::failure::Failure;
 use crate::procfs::{Usage, threads};
 use crosshandle::holder::{Holder, Status};
-use crosshandle::{Error, HolderFault, PeerPolicy};
+use crosshandle::{Error, PeerPolicy, holder::HolderFault};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, chown};

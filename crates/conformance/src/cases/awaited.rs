@@ -8,7 +8,7 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::procfs::{self, Usage};
 use crate::suite::{Outcome, PASSED};
 use crate::{Peer, Pending, block_on, is_pending, next};
-use crosshandle::{Command, Context, Error, Event, EventOptions, Notifier, Reached};
+use crosshandle::{Command, Context, Error, Event, EventOptions, Notifier, event::Reached};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use std::collections::BTreeSet;

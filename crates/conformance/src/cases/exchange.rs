@@ -6,7 +6,7 @@ use crate::harness::{Harness, deadline, slowdown};
 use crate::peer::PeerOptions;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, procfs, raw};
-use crosshandle::{Command, Context, Error, PeerPolicy, SOCKET_DIR_VARIABLE};
+use crosshandle::{Command, Context, Error, PeerPolicy, report::SOCKET_DIR_VARIABLE};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;

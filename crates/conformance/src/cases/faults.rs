@@ -45,7 +45,7 @@ pub(super) fn failed_late(
 ) -> Result<(), Failure> {
     match result {
         Ok(()) if !device.info().capabilities.late_failures => Ok(()),
-        Err(error) if format!("{error:?}").contains(kind) => Ok(()),
+        Err(error) if format!("{error:#?}").contains(kind) => Ok(()),
         other => Err(Failure::new(format!("{kind} expected, but {other:?}"))),
     }
 }

@@ -7,7 +7,9 @@ use crate::pattern::{Random, pattern};
 use crate::suite::{Outcome, PASSED};
 use crate::{Transfer, Usage};
 use crosshandle::{
-    Command, Context, Error, ExecutableGraph, Memory, Pitches, Queue, QueueOrder, Region, Result,
+    Command, Context, Error, Memory, Queue, QueueOrder, Result,
+    graph::ExecutableGraph,
+    memory::{Pitches, Region},
 };
 
 /// The memory of most cases consists of blocks, and of one spare block for temporary contents.

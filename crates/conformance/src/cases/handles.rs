@@ -12,7 +12,8 @@ use crosshandle::handle::bundle::{
 };
 use crosshandle::handle::{BackendKind, HANDLE_SIZE};
 use crosshandle::{
-    AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind, PhysicalMemoryHandle,
+    AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind,
+    virtual_memory::PhysicalMemoryHandle,
 };
 
 type Bytes = [u8; HANDLE_SIZE];
@@ -80,7 +81,7 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
 
 fn expect(result: crosshandle::Result<()>, kind: &str) -> Result<(), Failure> {
     match result {
-        Err(error) if format!("{error:?}").starts_with(kind) => {
+        Err(error) if format!("{error:#?}").starts_with(kind) => {
             assert!(error.to_string().len() > 10);
             Ok(())
         }

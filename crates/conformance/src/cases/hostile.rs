@@ -231,7 +231,7 @@ pub(crate) fn a_key_opens_one_object_alone(harness: &Harness) -> Verdict {
         let physical = exporter.ask("physical-handle p")?.remove(0);
         others.push(
             *physical
-                .parse::<crosshandle::PhysicalMemoryHandle>()?
+                .parse::<crosshandle::virtual_memory::PhysicalMemoryHandle>()?
                 .as_bytes(),
         );
         exporter.ask("event e")?;

@@ -5,7 +5,10 @@ use crate::harness::{Harness, deadline};
 use crate::kernels::Kernels;
 use crate::suite::PASSED;
 use crate::{Peer, Transfer, Usage};
-use crosshandle::{Command, Error, Memory, Program, ProgramImage, QueueOrder};
+use crosshandle::{
+    Command, Error, Memory, QueueOrder,
+    kernel::{Program, ProgramImage},
+};
 
 const COUNT: usize = 100_000;
 const ROUNDS: u32 = 20;

@@ -272,7 +272,7 @@ pub(crate) fn runs_are_limited(harness: &Harness) -> Verdict {
         let command = Command::barrier().after_value(&gate, 1).signal(&event);
         if let Err(error) = queue.submit(command) {
             break crate::Refused {
-                kind: format!("{error:?}"),
+                kind: format!("{error:#?}"),
                 message: error.to_string(),
             };
         }

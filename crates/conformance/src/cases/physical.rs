@@ -5,7 +5,10 @@ use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, Usage, pattern};
-use crosshandle::{Access, Error, PhysicalMemoryHandle, VirtualRange};
+use crosshandle::{
+    Access, Error,
+    virtual_memory::{PhysicalMemoryHandle, VirtualRange},
+};
 
 /// The number of the signal SIGSEGV.
 const FAULT: i32 = 11;

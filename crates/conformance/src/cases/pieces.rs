@@ -8,7 +8,7 @@ use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
 use crate::{Peer, Transfer, pattern};
 use crosshandle::handle::BackendKind;
-use crosshandle::{Access, Context, Error, MemoryHandle, VirtualRange};
+use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
 
 /// The statuses of replies for which the exporter has no room at the moment.

@@ -5,7 +5,7 @@ use crate::failure::Verdict;
 use crate::harness::Harness;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
-use crosshandle::{AllocationOptions, Error, MemoryKind, MemoryPoolOptions};
+use crosshandle::{AllocationOptions, Error, MemoryKind, memory::MemoryPoolOptions};
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;

@@ -5,7 +5,10 @@ use crate::harness::{Harness, deadline};
 use crate::pattern::Random;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
-use crosshandle::{Command, Context, Error, Memory, Pitches, Region};
+use crosshandle::{
+    Command, Context, Error, Memory,
+    memory::{Pitches, Region},
+};
 
 const LEN: usize = 200_000;
 

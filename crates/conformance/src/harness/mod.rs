@@ -9,7 +9,7 @@ pub use transfer::Transfer;
 use crate::failure::Failure;
 use crate::peer::{Peer, PeerOptions};
 use crosshandle::handle::BackendKind;
-use crosshandle::{Capabilities, Context, ContextOptions, Device, MemoryKind};
+use crosshandle::{Context, ContextOptions, Device, MemoryKind, device::Capabilities};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

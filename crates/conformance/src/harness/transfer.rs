@@ -3,7 +3,7 @@
 use super::deadline;
 use crosshandle::{
     AllocationOptions, Command, Context, Error, Memory, MemoryKind, MemoryRange, Queue, Result,
-    VirtualRange,
+    virtual_memory::VirtualRange,
 };
 
 /// Reads and writes memory: directly if the host can access it, and otherwise through a queue.

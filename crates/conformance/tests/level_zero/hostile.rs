@@ -3,7 +3,8 @@
 use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{
-    Command, Context, Error, EventHandle, MemoryHandle, PhysicalMemoryHandle, Result,
+    Command, Context, Error, EventHandle, MemoryHandle, Result,
+    virtual_memory::PhysicalMemoryHandle,
 };
 use crosshandle_conformance::raw::{self, MEMORY, MIRROR, Socket, borrowed};
 use crosshandle_conformance::tamper::{at, with};

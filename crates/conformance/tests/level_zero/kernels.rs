@@ -2,8 +2,8 @@
 
 use crate::roles::{LONG, harness};
 use crosshandle::{
-    Command, Context, Error, Kernel, KernelArguments, LaunchShape, ProgramImage, ProgramOptions,
-    QueueOrder,
+    Command, Context, Error, QueueOrder,
+    kernel::{Kernel, KernelArguments, LaunchShape, ProgramImage, ProgramOptions},
 };
 use crosshandle_conformance::Transfer;
 use std::ptr::NonNull;

@@ -3,7 +3,7 @@
 use crate::failure::Result;
 use crate::output;
 use crate::units::bytes;
-use crosshandle::{Capabilities, Device};
+use crosshandle::{Device, device::Capabilities};
 use serde::Serialize;
 
 #[derive(clap::Args, Debug)]

@@ -9,7 +9,7 @@ use crate::transfer::Transfer;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_bytes;
 use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
-use crosshandle::{Access, MemoryHandle, PhysicalMemoryHandle};
+use crosshandle::{Access, MemoryHandle, virtual_memory::PhysicalMemoryHandle};
 use std::io::{self, Write};
 use std::ops::Range;
 use std::path::PathBuf;

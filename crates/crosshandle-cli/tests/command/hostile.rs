@@ -203,7 +203,7 @@ fn a_stack_of_64_kib_is_enough() {
         command
             .args(["-c", script, "sh", env!("CARGO_BIN_EXE_crosshandle")])
             .args(arguments)
-            .env(crosshandle::SOCKET_DIR_VARIABLE, sandbox.sockets());
+            .env(crosshandle::report::SOCKET_DIR_VARIABLE, sandbox.sockets());
         crate::common::Running::start(command)
     };
     let run = |arguments: &[&str]| limited(arguments).finish().expect(0);

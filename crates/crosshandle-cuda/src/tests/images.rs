@@ -1,6 +1,10 @@
 //! Tests of images, samplers and views on a GPU.
 
-use crosshandle::{Command, Context, Device, Image, Kernel, Memory, Program, Queue};
+use crosshandle::{
+    Command, Context, Device, Memory, Queue,
+    image::Image,
+    kernel::{Kernel, Program},
+};
 use crosshandle_types::error::Error;
 use crosshandle_types::{
     Addressing, AllocationOptions, ChannelOrder, ChannelType, Filter, ImageDescription,
@@ -402,7 +406,7 @@ fn views_sample_and_are_written() {
 /// left edge.
 fn blend(
     fixture: &Fixture,
-    view: &crosshandle::ImageView,
+    view: &crosshandle::image::ImageView,
     right: f32,
     scale: [f32; 2],
 ) -> Vec<f32> {

@@ -57,6 +57,7 @@ mod wire;
 mod tests;
 
 use super::{EventHandle, HandleError, MemoryHandle};
+use std::fmt;
 
 pub use wire::{TableHead, Unpacked};
 
@@ -163,7 +164,7 @@ pub struct Dimension {
 }
 
 /// The reason why bytes are not a bundle, or why a bundle cannot be encoded.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BundleError {
     /// The bytes do not start like a bundle.
@@ -209,6 +210,13 @@ pub enum BundleError {
         /// The maximum number in a bundle.
         most: usize,
     },
+}
+
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for BundleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl Layout {

@@ -5,7 +5,7 @@ use super::channel::Channel;
 use super::identity::Tls;
 use super::message::{HELLO_SIZE, Hello, NoHello, refusal};
 use crate::error::{Error, Result};
-use crosshandle::Deadline;
+use crosshandle::adapter_support::Deadline;
 use rustls::{ClientConnection, Connection, ServerConnection};
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::options::LinkOptions;
 use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
 use crate::wait::wait_until;
-use crosshandle::{Context, Deadline};
+use crosshandle::{Context, adapter_support::Deadline};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -179,7 +179,7 @@ impl Shared {
         let ours = Hello {
             session: theirs.session,
             received: 0,
-            host: crosshandle::host_identity(),
+            host: crosshandle::report::host_identity(),
             keep_alive_ms: self.options.keep_alive.as_millis() as u32,
             data: (self.options.data == crate::Data::Ucx).into(),
             refusal: 0,

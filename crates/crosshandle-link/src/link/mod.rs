@@ -25,7 +25,7 @@ use crate::tuning::{
     ANSWER_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE,
     REDIAL_HANDSHAKES, REDIAL_INTERVAL, REDIAL_TIMEOUT,
 };
-use crosshandle::{Context, Deadline, EventHandle, MemoryHandle};
+use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
 use question::Answer;
 use session::{Dial, Session, Start};
@@ -85,7 +85,7 @@ impl Link {
         let hello = Hello {
             session: [0; 16],
             received: 0,
-            host: crosshandle::host_identity(),
+            host: crosshandle::report::host_identity(),
             keep_alive_ms: options.keep_alive.as_millis() as u32,
             data: data.is_some().into(),
             refusal: 0,
@@ -138,8 +138,8 @@ impl Link {
         &self.session().peer
     }
 
-    /// Returns the [identity](crosshandle::host_identity) that the peer claims for its running
-    /// kernel.
+    /// Returns the [identity](crosshandle::report::host_identity) that the peer claims for its
+    /// running kernel.
     pub fn peer_host(&self) -> u64 {
         self.session().host
     }

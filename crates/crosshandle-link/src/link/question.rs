@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::tuning::ANSWER_TIMEOUT;
 use crate::wait::wait_until;
-use crosshandle::Deadline;
+use crosshandle::adapter_support::Deadline;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 /// A reply.

@@ -57,7 +57,7 @@ impl Owner {
         attempt: u32,
         frames: &[u8],
     ) -> Result<Greeted, Error> {
-        let deadline = crosshandle::Deadline::after(LIMIT);
+        let deadline = crosshandle::adapter_support::Deadline::after(LIMIT);
         let peer: Arc<str> = "the hostile one".into();
         let socket = thread::connect_to(self.listener.local_address(), deadline).unwrap();
         let hello = Hello {

@@ -7,7 +7,7 @@ use crate::control::handshake;
 use crate::control::message::{Failure, Hello, Message, refusal};
 use crate::error::{Error, Result};
 use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
-use crosshandle::Deadline;
+use crosshandle::adapter_support::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{SocketAddr, TcpStream};
@@ -250,7 +250,7 @@ fn dial_again(session: &Arc<Session>) {
     let hello = Hello {
         session: session.id,
         received: 0,
-        host: crosshandle::host_identity(),
+        host: crosshandle::report::host_identity(),
         keep_alive_ms: session.keep_alive.as_millis() as u32,
         data: session.data.is_some().into(),
         refusal: 0,

@@ -11,7 +11,7 @@ use crate::link::data::{Direction, Piece};
 use crate::link::question::Answer;
 use crate::link::{Link, close_object};
 use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
-use crosshandle::{Access, Command, Deadline, MemoryHandle, MemoryRange};
+use crosshandle::{Access, Command, MemoryHandle, MemoryRange, adapter_support::Deadline};
 use local::Local;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};

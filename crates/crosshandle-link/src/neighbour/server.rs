@@ -51,8 +51,8 @@ struct Neighbours {
 impl SharedLink {
     /// Shares a link under a name of letters, digits, `-`, `_` and `.`.
     ///
-    /// The socket is in the [socket directory](crosshandle::socket_directories), which only this
-    /// user can access, or in `socket_dir`.
+    /// The socket is in the [socket directory](crosshandle::report::socket_directories), which only
+    /// this user can access, or in `socket_dir`.
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if a running process uses the name, or if other users can

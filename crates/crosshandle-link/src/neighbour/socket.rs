@@ -52,7 +52,7 @@ fn check_name(name: &str) -> Result<()> {
 }
 
 fn directories(chosen: Option<&Path>) -> Vec<PathBuf> {
-    chosen.map_or_else(crosshandle::socket_directories, |path| {
+    chosen.map_or_else(crosshandle::report::socket_directories, |path| {
         vec![path.to_owned()]
     })
 }

@@ -162,7 +162,7 @@ fn hostile_neighbours_harm_only_themselves() {
     let (mut owner, mut user) = link(None, "tls", 10_000);
     let name = format!("test-{}", user.id());
     user.ask(&format!("neighbour share {name}"));
-    let directory = crosshandle::socket_directories().swap_remove(0);
+    let directory = crosshandle::report::socket_directories().swap_remove(0);
     let path = directory.join(format!("{name}.link"));
     let new = || {
         let flags = SocketFlags::CLOEXEC;

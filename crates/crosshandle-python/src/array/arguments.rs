@@ -2,7 +2,7 @@
 //! memory for a size that the caller only claims.
 
 use super::MAX_DIMENSIONS;
-use crosshandle::memory_limit;
+use crosshandle::report::memory_limit;
 use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;

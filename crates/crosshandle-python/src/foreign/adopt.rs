@@ -13,7 +13,7 @@ use crate::array::{Array, Layout};
 use crate::context::Context;
 use crate::error::exception;
 use crate::memory::{SharedMemory, find_live};
-use crosshandle::{DriverAllocation, Error, Memory, Result};
+use crosshandle::{Error, Memory, Result, native::DriverAllocation};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::collections::HashMap;

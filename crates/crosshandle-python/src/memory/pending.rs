@@ -31,7 +31,7 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 /// An object that keeps a pickled object, or a part of it, from being reused.
 enum Kept {
     Memory(Arc<SharedMemory>),
-    Physical(crosshandle::PhysicalMemory),
+    Physical(crosshandle::virtual_memory::PhysicalMemory),
     /// An event, and an additional open of the event by this process, which replaces the receiver's
     /// open until the receiver has its own.
     #[expect(dead_code, reason = "both are kept until their drop")]

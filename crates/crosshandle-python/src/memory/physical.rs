@@ -19,15 +19,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// >>> opened = crosshandle.open(bytes(physical.handle()))
 #[pyclass(frozen, module = "crosshandle")]
 pub(crate) struct PhysicalMemory {
-    pub(crate) memory: crosshandle::PhysicalMemory,
+    pub(crate) memory: crosshandle::virtual_memory::PhysicalMemory,
     /// The handle by which this process opened the memory, or `None` if this process created it.
-    handle: Option<crosshandle::PhysicalMemoryHandle>,
+    handle: Option<crosshandle::virtual_memory::PhysicalMemoryHandle>,
 }
 
 impl PhysicalMemory {
     pub(crate) fn new(
-        memory: crosshandle::PhysicalMemory,
-        handle: Option<crosshandle::PhysicalMemoryHandle>,
+        memory: crosshandle::virtual_memory::PhysicalMemory,
+        handle: Option<crosshandle::virtual_memory::PhysicalMemoryHandle>,
     ) -> Self {
         Self { memory, handle }
     }
@@ -100,14 +100,14 @@ impl PhysicalMemory {
 /// (b'twice', True)
 /// >>> addresses.close()
 #[pyclass(frozen, module = "crosshandle")]
-pub(crate) struct VirtualRange(Mutex<Option<Arc<crosshandle::VirtualRange>>>);
+pub(crate) struct VirtualRange(Mutex<Option<Arc<crosshandle::virtual_memory::VirtualRange>>>);
 
 impl VirtualRange {
-    pub(crate) fn new(range: crosshandle::VirtualRange) -> Self {
+    pub(crate) fn new(range: crosshandle::virtual_memory::VirtualRange) -> Self {
         Self(Mutex::new(Some(Arc::new(range))))
     }
 
-    fn range(&self) -> PyResult<Arc<crosshandle::VirtualRange>> {
+    fn range(&self) -> PyResult<Arc<crosshandle::virtual_memory::VirtualRange>> {
         let range = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let range = range.as_ref().map(Arc::clone);
         range.ok_or_else(|| PyValueError::new_err("this range was closed"))

@@ -1,7 +1,7 @@
 //! Exceptions of the store: those of the library, and those in `crosshandle/_store_errors.py`.
 
 use crate::error::exception;
-use crosshandle::HolderFault;
+use crosshandle::holder::HolderFault;
 use crosshandle_store::Error;
 use pyo3::exceptions::{PyKeyError, PyOSError, PyRuntimeError, PyValueError};
 use pyo3::prelude::*;

@@ -1,7 +1,10 @@
 //! Functions for events of this library and of the driver.
 
 use crate::boundary::{Text, done, enter, freed, given, made, text, time};
-use crosshandle::{Context, Event, EventOptions, NativeEvent, NativeObject, Ownership};
+use crosshandle::{
+    Context, Event, EventOptions,
+    native::{NativeEvent, NativeObject, Ownership},
+};
 use std::ffi::c_char;
 
 /// Creates an event that can be shared.

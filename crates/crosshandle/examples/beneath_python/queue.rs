@@ -1,7 +1,10 @@
 //! Functions for queues: this library's own, and streams of the caller.
 
 use crate::boundary::{done, enter, freed, given, made, time};
-use crosshandle::{Command, Context, Event, NativeObject, Ownership, Queue};
+use crosshandle::{
+    Command, Context, Event, Queue,
+    native::{NativeObject, Ownership},
+};
 
 /// Creates a queue that runs its commands in order.
 #[unsafe(no_mangle)]

@@ -172,7 +172,7 @@ impl Device {
     }
 
     /// Returns the current time, in nanoseconds of the clock that
-    /// [`EventProfile`](crate::EventProfile) uses on every device.
+    /// [`EventProfile`](crate::event::EventProfile) uses on every device.
     pub fn timestamp(&self) -> u64 {
         process::monotonic_nanoseconds()
     }

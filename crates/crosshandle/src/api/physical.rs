@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::Arc;
 
 /// Memory without an address. It is accessed by mapping it into a
-/// [`VirtualRange`](crate::VirtualRange), any number of times.
+/// [`VirtualRange`](crate::virtual_memory::VirtualRange), any number of times.
 ///
 /// The memory lives as long as any process has it open or mapped. Cloning is cheap, and any thread
 /// may use it.

@@ -17,6 +17,24 @@ use std::time::Duration;
 
 /// A queue of commands for a device. Any thread may submit commands. Submitted commands still run
 /// after the queue is dropped.
+///
+/// ```
+/// use crosshandle::{Command, Context, Device};
+/// use std::time::Duration;
+///
+/// # fn main() -> crosshandle::Result<()> {
+/// let context = Context::new(&Device::find("host")?)?;
+/// let (source, copy) = (context.allocate(4096)?, context.allocate(4096)?);
+/// let queue = context.create_queue()?;
+/// queue.submit(Command::fill(source.all(), &[7])?)?;
+/// queue.submit(Command::copy(source.all(), copy.all())?)?;
+/// queue.finish_timeout(Duration::from_secs(30))?;
+/// let mut bytes = [0; 4096];
+/// copy.read(0, &mut bytes)?;
+/// assert!(bytes.iter().all(|byte| *byte == 7));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,

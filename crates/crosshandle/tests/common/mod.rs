@@ -70,7 +70,7 @@ impl Directory {
 
     /// Returns the directory that the parent created.
     pub(crate) fn inherited() -> Self {
-        let path = std::env::var_os(crosshandle::SOCKET_DIR_VARIABLE).expect("a directory");
+        let path = std::env::var_os(crosshandle::report::SOCKET_DIR_VARIABLE).expect("a directory");
         Self {
             path: path.into(),
             is_ours: false,
@@ -140,7 +140,7 @@ impl Process {
         let child = command
             .args([test, "--exact", "--nocapture", "--test-threads=1"])
             .env(ROLE, role)
-            .env(crosshandle::SOCKET_DIR_VARIABLE, directory.path())
+            .env(crosshandle::report::SOCKET_DIR_VARIABLE, directory.path())
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .spawn()

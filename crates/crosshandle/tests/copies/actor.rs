@@ -135,7 +135,7 @@ pub(crate) fn answer(result: Result<String, Error>) -> String {
         Error::PeerDied(_) => "dead".into(),
         Error::ExporterGone { .. } => "gone".into(),
         Error::Unsupported(_) => "unsupported".into(),
-        error => format!("{error:?}"),
+        error => format!("{error:#?}"),
     })
 }
 

@@ -9,7 +9,7 @@ use crate::{
     holder_of, make_memory, number, place, role,
 };
 use crosshandle::holder::{HoldOptions, Holder};
-use crosshandle::{Error, HolderFault};
+use crosshandle::{Error, holder::HolderFault};
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};

@@ -6,7 +6,7 @@ use crate::{
     place, role,
 };
 use crosshandle::holder::{self, HeldName, HoldOptions, Holder, ServeOptions};
-use crosshandle::{AllocationOptions, Error, HolderFault, MemoryHandle};
+use crosshandle::{AllocationOptions, Error, MemoryHandle, holder::HolderFault};
 use std::fs;
 use std::time::{Duration, Instant};
 

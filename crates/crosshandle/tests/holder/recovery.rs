@@ -6,7 +6,7 @@ use crate::{
     HOLDER, LEN, MAKER, Pair, READER, alone, check, check_held, make_memory, open_held, place, role,
 };
 use crosshandle::holder::{ClaimOptions, HeldName, HoldOptions, Holder, Recovered};
-use crosshandle::{Error, HolderFault, Result};
+use crosshandle::{Error, Result, holder::HolderFault};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Instant;
 

@@ -5,7 +5,9 @@ use crate::place::{Place, now_us};
 use crate::{alone, check, holder_of, make_memory, open_held, place};
 use crosshandle::holder::{ClaimOptions, HoldOptions};
 use crosshandle::{
-    Command, KernelArguments, LaunchShape, Memory, MemoryHandle, ProgramImage, handle::BackendKind,
+    Command, Memory, MemoryHandle,
+    handle::BackendKind,
+    kernel::{KernelArguments, LaunchShape, ProgramImage},
 };
 use std::time::{Duration, Instant};
 
@@ -158,7 +160,7 @@ pub(crate) fn read() {
                         open.push((words[2].parse().expect("a number"), memory));
                         parent.say("opened");
                     }
-                    Err(error) => parent.say(format_args!("refused {error:?}")),
+                    Err(error) => parent.say(format_args!("refused {error:#?}")),
                 }
             }
             "keep" => {

@@ -4,7 +4,8 @@
 use crate::process::Program;
 use crate::runtime::Runtime;
 use crosshandle::{
-    Context, ContextOptions, Device, EventHandle, MemoryHandle, PhysicalMemoryHandle,
+    Context, ContextOptions, Device, EventHandle, MemoryHandle,
+    virtual_memory::PhysicalMemoryHandle,
 };
 use std::io::Read;
 use std::os::fd::OwnedFd;

@@ -7,7 +7,7 @@
 use super::description;
 use super::failure::{Failure, Result};
 use super::lock::Lock;
-use crosshandle::{NativeObject, Ownership};
+use crosshandle::native::{NativeObject, Ownership};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::ur_native_handle_t;

@@ -2,7 +2,10 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crosshandle::{Image, ImageView, LevelledImage, MemoryRange};
+use crosshandle::{
+    MemoryRange,
+    image::{Image, ImageView, LevelledImage},
+};
 use std::collections::HashMap;
 use std::ffi::c_void;
 

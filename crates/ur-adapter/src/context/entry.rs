@@ -8,7 +8,7 @@ use crate::abi::object::{Handle, HandleList, Handles, Ref, Shared, release, reta
 use crate::abi::query::{Answer, Query};
 use crate::discovery::device::opencl_of;
 use crate::discovery::{Adapter, Device, platform};
-use crosshandle::NativeObject;
+use crosshandle::native::NativeObject;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_CONTEXT_FLAGS_MASK, ur_context_dditable_t, ur_context_extended_deleter_t,

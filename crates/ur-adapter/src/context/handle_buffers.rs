@@ -3,8 +3,8 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
-use crosshandle::PhysicalMemoryExport;
 use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::virtual_memory::PhysicalMemoryExport;
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::ptr::NonNull;

@@ -5,7 +5,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Object, Ref, Shared, release_once};
 use crate::discovery::Device;
-use crosshandle::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
+use crosshandle::memory::{MemoryPool, MemoryPoolOptions, MemoryPoolUsage};
 use std::ptr;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t_};

@@ -2,7 +2,7 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
-use crosshandle::VirtualRange;
+use crosshandle::virtual_memory::VirtualRange;
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use crate::abi::description;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Ref, Shared};
 use crate::abi::query::Answer;
-use crosshandle::NativeRuntime;
+use crosshandle::native::NativeRuntime;
 use std::ffi::CStr;
 use unified_runtime_sys::{
     ur_device_binary_t, ur_device_dditable_t, ur_device_exp_dditable_t, ur_device_handle_t,

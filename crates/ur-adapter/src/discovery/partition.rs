@@ -7,7 +7,10 @@ use crate::abi::boundary::{
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::object::{Handle, Ref, Shared, release_once, retain_once};
-use crosshandle::{AffinityDomain, Error, Partition};
+use crosshandle::{
+    Error,
+    device::{AffinityDomain, Partition},
+};
 use std::sync::Arc;
 use unified_runtime_sys::{
     UR_DEVICE_AFFINITY_DOMAIN_FLAG_L1_CACHE, UR_DEVICE_AFFINITY_DOMAIN_FLAG_L2_CACHE,

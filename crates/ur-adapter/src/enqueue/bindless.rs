@@ -12,8 +12,9 @@ use crate::memory::bindless::image::describe;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::{
-    Access, Command, Error, Image, ImageDescription, ImageKind, ImagePart, MemoryRange, Pitches,
-    Region,
+    Access, Command, Error, MemoryRange,
+    image::{Image, ImageDescription, ImageKind, ImagePart},
+    memory::{Pitches, Region},
 };
 use std::ffi::c_void;
 use unified_runtime_sys::{

@@ -7,7 +7,11 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::Handle;
 use crate::memory::image::Image;
 use crate::queue::Queue;
-use crosshandle::{Command, Error, ImageKind, ImagePart, MemoryRange, Pitches, Region};
+use crosshandle::{
+    Command, Error, MemoryRange,
+    image::{ImageKind, ImagePart},
+    memory::{Pitches, Region},
+};
 use std::ffi::c_void;
 use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,

@@ -13,7 +13,7 @@ use crate::program::kernel::{
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crosshandle::handle::BackendKind;
-use crosshandle::{Command, LaunchShape};
+use crosshandle::{Command, kernel::LaunchShape};
 use unified_runtime_sys::{
     UR_KERNEL_LAUNCH_FLAG_COOPERATIVE, UR_KERNEL_LAUNCH_FLAGS_MASK, ur_command_t,
     ur_event_handle_t, ur_exp_kernel_arg_properties_t, ur_kernel_launch_cluster_property_t,

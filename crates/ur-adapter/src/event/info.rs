@@ -5,7 +5,7 @@ use crate::abi::boundary::entry_points;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Shared};
 use crate::abi::query::{Answer, LateAnswer, Query};
-use crosshandle::EventProfile;
+use crosshandle::event::EventProfile;
 use std::ptr;
 use unified_runtime_sys::{
     ur_command_t, ur_event_info_t, ur_event_status_t, ur_profiling_info_t, ur_queue_handle_t,

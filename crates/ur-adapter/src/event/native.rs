@@ -8,7 +8,7 @@ use crate::abi::lock::Lock;
 use crate::abi::native::{NativeHandles, of_driver, ownership};
 use crate::abi::object::{Handle, Shared};
 use crate::context::Context;
-use crosshandle::{EventOptions, NativeEvent};
+use crosshandle::{EventOptions, native::NativeEvent};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_event_handle_t, ur_event_native_properties_t, ur_native_handle_t};

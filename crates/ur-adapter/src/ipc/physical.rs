@@ -10,7 +10,7 @@ use crate::abi::object::{Handle, release_once};
 use crate::context::Context;
 use crate::discovery::Device;
 use crate::memory::physical::{Origin, PhysicalMemory};
-use crosshandle::{Error, PhysicalMemoryHandle};
+use crosshandle::{Error, virtual_memory::PhysicalMemoryHandle};
 use std::ffi::c_void;
 use unified_runtime_sys::ur_physical_mem_handle_t;
 

@@ -19,7 +19,7 @@ use unified_runtime_sys::{
 pub(crate) struct PhysicalMemory {
     context: Ref<Context>,
     device: Ref<Device>,
-    inner: crosshandle::PhysicalMemory,
+    inner: crosshandle::virtual_memory::PhysicalMemory,
     origin: Origin,
 }
 
@@ -41,7 +41,7 @@ impl PhysicalMemory {
     pub(crate) fn hand_out(
         context: &Shared<Context>,
         device: &Shared<Device>,
-        inner: crosshandle::PhysicalMemory,
+        inner: crosshandle::virtual_memory::PhysicalMemory,
         origin: Origin,
     ) -> ur_physical_mem_handle_t {
         Shared::hand_out(Shared::new(Self {
@@ -53,7 +53,7 @@ impl PhysicalMemory {
     }
 
     /// Returns the library's physical memory.
-    pub(crate) fn inner(&self) -> &crosshandle::PhysicalMemory {
+    pub(crate) fn inner(&self) -> &crosshandle::virtual_memory::PhysicalMemory {
         &self.inner
     }
 

@@ -11,7 +11,10 @@ use crate::abi::object::{Handle, HandlesMut};
 use crate::context::Context;
 use crate::discovery::Device;
 use crosshandle::handle::BackendKind;
-use crosshandle::{Error, ProgramImage, ProgramOptions};
+use crosshandle::{
+    Error,
+    kernel::{ProgramImage, ProgramOptions},
+};
 use std::borrow::Cow;
 use std::ffi::CStr;
 use std::ptr;
@@ -32,7 +35,7 @@ pub(super) struct Build {
     pub(super) log: String,
     /// The values of the specialization constants with which the program was loaded.
     constants: Constants,
-    program: Option<crosshandle::Program>,
+    program: Option<crosshandle::kernel::Program>,
 }
 
 impl Default for Build {
@@ -50,7 +53,7 @@ impl Default for Build {
 
 impl Build {
     /// Returns the state of a loaded program.
-    pub(super) fn done(program: crosshandle::Program, options: &str) -> Self {
+    pub(super) fn done(program: crosshandle::kernel::Program, options: &str) -> Self {
         Self {
             options: options.to_owned(),
             status: status::UR_PROGRAM_BUILD_STATUS_SUCCESS,
@@ -76,7 +79,7 @@ impl Build {
     }
 
     /// Returns the program, if it is loaded.
-    pub(super) fn program(&self) -> Option<&crosshandle::Program> {
+    pub(super) fn program(&self) -> Option<&crosshandle::kernel::Program> {
         self.program.as_ref()
     }
 
@@ -231,7 +234,7 @@ impl DeviceImage {
         program: &Program,
         options: &str,
         constants: &Constants,
-    ) -> Option<crosshandle::Program> {
+    ) -> Option<crosshandle::kernel::Program> {
         let serves = |other: &&Self| {
             !ptr::eq(self, *other)
                 && self.device.shares_programs_with(&other.device)

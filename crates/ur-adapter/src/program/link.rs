@@ -66,7 +66,7 @@ fn link_parts(
     device: &Shared<Device>,
     parts: &[Part],
     options: &str,
-) -> Result<crosshandle::Program> {
+) -> Result<crosshandle::kernel::Program> {
     let images = parts.iter().map(|part| {
         // SAFETY: the creator of the program guaranteed that bytes that are not text are
         // well-formed.
@@ -81,7 +81,7 @@ fn link_parts(
 
 /// The linked programs, with their parts and devices.
 #[derive(Default)]
-struct Linked<'a>(Vec<(&'a Shared<Device>, Vec<Part>, crosshandle::Program)>);
+struct Linked<'a>(Vec<(&'a Shared<Device>, Vec<Part>, crosshandle::kernel::Program)>);
 
 impl<'a> Linked<'a> {
     /// Links parts for a device. Reuses the program of another device if it has the same parts and
@@ -95,7 +95,7 @@ impl<'a> Linked<'a> {
         device: &'a Shared<Device>,
         parts: Vec<Part>,
         options: &str,
-    ) -> Result<crosshandle::Program> {
+    ) -> Result<crosshandle::kernel::Program> {
         let mut earlier = self.0.iter();
         let same =
             earlier.find(|(other, known, _)| *known == parts && other.shares_programs_with(device));

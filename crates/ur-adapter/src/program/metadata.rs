@@ -7,7 +7,7 @@
 use super::{build, ptx, spirv};
 use crate::abi::boundary::{Argument, Call, list};
 use crate::abi::failure::{Failure, Result};
-use crosshandle::KernelProperties;
+use crosshandle::kernel::KernelProperties;
 use std::collections::HashMap;
 use std::ffi::CStr;
 use unified_runtime_sys::{

@@ -102,7 +102,7 @@ impl Program {
     }
 
     /// Returns the loaded program for each device on which this program is built.
-    pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::Program)> {
+    pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::kernel::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;
             Some((Ref::clone(&image.device), program))
@@ -123,7 +123,7 @@ impl Program {
     fn of_loaded(
         context: &Shared<Context>,
         device: &Ref<Device>,
-        loaded: crosshandle::Program,
+        loaded: crosshandle::kernel::Program,
     ) -> Self {
         let image = DeviceImage::of_loaded(device, Build::done(loaded, ""));
         Self::new(context.to_ref(), vec![image], Metadata::default())
@@ -155,7 +155,7 @@ impl Program {
     /// # Errors
     /// Returns `INVALID_DEVICE` if the program has no image for the device, and
     /// `INVALID_PROGRAM_EXECUTABLE` if it is not built there.
-    fn on(&self, device: &Shared<Device>) -> Result<crosshandle::Program> {
+    fn on(&self, device: &Shared<Device>) -> Result<crosshandle::kernel::Program> {
         let image = self.image(device)?;
         let program = image.build().program().cloned();
         program.ok_or_else(not_built)

@@ -2,7 +2,7 @@
 //! specialization constants.
 
 use crate::abi::failure::{Failure, Result};
-use crosshandle::ProgramImage;
+use crosshandle::kernel::ProgramImage;
 use std::collections::HashMap;
 use unified_runtime_sys::ur_result_t;
 

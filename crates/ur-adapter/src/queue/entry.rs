@@ -10,7 +10,7 @@ use crate::abi::object::{Handle, MaybeHandle, Shared, release, retain};
 use crate::abi::query::{Answer, Query};
 use crate::context::Context;
 use crate::discovery::Device;
-use crosshandle::{NativeObject, QueueOrder};
+use crosshandle::{QueueOrder, native::NativeObject};
 use std::ptr::NonNull;
 use unified_runtime_sys::{
     UR_QUEUE_FLAG_ON_DEVICE, UR_QUEUE_FLAG_ON_DEVICE_DEFAULT,

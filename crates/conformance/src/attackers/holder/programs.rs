@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::raw::{self, Request};
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::holder::HoldOptions;
-use crosshandle::{Error, HolderFault};
+use crosshandle::{Error, holder::HolderFault};
 use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Signal, getpid, kill_process};
 use std::collections::VecDeque;

@@ -2,7 +2,10 @@
 
 use crate::request::{Answer, CommandError, Request, done, one, read};
 use crate::state::{Object, PeerState};
-use crosshandle::{Command, ExecutableGraph, Memory, Node};
+use crosshandle::{
+    Command, Memory,
+    graph::{ExecutableGraph, Node},
+};
 use std::sync::Arc;
 
 /// An executable graph, with its nodes in the order of its steps.

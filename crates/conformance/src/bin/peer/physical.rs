@@ -3,7 +3,7 @@
 use crate::memory::poke_device;
 use crate::request::{Answer, CommandError, Request, done, one};
 use crate::state::{Object, PeerState};
-use crosshandle::{Access, PhysicalMemoryHandle};
+use crosshandle::{Access, virtual_memory::PhysicalMemoryHandle};
 use crosshandle_conformance::{Transfer, pattern};
 use std::ops::Range;
 use std::sync::Arc;

@@ -4,7 +4,10 @@ use crate::graphs;
 use crate::kernels;
 use crate::request::{Answer, CommandError, Request, done, list, one, read};
 use crate::state::{Object, PeerState};
-use crosshandle::{Command, Memory, MemoryRange, Pitches, QueueOrder, Region};
+use crosshandle::{
+    Command, Memory, MemoryRange, QueueOrder,
+    memory::{Pitches, Region},
+};
 use std::sync::Arc;
 
 pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<Answer> {

@@ -26,7 +26,7 @@ impl CommandError {
 impl From<crosshandle::Error> for CommandError {
     fn from(error: crosshandle::Error) -> Self {
         // The suite treats both variants as timeouts.
-        let shown = format!("{error:?}").replacen("NoAnswer", "TimedOut", 1);
+        let shown = format!("{error:#?}").replacen("NoAnswer", "TimedOut", 1);
         let end = shown.find(|c: char| !c.is_ascii_alphanumeric());
         Self {
             kind: shown[..end.unwrap_or(shown.len())].to_owned(),

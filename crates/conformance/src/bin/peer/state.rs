@@ -3,8 +3,8 @@
 use crate::graphs::PeerGraph;
 use crate::request::{CommandError, Request};
 use crosshandle::{
-    Context, ContextOptions, Device, Event, Memory, PeerPolicy, PhysicalMemory, Queue,
-    VirtualRange, VirtualRangeExport,
+    Context, ContextOptions, Device, Event, Memory, PeerPolicy, Queue,
+    virtual_memory::{PhysicalMemory, VirtualRange, VirtualRangeExport},
 };
 use crosshandle_conformance::Kernels;
 use std::collections::HashMap;

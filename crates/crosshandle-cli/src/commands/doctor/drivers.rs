@@ -1,7 +1,7 @@
 //! Checks of the backends' drivers, and of the libraries that links use.
 
 use super::check::Check;
-use crosshandle::{BackendStatus, Device};
+use crosshandle::{Device, device::BackendStatus};
 
 /// Checks the runtime for kernels on the host, which is loaded for this.
 pub(super) fn host_kernels() -> Check {

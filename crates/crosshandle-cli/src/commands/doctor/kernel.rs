@@ -60,7 +60,7 @@ pub(super) fn host_identity() -> Check {
             CHECK,
             format!(
                 "{:016x}, of this boot; handles carry it",
-                crosshandle::host_identity()
+                crosshandle::report::host_identity()
             ),
         ),
         Err(error) => Check::note(

@@ -2,7 +2,7 @@
 
 use super::check::Check;
 use crate::units::bytes;
-use crosshandle::memory_limit;
+use crosshandle::report::memory_limit;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 

@@ -1,7 +1,7 @@
 //! A check of the socket directory: its path, and whether exporters can listen there.
 
 use super::check::Check;
-use crosshandle::SOCKET_DIR_VARIABLE;
+use crosshandle::report::SOCKET_DIR_VARIABLE;
 use rustix::fs::{Access, access};
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -15,7 +15,7 @@ const SOCKET_PATH_MAX_BYTES: usize = 107;
 const SOCKET_NAME_BYTES: usize = 24;
 
 pub(super) fn check(chosen: Option<&Path>) -> Check {
-    let directories = crosshandle::socket_directories();
+    let directories = crosshandle::report::socket_directories();
     let by_variable = std::env::var_os(SOCKET_DIR_VARIABLE).is_some_and(|name| !name.is_empty());
     let (directory, why) = match (chosen, directories.first()) {
         (Some(directory), _) => (directory, "by --socket-dir"),

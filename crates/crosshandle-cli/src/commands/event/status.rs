@@ -3,7 +3,7 @@
 use crate::failure::Result;
 use crate::output;
 use crate::settings::Settings;
-use crosshandle::EventStatus;
+use crosshandle::event::EventStatus;
 use serde::Serialize;
 
 #[derive(clap::Args, Debug)]

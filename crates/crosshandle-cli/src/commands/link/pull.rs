@@ -7,8 +7,8 @@ use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::bytes;
-use crosshandle::HolderFault;
 use crosshandle::holder::HoldOptions;
+use crosshandle::holder::HolderFault;
 use crosshandle_link::RemoteMemory;
 use crosshandle_store::{Hash, LoadOptions, Manifest, Store};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -149,7 +149,7 @@ fn check_memory(manifest: &Manifest, is_on_host: bool) -> std::result::Result<()
     let sizes = manifest.tensors.values().map(|tensor| tensor.bytes);
     let total = sizes.fold(0, u64::saturating_add);
     let needed = total.saturating_mul(1 + u64::from(is_on_host));
-    match crosshandle::memory_limit() {
+    match crosshandle::report::memory_limit() {
         Some(limit) if limit.headroom < needed => {
             Err(format!("it needs {} of memory: {limit}", bytes(needed)))
         }

@@ -17,7 +17,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let handle: AnyHandle = handle_text(&args.handle)?.parse()?;
-    let explanation = handle.explain(Some(crosshandle::host_identity()));
+    let explanation = handle.explain(Some(crosshandle::report::host_identity()));
     if args.json {
         return output::json(&as_json(&explanation));
     }

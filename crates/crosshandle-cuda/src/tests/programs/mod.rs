@@ -2,7 +2,10 @@
 mod images;
 mod launches;
 
-use crosshandle::{Command, Context, Device, Event, Kernel, Memory, Program, Queue};
+use crosshandle::{
+    Command, Context, Device, Event, Memory, Queue,
+    kernel::{Kernel, Program},
+};
 use crosshandle_types::error::Error;
 use crosshandle_types::{KernelArguments, LaunchShape, Ownership, ProgramImage, ProgramOptions};
 use std::sync::mpsc;

@@ -14,7 +14,7 @@ use crate::options::Staging;
 use crate::tuning::{ENDPOINT_TIMEOUT, REDIALS_PER_KEEP_ALIVE, STALL_TIMEOUT};
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use crate::wait::wait_until;
-use crosshandle::Deadline;
+use crosshandle::adapter_support::Deadline;
 use rustix::event::epoll;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

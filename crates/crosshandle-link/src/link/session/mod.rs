@@ -18,7 +18,7 @@ use crate::memory::ring::Ring;
 use crate::tuning::{ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
 use crate::wait::wait_until;
 use crosshandle::holder::Holder;
-use crosshandle::{Context, Deadline, Notifier};
+use crosshandle::{Context, Notifier, adapter_support::Deadline};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::HashMap;
 use std::net::SocketAddr;

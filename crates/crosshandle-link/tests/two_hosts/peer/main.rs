@@ -142,7 +142,7 @@ impl Peer {
         let millis =
             |index: usize| Ok::<_, Box<dyn Error>>(Duration::from_millis(number(index)? as u64));
         Ok(match words {
-            ["host"] => format!("{:x}", crosshandle::host_identity()),
+            ["host"] => format!("{:x}", crosshandle::report::host_identity()),
             // Objects of this host.
             ["allocate", len] => {
                 let memory = self.context.allocate(len.parse()?)?;

@@ -16,6 +16,30 @@ use std::sync::Arc;
 ///
 /// A command keeps the memory, kernels and events that it uses until it is complete. Any thread may
 /// create one.
+///
+/// In this example, an event orders the commands of two queues:
+///
+/// ```
+/// use crosshandle::{Command, Context, Device};
+/// use std::time::Duration;
+///
+/// # fn main() -> crosshandle::Result<()> {
+/// let context = Context::new(&Device::find("host")?)?;
+/// let memory = context.allocate(8)?;
+/// let filled = context.create_event()?;
+/// let done = context.create_event()?;
+/// let (first, second) = (context.create_queue()?, context.create_queue()?);
+/// // The copy waits for signal 1, which is submitted after it.
+/// let copy = Command::copy(memory.range(..4)?, memory.range(4..)?)?;
+/// second.submit(copy.after_value(&filled, 1).signal(&done))?;
+/// first.submit(Command::fill(memory.range(..4)?, &[1, 2])?.signal(&filled))?;
+/// done.wait_timeout(Duration::from_secs(30))?;
+/// let mut bytes = [0; 8];
+/// memory.read(0, &mut bytes)?;
+/// assert_eq!(bytes, [1, 2, 1, 2, 1, 2, 1, 2]);
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "a command does nothing until it is submitted"]
 pub struct Command {
     /// The command as a backend receives it. Until the submission, a wait may contain [`LATEST`] or
@@ -261,9 +285,9 @@ impl Command {
     ///   inside other memory keeps nothing.
     /// - The kernel writes no memory that was opened read-only, and none to which host code has a
     ///   plain Rust reference.
-    /// - If the driver does not report the kernel's parameters
-    ///   ([`KernelProperties::parameters`](crate::KernelProperties::parameters)), there must be at
-    ///   least as many arguments as parameters, and each argument must be at least as large as its
+    /// - If the driver does not report the kernel's
+    ///   [`parameters`](crate::kernel::KernelProperties::parameters), there must be at least as
+    ///   many arguments as parameters, and each argument must be at least as large as its
     ///   parameter.
     /// - The kernel ends. A kernel that faults makes the device unusable for this process, and all
     ///   commands in flight fail.

@@ -44,6 +44,39 @@ use zerocopy::IntoBytes;
 /// what they are closing. A process that then ends does not race with them. The drop does not wait
 /// for commands that wait for other processes.
 ///
+/// In this example, a program starts itself as a second process, which opens memory and an event:
+///
+/// ```standalone_crate
+/// use crosshandle::{Context, Device};
+/// use std::env;
+/// use std::process::Command;
+/// use std::time::Duration;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let context = Context::new(&Device::find("host")?)?;
+///     let arguments: Vec<String> = env::args().skip(1).collect();
+///     if let [memory, ready] = &arguments[..] {
+///         // The second process opens both objects.
+///         let memory = context.open_memory(&memory.parse()?)?;
+///         let ready = context.open_event(&ready.parse()?)?;
+///         memory.write(0, b"hello")?;
+///         ready.signal()?;
+///         return Ok(());
+///     }
+///     let memory = context.allocate(1 << 20)?;
+///     let ready = context.create_event()?;
+///     let mut second = Command::new(env::current_exe()?)
+///         .args([memory.handle()?.to_string(), ready.handle()?.to_string()])
+///         .spawn()?;
+///     ready.wait_timeout(Duration::from_secs(30))?;
+///     let mut text = [0; 5];
+///     memory.read(0, &mut text)?;
+///     assert_eq!(&text, b"hello");
+///     assert!(second.wait()?.success());
+///     Ok(())
+/// }
+/// ```
+///
 /// # Trust
 /// The context is the trust boundary. A process that has opened one of its handles can disturb the
 /// context's other shared events, and memory in the same segment as the opened memory, but nothing
@@ -475,7 +508,7 @@ impl Context {
     ///
     /// # Errors
     /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
-    ///   ([`ImageLimits::views`](crate::ImageLimits::views)), or no images of this format.
+    ///   ([`ImageLimits::views`](crate::image::ImageLimits::views)), or no images of this format.
     /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
     ///   not support, or for more levels than an image of this size can have
     ///   ([`ImageDescription::most_levels`]).
@@ -527,7 +560,7 @@ impl Context {
     ///   no images of this format.
     /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for
     ///   rows that do not fit into the memory, and for a size, a pitch or a start that
-    ///   [`ViewLimits`](crate::ViewLimits) excludes.
+    ///   [`ViewLimits`](crate::image::ViewLimits) excludes.
     pub fn view_memory(
         &self,
         memory: &MemoryRange,

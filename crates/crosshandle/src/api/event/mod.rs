@@ -39,6 +39,40 @@ use std::time::Duration;
 /// Cloning is cheap, and any thread may use an event. Dropping the last clone closes the event in
 /// this process only. Memory that was written before a signal is visible after a wait for that
 /// signal.
+///
+/// In this example, two processes alternate, and wait for each signal by its number:
+///
+/// ```standalone_crate
+/// use crosshandle::{Context, Device};
+/// use std::env;
+/// use std::process::Command;
+/// use std::time::Duration;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     const TIMEOUT: Duration = Duration::from_secs(30);
+///     let context = Context::new(&Device::find("host")?)?;
+///     let arguments: Vec<String> = env::args().skip(1).collect();
+///     if let [ping, pong] = &arguments[..] {
+///         let ping = context.open_event(&ping.parse()?)?;
+///         let pong = context.open_event(&pong.parse()?)?;
+///         for round in 1..=3 {
+///             ping.wait_value_timeout(round, TIMEOUT)?;
+///             pong.signal()?;
+///         }
+///         return Ok(());
+///     }
+///     let (ping, pong) = (context.create_event()?, context.create_event()?);
+///     let mut second = Command::new(env::current_exe()?)
+///         .args([ping.handle()?.to_string(), pong.handle()?.to_string()])
+///         .spawn()?;
+///     for round in 1..=3 {
+///         assert_eq!(ping.signal()?, round);
+///         pong.wait_value_timeout(round, TIMEOUT)?;
+///     }
+///     assert!(second.wait()?.success());
+///     Ok(())
+/// }
+/// ```
 #[derive(Clone)]
 pub struct Event {
     core: Arc<EventCore>,

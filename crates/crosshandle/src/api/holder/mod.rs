@@ -48,6 +48,7 @@ mod tuning;
 pub use client::{
     Backup, ClaimOptions, HandedOver, HeldName, HeldPart, HoldOptions, Holder, Lease,
 };
+pub use crosshandle_types::error::HolderFault;
 pub use message::{Recovered, Status};
 pub use server::LogLevel;
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 ///
 /// Cloning is cheap, and any thread may use it.
 ///
-/// [`KernelArguments::with`]: crate::KernelArguments::with
+/// [`KernelArguments::with`]: crate::kernel::KernelArguments::with
 #[derive(Clone)]
 pub struct ImageView {
     inner: Arc<dyn DeviceView>,
@@ -114,7 +114,7 @@ impl Image {
     ///
     /// # Errors
     /// - [`Error::Unsupported`] if the device has no views
-    ///   ([`ImageLimits::views`](crate::ImageLimits::views)).
+    ///   ([`ImageLimits::views`](crate::image::ImageLimits::views)).
     /// - [`Error::InvalidArgument`] for a linear filter on integers, an invalid range of levels, or
     ///   more anisotropy than the device supports.
     /// - Other errors of the driver.

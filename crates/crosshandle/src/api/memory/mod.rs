@@ -34,6 +34,43 @@ use std::sync::Arc;
 ///
 /// Any thread may use a `Memory`. Only events order the accesses to it. [`SharedBytes`] describes
 /// what an access sees if it races with another.
+///
+/// In this example, the importer reads the memory after its exporter has freed it:
+///
+/// ```standalone_crate
+/// use crosshandle::{Context, Device};
+/// use std::env;
+/// use std::io::{BufRead, BufReader, Write, stdin};
+/// use std::process::{Command, Stdio};
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let context = Context::new(&Device::find("host")?)?;
+///     if let Some(handle) = env::args().nth(1) {
+///         let memory = context.open_memory_read_only(&handle.parse()?)?;
+///         println!("opened");
+///         // Waits until the exporter has freed the memory.
+///         stdin().read_line(&mut String::new())?;
+///         let mut bytes = [0; 4];
+///         memory.read(0, &mut bytes)?;
+///         assert_eq!(&bytes, b"kept");
+///         return Ok(());
+///     }
+///     let memory = context.allocate(4096)?;
+///     memory.write(0, b"kept")?;
+///     let mut importer = Command::new(env::current_exe()?)
+///         .arg(memory.handle_read_only()?.to_string())
+///         .stdin(Stdio::piped())
+///         .stdout(Stdio::piped())
+///         .spawn()?;
+///     let mut line = String::new();
+///     BufReader::new(importer.stdout.take().expect("piped")).read_line(&mut line)?;
+///     assert_eq!(line, "opened\n");
+///     drop(memory);
+///     importer.stdin.take().expect("piped").write_all(b"freed\n")?;
+///     assert!(importer.wait()?.success());
+///     Ok(())
+/// }
+/// ```
 pub struct Memory {
     source: Source,
     // Cached, because commands read these values very often.

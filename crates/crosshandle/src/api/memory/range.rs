@@ -22,7 +22,7 @@ pub struct MemoryRange {
 
 impl MemoryRange {
     /// Creates a range of memory that this crate does not know, or of a mapped part of a
-    /// [`VirtualRange`](crate::VirtualRange).
+    /// [`VirtualRange`](crate::virtual_memory::VirtualRange).
     ///
     /// A copy between a device and host memory that the device's driver does not know either may
     /// block the submitting thread until the copy's turn has come.

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// An exporter that has not sent a report, or a directory that could not be read.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Silent {
     /// The exporter's socket, or the directory.
@@ -60,6 +60,13 @@ impl Silent {
             pid,
             reason,
         }
+    }
+}
+
+/// Prints the text, because Rust prints this form of an error that `main` returns.
+impl fmt::Debug for Silent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -8,7 +8,7 @@
 //! ```no_run
 //! use std::time::Duration;
 //!
-//! let directories = crosshandle::socket_directories();
+//! let directories = crosshandle::report::socket_directories();
 //! for answer in crosshandle::report::exporters(&directories, Duration::from_secs(1)) {
 //!     match answer {
 //!         Ok(process) => println!("{} {}", process.pid, process.program),
@@ -30,6 +30,9 @@ mod dead;
 mod tuning;
 
 pub use ask::{Silent, SilentReason, exporters};
+pub use crosshandle_ipc::broker::{SOCKET_DIR_VARIABLE, socket_directories};
+pub use crosshandle_os::cgroup::{MemoryLimit, memory_limit};
+pub use crosshandle_os::process::host_identity;
 pub use crosshandle_types::report::{
     ContextReport, Counters, EventReport, ImporterReport, MemoryReport, ObjectAccess, ObjectKind,
     OpenedBy, ProcessReport, Totals, UnfinishedSignal, Waiter,

@@ -86,7 +86,7 @@ impl VirtualRange {
     ///   bounds, or if an offset or length is not a multiple of the granularity.
     /// - [`Error::ReadOnly`] for writable access to memory that was opened read-only.
     /// - [`Error::Unsupported`] for a part of the memory on a device without
-    ///   [`partial_mappings`](crate::Capabilities::partial_mappings).
+    ///   [`partial_mappings`](crate::device::Capabilities::partial_mappings).
     pub fn map(
         &self,
         offset: usize,

@@ -2,7 +2,7 @@
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
-use crosshandle::Capabilities;
+use crosshandle::device::Capabilities;
 use unified_runtime_sys::{
     UR_DEVICE_FP_CAPABILITY_FLAG_CORRECTLY_ROUNDED_DIVIDE_SQRT,
     UR_DEVICE_FP_CAPABILITY_FLAG_DENORM, UR_DEVICE_FP_CAPABILITY_FLAG_FMA,

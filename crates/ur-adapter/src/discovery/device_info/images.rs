@@ -2,7 +2,7 @@
 
 use super::Answer::{self, Size, Truth, U32};
 use crate::discovery::Device;
-use crosshandle::{ImageLimits, ViewLimits};
+use crosshandle::image::{ImageLimits, ViewLimits};
 use unified_runtime_sys::ur_device_info_t as name;
 
 pub(super) fn answer(device: &Device, asked: name) -> Option<Answer<'static>> {

@@ -4,8 +4,8 @@
 use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
 use crate::abi::description;
 use crate::discovery::Device;
-use crosshandle::KernelLimits;
 use crosshandle::handle::BackendKind;
+use crosshandle::kernel::KernelLimits;
 use unified_runtime_sys::{
     UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL, UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
     UR_KERNEL_LAUNCH_PROPERTIES_FLAG_COOPERATIVE,

@@ -3,7 +3,7 @@
 use super::Answer::{self, Handle, Numbers, Pairs, Truth, U32};
 use crate::discovery::Device;
 use crate::discovery::partition::{Part, flag};
-use crosshandle::PartitionLimits;
+use crosshandle::device::PartitionLimits;
 use std::ptr;
 use unified_runtime_sys::{ur_device_info_t as name, ur_device_partition_t};
 

@@ -8,7 +8,10 @@ use crate::enqueue::submission::{Submission, WaitList};
 use crate::memory::buffer::Buffer;
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
-use crosshandle::{Command, MemoryRange, Pitches, Region};
+use crosshandle::{
+    Command, MemoryRange,
+    memory::{Pitches, Region},
+};
 use std::ffi::c_void;
 use unified_runtime_sys::{
     ur_bool_t, ur_command_t, ur_event_handle_t, ur_rect_offset_t, ur_rect_region_t, ur_result_t,

@@ -13,7 +13,10 @@ use crate::enqueue::Submission;
 use crate::enqueue::graph::recording::{Recording, Run};
 use crate::event::Event;
 use crate::memory::buffer::BufferUse;
-use crosshandle::{Command, Context, Node, Replaced};
+use crosshandle::{
+    Command, Context,
+    graph::{Node, Replaced},
+};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_result_t};
 

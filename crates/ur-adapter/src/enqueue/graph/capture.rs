@@ -68,7 +68,7 @@ pub(crate) struct Recorded {
 
 /// The properties of a node, apart from its command.
 pub(super) struct Entry {
-    node: crosshandle::Node,
+    node: crosshandle::graph::Node,
     pub(super) kind: ur_command_t,
     /// The queue, as an index into the capture's queues. The origin is the first one.
     pub(super) queue: u32,

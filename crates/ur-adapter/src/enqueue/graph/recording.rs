@@ -4,7 +4,10 @@ use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
 use crate::enqueue::Submission;
 use crate::memory::buffer::{BufferUse, RecordedUse};
-use crosshandle::{Command, Event, ExecutableGraph, Graph, Node};
+use crosshandle::{
+    Command, Event,
+    graph::{ExecutableGraph, Graph, Node},
+};
 use std::sync::Arc;
 use unified_runtime_sys::ur_command_t;
 

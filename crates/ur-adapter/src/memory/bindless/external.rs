@@ -45,7 +45,7 @@ pub(super) const SEMAPHORE_SIGNAL: ur_pfnBindlessImagesSignalExternalSemaphoreEx
 /// Memory of another graphics interface.
 pub(super) struct ExternalMemory {
     context: Ref<Context>,
-    inner: crosshandle::ExternalMemory,
+    inner: crosshandle::image::ExternalMemory,
 }
 
 impl Object for ExternalMemory {

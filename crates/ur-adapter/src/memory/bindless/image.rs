@@ -7,7 +7,10 @@ use crate::context::Context;
 use crate::context::bindless::Known;
 use crate::discovery::Device;
 use crate::memory::image::format;
-use crosshandle::{Error, ImageDescription, ImageKind};
+use crosshandle::{
+    Error,
+    image::{ImageDescription, ImageKind},
+};
 use std::ffi::c_void;
 use unified_runtime_sys::{
     ur_exp_image_mem_native_handle_t, ur_image_desc_t, ur_image_format_t, ur_image_info_t,

@@ -10,7 +10,7 @@ use crate::context::bindless::{Known, ViewKind};
 use crate::discovery::Device;
 use crate::memory::image::format;
 use crate::sampler;
-use crosshandle::{ImageDescription, Sampling};
+use crosshandle::image::{ImageDescription, Sampling};
 use std::ptr;
 use unified_runtime_sys::{
     ur_exp_image_mem_native_handle_t, ur_exp_image_native_handle_t, ur_exp_sampler_addr_modes_t,

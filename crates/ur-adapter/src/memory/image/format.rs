@@ -1,7 +1,7 @@
 //! Conversion of UR's formats and descriptions of images.
 
 use crate::abi::failure::{Failure, Result};
-use crosshandle::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind};
+use crosshandle::image::{ChannelOrder, ChannelType, ImageDescription, ImageFormat, ImageKind};
 use unified_runtime_sys::{
     ur_image_channel_order_t as orders, ur_image_channel_type_t as types, ur_image_desc_t,
     ur_image_format_t, ur_mem_type_t as kinds, ur_result_t, ur_structure_type_t,

@@ -16,7 +16,10 @@ use crate::abi::query::Query;
 use crate::context::{Context, ContextState};
 use crate::enqueue::image::PartLayout;
 use crate::queue::destination::Destination;
-use crosshandle::{Command, Error, ImageDescription, ImageKind, ImagePart};
+use crosshandle::{
+    Command, Error,
+    image::{ImageDescription, ImageKind, ImagePart},
+};
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::{Arc, Weak};
@@ -28,12 +31,12 @@ use unified_runtime_sys::{
 /// An image. Several UR images share it if they were created from the same native handle.
 pub(crate) struct Image {
     context: Ref<Context>,
-    inner: Arc<crosshandle::Image>,
+    inner: Arc<crosshandle::image::Image>,
 }
 
 /// An image whose native handle was given out.
 struct Given {
-    image: Weak<crosshandle::Image>,
+    image: Weak<crosshandle::image::Image>,
     context: Weak<ContextState>,
 }
 
@@ -45,7 +48,7 @@ impl Image {
     }
 
     /// Returns the library's image.
-    pub(crate) fn inner(&self) -> &crosshandle::Image {
+    pub(crate) fn inner(&self) -> &crosshandle::image::Image {
         &self.inner
     }
 
@@ -67,7 +70,10 @@ impl Image {
     ///
     /// # Errors
     /// Returns `INVALID_MEM_OBJECT` for an image of another context or device.
-    pub(crate) fn for_command(&self, destination: &dyn Destination) -> Result<&crosshandle::Image> {
+    pub(crate) fn for_command(
+        &self,
+        destination: &dyn Destination,
+    ) -> Result<&crosshandle::image::Image> {
         let (own, _) = self.context.first();
         let is_near = Arc::ptr_eq(own, destination.device());
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {

@@ -7,7 +7,7 @@ use crate::abi::object::{Handle, Shared};
 use crate::abi::query::{Answer, Query};
 use crate::context::Context;
 use crate::context::pools::Pool;
-use crosshandle::{MemoryPool, MemoryPoolOptions};
+use crosshandle::memory::{MemoryPool, MemoryPoolOptions};
 use unified_runtime_sys::{
     UR_USM_POOL_FLAG_USE_NATIVE_MEMORY_POOL_EXP, UR_USM_POOL_FLAGS_MASK, ur_structure_type_t,
     ur_usm_pool_desc_t, ur_usm_pool_handle_t, ur_usm_pool_info_t, ur_usm_pool_limits_desc_t,

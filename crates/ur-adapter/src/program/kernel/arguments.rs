@@ -10,7 +10,10 @@ use crate::memory::object::MemoryObject;
 use crate::queue::destination::Destination;
 use crate::sampler::Sampler;
 use crate::tuning::{LARGEST_VECTOR_BYTES, MAX_KERNEL_ARGUMENTS};
-use crosshandle::{KernelArguments, KernelParameter, MemoryRange};
+use crosshandle::{
+    MemoryRange,
+    kernel::{KernelArguments, KernelParameter},
+};
 use std::borrow::Cow;
 use std::ffi::c_void;
 use unified_runtime_sys::{
@@ -29,9 +32,9 @@ pub(crate) enum Argument<'a> {
     /// Memory, which is kept alive until the kernel is done.
     Memory(MemoryRange),
     /// An image, which is kept alive until the kernel is done.
-    Image(crosshandle::Image),
+    Image(crosshandle::image::Image),
     /// A sampler, which is kept alive until the kernel is done.
-    Sampler(crosshandle::Sampler),
+    Sampler(crosshandle::image::Sampler),
     /// A size in bytes of local memory of a work-group.
     Local(usize),
 }

@@ -40,8 +40,8 @@ pub(crate) struct Kernel {
 /// A function of a program on one device.
 pub(crate) struct Function {
     device: Ref<Device>,
-    pub(crate) plain: crosshandle::Kernel,
-    pub(crate) with_offset: Option<crosshandle::Kernel>,
+    pub(crate) plain: crosshandle::kernel::Kernel,
+    pub(crate) with_offset: Option<crosshandle::kernel::Kernel>,
 }
 
 impl Object for Kernel {
@@ -88,7 +88,11 @@ impl Kernel {
     }
 
     /// Creates a kernel for a native kernel of the driver.
-    fn of_native(program: &Ref<Program>, device: &Ref<Device>, plain: crosshandle::Kernel) -> Self {
+    fn of_native(
+        program: &Ref<Program>,
+        device: &Ref<Device>,
+        plain: crosshandle::kernel::Kernel,
+    ) -> Self {
         Self {
             program: Ref::clone(program),
             name: plain.name().to_owned(),
@@ -167,9 +171,9 @@ impl Kernel {
 
 /// Returns the variant of a kernel that takes offsets, if the program has one.
 fn with_offset(
-    program: &crosshandle::Program,
+    program: &crosshandle::kernel::Program,
     name: &str,
-) -> Result<Option<crosshandle::Kernel>, Error> {
+) -> Result<Option<crosshandle::kernel::Kernel>, Error> {
     match program.kernel(&format!("{name}{WITH_OFFSET}")) {
         Ok(kernel) => Ok(Some(kernel)),
         Err(Error::NoSymbol(_)) => Ok(None),

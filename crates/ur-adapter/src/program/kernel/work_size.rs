@@ -3,7 +3,7 @@
 
 use crate::abi::failure::{Failure, Result};
 use crate::program::KernelMetadata;
-use crosshandle::KernelLimits;
+use crosshandle::kernel::KernelLimits;
 use unified_runtime_sys::ur_result_t;
 
 /// The limits of a kernel's work-groups.

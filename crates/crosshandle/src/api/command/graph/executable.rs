@@ -10,14 +10,14 @@ use std::fmt;
 use std::mem;
 use std::sync::Arc;
 
-/// A graph that queues can run. Any thread may use it, and it outlives the [`Graph`](crate::Graph)
-/// that it was made from.
+/// A graph that queues can run. Any thread may use it, and it outlives the
+/// [`Graph`](crate::graph::Graph) that it was made from.
 ///
 /// # Order of runs
 /// A run is a command, so its queue and its events order it. If the driver runs the graph itself
-/// ([`native_graphs`](crate::Capabilities::native_graphs)), it also starts no run before the
-/// previous one has ended, even in another queue. Therefore no run may wait for a signal that comes
-/// only after a later run.
+/// ([`native_graphs`](crate::device::Capabilities::native_graphs)), it also starts no run before
+/// the previous one has ended, even in another queue. Therefore no run may wait for a signal that
+/// comes only after a later run.
 ///
 /// Do not rely on that order if runs must not overlap. An [update](Self::update) may create a new
 /// graph in the driver. Then only events order runs of the new graph in one queue with runs of the
@@ -110,12 +110,12 @@ impl ExecutableGraph {
     ///
     /// A graph in the driver applies another launch of the same kernel, and other fills of the same
     /// kind of memory, at its next run. For other changes a new graph is created, as in
-    /// [`instantiate`](crate::Graph::instantiate).
+    /// [`instantiate`](crate::graph::Graph::instantiate).
     ///
     /// # Errors
-    /// The errors of [`Graph::add`](crate::Graph::add) and
-    /// [`Graph::instantiate`](crate::Graph::instantiate), and [`Error::Unsupported`] if the new
-    /// command or the old node runs a graph. After an error the graph is unchanged.
+    /// The errors of [`Graph::add`](crate::graph::Graph::add) and
+    /// [`Graph::instantiate`](crate::graph::Graph::instantiate), and [`Error::Unsupported`] if the
+    /// new command or the old node runs a graph. After an error the graph is unchanged.
     pub fn update(&self, node: Node, command: Command) -> Result<()> {
         drop(self.update_all([(node, command)])?);
         Ok(())

@@ -215,7 +215,7 @@ impl Holder {
     }
 
     /// Sets the directory that the holder is looked up in (default: the
-    /// [`socket_directories`](crate::socket_directories)).
+    /// [`socket_directories`](crate::report::socket_directories)).
     pub fn socket_dir(mut self, directory: impl Into<PathBuf>) -> Self {
         self.socket_dir = Some(directory.into());
         self
