@@ -1,13 +1,13 @@
 //! The parts of the library that fuzz targets call.
 
-use crosshandle_events::{Owner, open_count};
 use crosshandle_events::platform::Ordering;
+use crosshandle_events::{Owner, open_count};
 use crosshandle_handle::{AnyHandle, Key};
 use crosshandle_ipc::broker::Client;
 use crosshandle_ipc::broker::protocol::{PieceSpan, Reply, Request};
 use crosshandle_ipc::fuzzing as parts;
 use crosshandle_ipc::{Credential, Record};
-use crosshandle_os::socket::{Guard, self};
+use crosshandle_os::socket::{self, Guard};
 use crosshandle_os::threads::exchange::{Next, Registration, Source};
 use crosshandle_types::Access;
 use std::fmt::Display;

@@ -4,7 +4,10 @@ mod exchange;
 
 pub use exchange::*;
 
-use crosshandle::handle::{AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle, PhysicalMemoryHandle, TEXT_LENGTH};
+use crosshandle::handle::{
+    AnyHandle, EventHandle, HANDLE_SIZE, HandleError, HandleKind, MemoryHandle,
+    PhysicalMemoryHandle, TEXT_LENGTH,
+};
 
 /// Returns the bytes with a valid tag, or `None` if they do not have the size of a handle. A fuzzer
 /// cannot find a CRC by itself, and without a valid tag it would never reach the later checks.

@@ -6,7 +6,8 @@ use crate::platform::{Instant, end_attack, within};
 use crate::writes::Writes;
 use crosshandle_events::platform::Moment;
 use crosshandle_events::{
-    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Target, Ticket, WaitError, WaitMode, wait_any,
+    Completion, DeviceWait, FailureReason, Liveness, Outcome, Owner, Signalled, Target, Ticket,
+    WaitError, WaitMode, wait_any,
 };
 use std::time::Duration;
 
