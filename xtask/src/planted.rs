@@ -116,7 +116,8 @@ fn passes(copy: &Workspace, bug: &Bug) -> Result<bool> {
         "test" => {
             let mut command = Command::new(tools::NEXTEST.get(copy)?);
             copy.prepare(&mut command);
-            command.args(["nextest", "run", "--locked", "--package", "crosshandle*"]);
+            command.args(["nextest", "run", "--locked", "--retries", "0"]);
+            command.args(["--package", "crosshandle*"]);
             command.args(["-E", &format!("test(/(^|::){check}$/)")]);
             command
         }

@@ -1,5 +1,6 @@
 //! The error type of links.
 
+use crosshandle::adapter_support;
 use std::fmt;
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ pub enum Error {
 /// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        adapter_support::write_escaped(f, &self.to_string())
     }
 }
 

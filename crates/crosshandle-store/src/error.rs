@@ -1,6 +1,7 @@
 //! The error type of this crate.
 
 use crate::Hash;
+use crosshandle::adapter_support;
 use crosshandle::holder::HolderFault;
 use std::fmt;
 use std::path::PathBuf;
@@ -131,7 +132,7 @@ pub enum Error {
 /// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+        adapter_support::write_escaped(f, &self.to_string())
     }
 }
 

@@ -6,7 +6,7 @@ use crosshandle_handle::{BackendKind, DeviceUuid, HandleError};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use serde::{Deserialize, Serialize};
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -230,8 +230,20 @@ impl fmt::Debug for Error {
         if f.alternate() {
             write!(f, "{}: ", self.variant())?;
         }
-        fmt::Display::fmt(self, f)
+        write_escaped(f, &self.to_string())
     }
+}
+
+/// Writes a text with its control characters escaped, except line ends. Parts of it may come from a
+/// peer, and `Debug` output reaches terminals and logs.
+pub fn write_escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    for character in text.chars() {
+        match character.is_control() && character != '\n' {
+            true => write!(f, "{}", character.escape_default())?,
+            false => f.write_char(character)?,
+        }
+    }
+    Ok(())
 }
 
 /// The reason why a holder refused a request.
@@ -602,6 +614,15 @@ mod tests {
         let limit = Error::os("trying")(Errno::MFILE);
         assert_eq!(limit.kind(), ErrorKind::ResourceExhausted);
         assert_eq!(limit.raw_os_error(), None);
+    }
+
+    #[test]
+    fn debug_output_has_no_control_characters_of_peers() {
+        let error = Error::invalid("a\u{1b}[31m b");
+        assert_eq!(
+            format!("{error:?}"),
+            error.to_string().replace('\u{1b}', "\\u{1b}")
+        );
     }
 
     #[test]

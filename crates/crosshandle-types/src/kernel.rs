@@ -159,6 +159,7 @@ impl KernelArguments {
     }
 
     /// Adds an object of the driver, in the form that its kernels take.
+    #[doc(hidden)]
     pub fn object(self, object: &[u8]) -> Self {
         self.part(object, ArgumentKind::Object)
     }

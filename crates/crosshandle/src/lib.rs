@@ -173,6 +173,7 @@ pub mod adapter_support {
     }
 
     pub use crosshandle_os::threads::background::{run, run_blocking};
+    pub use crosshandle_types::error::write_escaped;
     pub use crosshandle_types::sync::Deadline;
 }
 

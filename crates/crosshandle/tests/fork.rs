@@ -5,9 +5,10 @@
 mod common;
 
 use common::{DEADLINE, Directory, Parent, Process, context, is};
+use crosshandle::memory::MemoryPoolOptions;
 use crosshandle::{Command, Context, ContextOptions, Device, Error, EventHandle, MemoryHandle};
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
@@ -16,6 +17,43 @@ use std::time::{Duration, Instant};
 
 /// A time that is far longer than noticing a death takes, and far shorter than [`DEADLINE`].
 const SOON: Duration = Duration::from_secs(5);
+
+#[test]
+fn what_a_forked_child_trims_stays_with_its_parent() {
+    const BYTES: usize = 1 << 20;
+    let device = Device::find("host").expect("there is always a host");
+    let context = Context::new(&device).expect("a context");
+    let pool = context.create_memory_pool(MemoryPoolOptions::new());
+    let allocate = || {
+        let memory = [context.allocate(BYTES), pool.allocate(BYTES)];
+        memory.map(|memory| memory.expect("memory"))
+    };
+    // In the child's copy of the lists this memory stays free.
+    drop(allocate());
+    let (mut end, mut go) = std::io::pipe().expect("a pipe");
+    // SAFETY: the child calls only functions of this crate that support a forked child, a read, and
+    // `_exit`.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let told = end.read_exact(&mut [0]).is_ok();
+        context.trim();
+        pool.trim_to(0);
+        // SAFETY: the call ends the child without running the parent's code.
+        unsafe { libc::_exit(if told { 0 } else { 1 }) };
+    }
+    let used = allocate();
+    let contents = vec![7; BYTES];
+    for memory in &used {
+        memory.write(0, &contents).expect("written");
+    }
+    go.write_all(&[1]).expect("the child reads");
+    assert_eq!(wait_for(child), 0, "the child's exit status");
+    for memory in &used {
+        let mut found = vec![0; BYTES];
+        memory.read(0, &mut found).expect("read");
+        assert!(found == contents, "the child returned the parent's pages");
+    }
+}
 
 #[test]
 fn what_a_forked_child_drops_stays_with_its_parent() {

@@ -50,7 +50,7 @@ fn scan(tokens: TokenStream, found: &mut Vec<Fault>) {
         if let TokenTree::Group(group) = token {
             let is_body = group.delimiter() == Delimiter::Brace;
             if !is_for_tests || !is_body {
-                let first = text.split([',', ')']).next();
+                let first = text.split(',').next();
                 let size = match (&*before, &*last) {
                     ("vec", "!") => text.rsplit_once(';').map(|(_, size)| size),
                     ("fn", _) => None,
@@ -85,7 +85,7 @@ fn sizes_of_others_are_found() {
     let source = "
         fn parse(claimed: usize) {
             let _ = (vec![0; MAX + 2 * size_of::<u64>()], vec![claimed], vec![0u8; claimed]);
-            Vec::<u8>::with_capacity(claimed).resize(claimed, 0);
+            Vec::<u8>::with_capacity((MAX) + size_of::<u64>() * claimed).resize(claimed, 0);
         }
         #[cfg(all(test, unix))]
         mod tests { fn resize(claimed: usize) { vec![0; claimed]; } }

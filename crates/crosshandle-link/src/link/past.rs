@@ -21,8 +21,10 @@ pub(super) struct Past {
 impl Past {
     /// Examines the finished signals from `from` to `completed`. It stops earlier if the failures
     /// form more contiguous ranges than one message can report.
-    pub(super) fn of(event: &Event, from: u64, completed: u64) -> Self {
-        let completed = wait_for_abandonment(event, completed);
+    ///
+    /// `may_wait` allows one wait for another thread that is abandoning the event.
+    pub(super) fn of(event: &Event, from: u64, completed: u64, may_wait: &mut bool) -> Self {
+        let completed = wait_for_abandonment(event, completed, may_wait);
         let abandoned_from = abandoned_from(event, from, completed);
         let last = abandoned_from.map_or(completed, |first| first - 1);
         let mut past = Self {
@@ -73,17 +75,21 @@ fn failure(event: &Event, number: u64) -> Option<Error> {
     event.try_wait_value(number).err()
 }
 
-/// Returns the last finished signal. If another thread seems to be abandoning the event, waits
-/// until it has done so. An abandonment first takes all numbers and then fails them in a few steps.
+/// Returns the last finished signal. If another thread seems to be abandoning the event, waits once
+/// until it has done so. A second wait would let a peer that finishes signals one by one stop the
+/// link's thread.
+///
+/// An abandonment first takes all numbers and then fails them in a few steps.
 /// Until the last step it looks like the end of a process that had few signals in flight.
-fn wait_for_abandonment(event: &Event, completed: u64) -> u64 {
+fn wait_for_abandonment(event: &Event, completed: u64, may_wait: &mut bool) -> u64 {
     let taken = event.submitted();
-    if taken < completed.saturating_add(MAX_LOOKED_AT) || !is_dead(event, completed) {
+    if !*may_wait || taken < completed.saturating_add(MAX_LOOKED_AT) || !is_dead(event, completed) {
         return completed;
     }
+    *may_wait = false;
     // The result of the last signal is not needed.
     let _ = event.wait_value_timeout(taken, ABANDONMENT_TIMEOUT);
-    event.completed()
+    event.completed().max(completed)
 }
 
 /// Returns `true` if the process that submitted a signal has ended, or the event is abandoned.

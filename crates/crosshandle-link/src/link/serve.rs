@@ -25,6 +25,8 @@ pub(crate) enum Served {
         event: Event,
         /// Number of the signal that is awaited.
         next: u64,
+        /// The link's thread may wait once until another thread has abandoned the event.
+        may_wait: bool,
     },
 }
 
@@ -193,7 +195,8 @@ impl Session {
     }
 
     fn serve_event(&self, request: u64, event: Event) -> Result<()> {
-        let past = Past::of(&event, 1, event.completed());
+        let mut may_wait = true;
+        let past = Past::of(&event, 1, event.completed(), &mut may_wait);
         let next = past.reached + 1;
         let failures = write_failures(past.failures.iter().map(|(first, count, why)| Failure {
             first: *first,
@@ -203,6 +206,7 @@ impl Session {
         let served = Served::Event {
             event: event.clone(),
             next,
+            may_wait,
         };
         let id = self.serve(served, |id| Message::Event {
             request,
@@ -460,7 +464,7 @@ impl Session {
             let Ok(id) = u32::try_from(notification.token) else {
                 continue;
             };
-            let Some((event, awaited)) = self.awaited(id) else {
+            let Some((event, awaited, mut may_wait)) = self.awaited(id) else {
                 continue;
             };
             if notification.result.is_err() && awaited > event.submitted() {
@@ -468,7 +472,8 @@ impl Session {
                 continue;
             }
             // Further signals that have finished in the meantime are reported at once.
-            let past = Past::of(&event, awaited, event.completed().max(awaited));
+            let completed = event.completed().max(awaited);
+            let past = Past::of(&event, awaited, completed, &mut may_wait);
             for (first, count, why) in &past.failures {
                 let _ = self.say(&Message::Failed {
                     id,
@@ -481,17 +486,27 @@ impl Session {
             if number >= awaited {
                 let _ = self.say(&Message::Reached { id, number });
             }
-            if let Some(Served::Event { next, .. }) = self.state().served.get_mut(&id) {
-                *next = number + 1;
+            if let Some(Served::Event {
+                next,
+                may_wait: may,
+                ..
+            }) = self.state().served.get_mut(&id)
+            {
+                (*next, *may) = (number + 1, may_wait);
             }
             self.await_next(&event, id, number + 1, past.is_abandoned);
         }
     }
 
-    /// Returns an event that is open for the peer, and the number of its signal that is awaited.
-    fn awaited(&self, id: u32) -> Option<(Event, u64)> {
+    /// Returns an event that is open for the peer, the number of its signal that is awaited, and
+    /// whether the link's thread may wait for its abandonment.
+    fn awaited(&self, id: u32) -> Option<(Event, u64, bool)> {
         match self.state().served.get(&id) {
-            Some(Served::Event { event, next }) => Some((event.clone(), *next)),
+            Some(Served::Event {
+                event,
+                next,
+                may_wait,
+            }) => Some((event.clone(), *next, *may_wait)),
             _ => None,
         }
     }

@@ -264,8 +264,10 @@ impl Exchange {
                 let _announced = driver_jobs::announce();
                 self.call_late(number, &mut timers);
             }
+            // Ends the rest of sources, also if others are ready.
+            let next = timers.next(now);
             let timeout = match left.is_empty() {
-                true => timers.next(now),
+                true => next,
                 false => Some(Timespec::default()),
             };
             events.clear();
@@ -290,7 +292,7 @@ impl Exchange {
                 let began = Instant::now();
                 for turn in self.turns(&events, &mut left, &order) {
                     left.remove(&turn.number);
-                    order.note(turn.party.user(), turn.party);
+                    order.note(turn.party.user(), turn.party, turn.number);
                     self.attend(turn, &mut timers);
                     // The kernel reports the other sources again, together with new ones.
                     if began.elapsed() > TURNS_TIME {

@@ -580,8 +580,9 @@ impl Source for Client {
     }
 
     fn must_read_first(&self) -> bool {
-        let unread = socket::unread_bytes(&self.stream).unwrap_or(0);
-        unread > MAX_UNREAD_BYTES || (unread > 0 && !self.may_be_answered())
+        // The kernel reports that the peer has read something while it still counts a part of it, so
+        // this must not wait for the last byte.
+        socket::unread_bytes(&self.stream).is_ok_and(|unread| unread > MAX_UNREAD_BYTES)
     }
 
     fn hung_up(&self, _: Registration) -> Next {

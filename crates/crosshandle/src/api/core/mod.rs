@@ -307,6 +307,10 @@ impl ContextCore {
 
     /// Returns free memory to the system, and closes the memory of exporters that are gone.
     pub(crate) fn trim(&self) {
+        // The memory is the parent's, which may use what is free in this copy of the lists.
+        if self.is_inherited() {
+            return;
+        }
         self.exporter.reclaim_all();
         self.imports.drop_hung_up();
         for pool in &self.pools {

@@ -186,6 +186,9 @@ impl MemoryPool {
     /// remaining segment has an allocation in use.
     pub fn trim_to(&self, bytes: usize) {
         let Inner { core, pools, usage } = &*self.inner;
+        if core.is_inherited() {
+            return;
+        }
         core.exporter().reclaim_all();
         let excess = usage.reserved.get().saturating_sub(bytes);
         drop(trim(pools, excess));
