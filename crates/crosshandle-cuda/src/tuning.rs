@@ -10,10 +10,10 @@ use std::time::Duration;
 /// Time that a thread in `finish` spins before it sleeps, which is about the length of the shortest
 /// sleep. A shorter spin notices the end of short commands one sleep late.
 pub(super) const FINISH_SPIN: Duration = Duration::from_micros(100);
-/// Interval at which that thread queries the driver, because only the driver knows of errors. A
-/// query takes up to 1.3 µs.
+/// Interval at which a thread in `finish` queries the driver, because only the driver reports
+/// errors. A query takes up to 1.3 µs.
 pub(super) const FINISH_QUERY_INTERVAL: Duration = Duration::from_micros(25);
-/// Shortest and longest sleep of that thread.
+/// Shortest and longest sleep of a thread in `finish`.
 pub(super) const FINISH_SLEEP_SHORTEST: Duration = Duration::from_micros(20);
 pub(super) const FINISH_SLEEP_LONGEST: Duration = Duration::from_millis(1);
 /// Maximum time that the drop of a queue waits for a thread that has locked the queue. If the lock

@@ -93,7 +93,8 @@ pub trait DeviceLevels: Any + Send + Sync {
     /// Returns one level. The level keeps the image alive.
     fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn DeviceImage>>;
 
-    /// Returns the driver's own image.
+    /// Returns the driver's own image as an integer. On CUDA, for example, it is a
+    /// `CUmipmappedArray`.
     fn raw(&self) -> usize;
 }
 
@@ -105,7 +106,7 @@ pub trait DeviceView: Any + Send + Sync {
 
 /// An image on a device.
 pub trait DeviceImage: Any + Send + Sync {
-    /// Returns the driver's own image.
+    /// Returns the driver's own image as an integer. On CUDA, for example, it is a `CUarray`.
     fn raw(&self) -> usize;
 
     /// Returns the kernel argument that stands for the image.
@@ -116,7 +117,7 @@ pub trait DeviceImage: Any + Send + Sync {
 
 /// A sampler on a device.
 pub trait DeviceSampler: Any + Send + Sync {
-    /// Returns the driver's own sampler, or 0 if the driver has no sampler objects.
+    /// Returns the driver's own sampler as an integer, or 0 if the driver has no sampler objects.
     fn raw(&self) -> usize;
 
     /// Returns the bytes of the kernel argument that stands for the sampler.

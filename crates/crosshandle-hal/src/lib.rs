@@ -392,7 +392,7 @@ pub trait LoadedProgram: Send + Sync {
         Ok(None)
     }
 
-    /// Returns the driver's own program.
+    /// Returns the driver's own program as an integer. On CUDA, for example, it is a `CUmodule`.
     fn raw(&self) -> usize;
 }
 
@@ -415,7 +415,7 @@ pub trait LoadedKernel: Any + Send + Sync {
     /// time.
     fn concurrent_blocks(&self, threads: u32, dynamic_shared: usize, units: u32) -> Result<u32>;
 
-    /// Returns the driver's own kernel.
+    /// Returns the driver's own kernel as an integer. On CUDA, for example, it is a `CUfunction`.
     fn raw(&self) -> usize;
 }
 

@@ -137,7 +137,8 @@ impl LivenessLocks {
         ThreadKind::Liveness.start(move || {
             let table = descriptor_table::unshare(shared.as_fd());
             let result = table.as_ref().map(drop).map_err(|errno| *errno);
-            // The socket returns to the starting thread, which closes it in its own table.
+            // `shared` is a descriptor of the starting thread's table, which this thread no longer
+            // uses. The starting thread therefore closes it.
             let _ = started.send((result, shared));
             if let Ok(PrivateTable { kept, .. }) = &table {
                 serve(kept);

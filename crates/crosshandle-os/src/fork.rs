@@ -171,7 +171,8 @@ impl Drop for KeptFromChildren {
     }
 }
 
-/// Maximum number of descriptors in the table, which is the usual limit of systems.
+/// Number of descriptors that the table can hold. By default, the kernel allows a process no more
+/// (`fs.nr_open`).
 const TABLE_NUMBERS: usize = 1 << 20;
 const WORD_BITS: usize = u64::BITS as usize;
 

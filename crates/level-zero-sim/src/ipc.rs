@@ -1,14 +1,20 @@
 //! Handles for other processes: 64 bytes that contain a descriptor number.
 //!
 //! As in Intel's driver, the number comes first. The descriptor reaches the opening process in one
-//! of two ways. Either that process replaces the number by that of its own descriptor of the same
-//! file, or the driver fetches the descriptor from the exporting process. In the second case the
-//! handle contains the exporting process's number. A driver that fetches compares the number with a
-//! second copy in the handle, and so recognises a replaced number for memory. It does not recognise
-//! one for counter-based events, where the number is after eight zero bytes.
+//! of two ways:
 //!
-//! The driver takes ownership of a replaced number for host memory, and closes it at once. For
-//! device memory the caller keeps it. Intel's driver behaves like this since 26.09.
+//! - The opening process has its own descriptor of the same file, and writes that descriptor's
+//!   number into the handle.
+//! - The driver fetches the descriptor from the exporting process, whose process ID is in the
+//!   handle.
+//!
+//! A driver that fetches compares the number with a second copy in the handle, and so recognises a
+//! replaced number for memory. It does not recognise a replaced number for counter-based events.
+//! Their number comes after eight zero bytes.
+//!
+//! For host memory, the driver takes ownership of the descriptor whose number the opening process
+//! wrote, and closes it at once. For device memory, the caller keeps its descriptor. Intel's driver
+//! has behaved like this since 26.09.
 
 use std::ffi::{c_char, c_int};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -55,8 +61,8 @@ pub(crate) struct Wire {
     /// The size of memory in bytes, or the number of events of a pool. For an event it is the
     /// latest signal, if the handle contains that.
     pub(crate) size: u64,
-    /// The number of the process that exported memory, at the same offset as in Intel's driver. It
-    /// is 0 if the driver does not fetch descriptors.
+    /// The ID of the process that exported memory, at the same offset as in Intel's driver. It is 0
+    /// if the driver does not fetch descriptors.
     memory_pid: u32,
     /// The kind of memory, in the second byte. It is 0 if the driver does not fetch descriptors.
     memory_kind: u32,
@@ -66,8 +72,8 @@ pub(crate) struct Wire {
     pub(crate) flags: u32,
     kind: u32,
     spare: u32,
-    /// The number of the process that exported an event, at the same offset as in Intel's driver.
-    /// It is 0 if the driver does not fetch descriptors.
+    /// The ID of the process that exported an event, at the same offset as in Intel's driver. It is
+    /// 0 if the driver does not fetch descriptors.
     event_pid: u32,
     magic: u32,
     sum: u64,
@@ -110,7 +116,7 @@ impl Wire {
     }
 
     pub(crate) fn into_bytes(self) -> [c_char; 64] {
-        // SAFETY: both are 64 bytes without padding, of which any are valid.
+        // SAFETY: both types are 64 bytes without padding, and any bytes are valid values.
         unsafe { std::mem::transmute(self) }
     }
 
@@ -137,7 +143,7 @@ impl Wire {
         let words = [
             pair(self.original as u32, self.spare),
             if self.is_displaced() { 0 } else { self.size },
-            // A process that replaces the number may also erase the exporting process's number.
+            // A process that replaces the number may also erase the exporting process's ID.
             pair(self.memory_kind, self.event_pid),
             self.inode,
             pair(self.version, self.flags),
@@ -199,8 +205,8 @@ impl Wire {
     }
 }
 
-/// Duplicates a descriptor of the exporting process. The kernel allows it to a process that may
-/// trace the exporter.
+/// Duplicates a descriptor of the exporting process. The kernel allows this only if the calling
+/// process may trace the exporter.
 fn fetch(pid: u32, number: c_int) -> Option<OwnedFd> {
     let pid = Pid::from_raw(pid as i32)?;
     let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;

@@ -203,8 +203,9 @@ impl Launch {
         let kernel = &self.kernel.kernel;
         runtime_queue::run(kernel.runtime(), |queue| {
             let arguments = self.arguments.iter().map(Given::argument);
-            // SAFETY: the program that appended the launch guarantees what the kernel accesses. The
-            // command keeps the driver's memory and the objects among the arguments alive.
+            // SAFETY: the program that appended the launch guarantees that the kernel's accesses
+            // are sound. The command keeps the driver's memory and the objects among the arguments
+            // alive.
             unsafe { queue.launch(kernel, &self.shape, arguments) }
         })
     }

@@ -1,5 +1,5 @@
-//! Functions that `zeDriverGetExtensionFunctionAddress` returns: counter-based events under their
-//! older names. They are the functions of the core API.
+//! Functions that `zeDriverGetExtensionFunctionAddress` returns. They are the functions for
+//! counter-based events under their older names, and do the same as those of the core API.
 
 use std::ffi::{CStr, c_void};
 

@@ -320,7 +320,8 @@ impl Queue {
     ) -> Result<Completion, Failure> {
         let (row, slice) = image.pitches(row, slice);
         let mut event = cl_event::NULL;
-        // SAFETY: the queue and the image are alive, and the caller guarantees the memory.
+        // SAFETY: the queue and the image are alive. The caller guarantees that the memory is valid
+        // for writes.
         let code = unsafe {
             (self.runtime().library.clEnqueueReadImage)(
                 self.handle(),
@@ -355,7 +356,8 @@ impl Queue {
     ) -> Result<Completion, Failure> {
         let (row, slice) = image.pitches(row, slice);
         let mut event = cl_event::NULL;
-        // SAFETY: the queue and the image are alive, and the caller guarantees the memory.
+        // SAFETY: the queue and the image are alive. The caller guarantees that the memory is valid
+        // for reads.
         let code = unsafe {
             (self.runtime().library.clEnqueueWriteImage)(
                 self.handle(),

@@ -305,7 +305,7 @@ pub unsafe fn program_of(runtime: &'static Runtime, raw: usize) -> Result<usize,
 /// `raw` must be a live `cl_kernel` of the runtime, and the caller must own the released reference.
 pub unsafe fn release(runtime: &'static Runtime, raw: usize) {
     let kernel = cl_kernel(ptr::with_exposed_provenance_mut(raw));
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller guarantees that the kernel is alive, and owns the released reference.
     unsafe { (runtime.library.clReleaseKernel)(kernel) };
 }
 

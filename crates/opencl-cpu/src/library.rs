@@ -57,7 +57,8 @@ fn cause(error: &libloading::Error) -> String {
 /// # Safety
 /// `T` must be a function pointer of the type that CL/cl.h declares for `name`.
 unsafe fn find<T: Copy>(library: &Loaded, name: &str) -> Result<T, String> {
-    // SAFETY: the caller guarantees the type, and keeps the library loaded as long as the result.
+    // SAFETY: the caller guarantees the type, and keeps the library loaded while it uses the
+    // result.
     match unsafe { library.get::<T>(name) } {
         Ok(found) => Ok(*found),
         Err(_) => Err(format!("it has no {name}, which OpenCL 2.1 has")),

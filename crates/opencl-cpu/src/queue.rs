@@ -22,10 +22,10 @@ pub struct Queue {
 pub struct Shape {
     /// The index of the first work-item in each dimension.
     pub offset: [usize; 3],
-    /// The number of work-items in each dimension. None is 0.
+    /// The number of work-items in each dimension, which is at least 1.
     pub global: [usize; 3],
-    /// The number of work-items of a work-group in each dimension. The runtime chooses it if it is
-    /// `None`.
+    /// The number of work-items of a work-group in each dimension, or `None` if the runtime chooses
+    /// it.
     pub local: Option<[usize; 3]>,
 }
 
@@ -45,7 +45,8 @@ impl Queue {
     pub fn new(device: &Device) -> Result<Self, Failure> {
         let runtime = device.runtime();
         let mut code = CL_SUCCESS;
-        // SAFETY: context and device live; without properties, a queue is in-order.
+        // SAFETY: the context and the device are alive. A null pointer means no properties, so the
+        // queue is in-order.
         let queue = unsafe {
             (runtime.library.clCreateCommandQueueWithProperties)(
                 device.context(),
@@ -278,7 +279,7 @@ impl Completion {
 /// `teller` must be the sender from [`Completion::wait_outside`], whose ownership passes to this
 /// function.
 unsafe extern "C" fn tell(_event: cl_event, _status: cl_int, teller: *mut c_void) {
-    // SAFETY: the caller guarantees it.
+    // SAFETY: the caller passes the sender and its ownership.
     drop(unsafe { Box::from_raw(teller.cast::<mpsc::Sender<()>>()) });
 }
 

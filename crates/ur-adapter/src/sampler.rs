@@ -178,7 +178,7 @@ fn answer(sampler: &Shared<Sampler>, name: ur_sampler_info_t, query: Query<'_>) 
     }
 }
 
-/// The samplers' table.
+/// The entry points for samplers.
 pub(crate) const TABLE: ur_sampler_dditable_t = ur_sampler_dditable_t {
     pfnCreate: Some(create),
     pfnRetain: Some(retain::<Sampler>),

@@ -127,7 +127,8 @@ struct QueueInner {
 
 struct QueueState {
     streams: StreamSet,
-    /// The error after which the device runs nothing any more.
+    /// The error with which the device stopped permanently, or `None` while the device runs
+    /// commands.
     broken: Option<Error>,
     /// Whether the scheduler keeps and tends this queue.
     is_watched: bool,

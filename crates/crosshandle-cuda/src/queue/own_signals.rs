@@ -3,17 +3,17 @@
 use crate::tuning::OWN_SIGNAL_EVENTS;
 use std::sync::{Arc, Weak};
 
-/// Consecutive signals of one event that the stream writes.
+/// A run: consecutive signals of one event that the stream writes.
 struct Run<E> {
     event: Weak<E>,
     first: u64,
     last: u64,
 }
 
-/// The latest run of each of a few events.
+/// The latest run of each of up to [`OWN_SIGNAL_EVENTS`] events.
 pub(super) struct OwnSignals<E> {
     runs: Vec<Run<E>>,
-    /// The run that is forgotten next.
+    /// Index of the run that the next new event replaces.
     oldest: usize,
 }
 

@@ -4,7 +4,8 @@ use crate::broker::Route;
 use crosshandle_handle::Fields;
 use std::hash::{Hash, Hasher};
 
-/// A context of any process, with the route by which it is asked: its exporter or its holder.
+/// Identifies a context, and the process that serves the context's objects: the exporter or the
+/// holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ContextId {
     pub(super) exporter: u64,
@@ -19,13 +20,14 @@ impl Hash for ContextId {
 }
 
 impl ContextId {
-    /// Returns the context that made a handle, asked through its exporter.
+    /// Returns the ID of the context that made a handle. The context's exporter serves its objects.
     #[inline]
     pub fn of(fields: &Fields) -> Self {
         Self::by(fields, Route::Exporter)
     }
 
-    /// Returns the context that made a handle, asked through this route.
+    /// Returns the ID of the context that made a handle. `route` names the process that serves the
+    /// context's objects.
     #[inline]
     pub fn by(fields: &Fields, route: Route) -> Self {
         Self {

@@ -85,7 +85,7 @@ pub enum Request {
     Memory {
         credential: Credential,
         access: Access,
-        /// [`PieceSpan::ALL`] for memory that does not consist of pieces.
+        /// The requested pieces. It is [`PieceSpan::ALL`] if the memory does not consist of pieces.
         span: PieceSpan,
     },
     /// Requests an event's arena. The reply carries the arena's descriptor, and the descriptor of
@@ -109,7 +109,7 @@ pub struct PieceSpan {
 }
 
 impl PieceSpan {
-    /// All pieces, as many as a reply holds.
+    /// Requests as many pieces as one reply can carry, starting with the first.
     pub const ALL: Self = Self { first: 0, most: 0 };
 }
 

@@ -82,8 +82,11 @@ impl EventCore {
         }
     }
 
-    /// Makes queues also signal the native event in future, if it exists in this process, because a
-    /// queue could have waited for it. Events that were never shared do not use it.
+    /// Asks queues to also signal the native event from now on. A queue calls this when it could
+    /// have waited for the native event.
+    ///
+    /// Has no effect if the native event is not available in this process, or if the event was
+    /// never shared.
     pub fn request_mirror(&self) {
         let Some(mirror) = &self.mirror else {
             return;

@@ -58,7 +58,7 @@ macro_rules! announced {
                 failure: Ordering,
             ) -> Result<$word, $word> {
                 announce_store();
-                // The strong form makes runs repeatable.
+                // It never fails spuriously, so runs are repeatable.
                 self.0.compare_exchange(current, new, success, failure)
             }
 

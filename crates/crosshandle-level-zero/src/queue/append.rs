@@ -109,7 +109,7 @@ impl Inner {
         }
         let waited = match needs_host {
             true => Ok(false),
-            // If a long command follows, a fence must tell when the list has started it.
+            // If the command is long, a fence after the wait shows when the list starts it.
             false => self
                 .append_wait(end, &handles, command.is_long)
                 .map(|()| true),

@@ -76,7 +76,7 @@ pub struct KernelLimits {
     pub subgroups: &'static [u32],
     /// Maximum shared memory of a block, in bytes.
     pub shared_memory: u32,
-    /// Maximum number of registers of all threads of a block together.
+    /// Maximum number of registers that all threads of a block can use together.
     pub registers: u32,
     /// Maximum size of a program's constants, in bytes.
     pub constant_memory: u32,

@@ -308,7 +308,7 @@ impl Physical {
         Ok(self.handle_with(credential, access))
     }
 
-    /// Returns what reports show of the memory.
+    /// Returns the properties of the memory that reports show.
     fn particulars(&self) -> Particulars {
         Particulars {
             kind: ObjectKind::Physical,

@@ -71,8 +71,9 @@ fn adapter() -> PathBuf {
 /// A setting of the loader.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
-    /// The loader finds the adapter's functions through each handle, as with several adapters.
+    /// Whether the loader finds the adapter's functions through each handle, as with several
+    /// adapters.
     pub(crate) intercepted: bool,
-    /// The loader itself validates all arguments and the lifetimes of objects.
+    /// Whether the loader itself validates all arguments and the lifetimes of objects.
     pub(crate) validated: bool,
 }

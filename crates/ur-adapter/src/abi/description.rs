@@ -28,8 +28,8 @@ pub struct Description {
     /// The number of a native queue's kind, for clients that request it. On Level Zero, it is 1 for
     /// an immediate command list and 0 for a command queue. It is `None` if only one kind exists.
     pub queue_kind: Option<i32>,
-    /// The targets of program images for the devices, best first. It is empty if the devices run no
-    /// programs.
+    /// The targets of program images for the devices, best first. The list is empty if the devices
+    /// run no programs.
     pub program_targets: &'static [&'static CStr],
     /// Whether the devices accept programs in SPIR-V.
     pub takes_spirv: bool,

@@ -33,7 +33,7 @@ impl Reason for SpecializationConstants {
         built; kernels of this adapter have none of their own";
 }
 
-/// The table for exporting memory.
+/// The entry points for exporting memory, none of which is implemented.
 pub(crate) const MEMORY_EXPORT_EXP: ur_memory_export_exp_dditable_t =
     ur_memory_export_exp_dditable_t {
         pfnAllocExportableMemoryExp: Stub::<Exports>::STUB,

@@ -94,7 +94,8 @@ fn check(level: ur_logger_level_t) -> Result<()> {
     Ok(())
 }
 
-/// The adapter's table. A static keeps the adapter, so a release only changes its count.
+/// The entry points for the adapter. A static keeps the adapter, so a release only changes its
+/// reference count.
 pub(crate) const TABLE: ur_adapter_dditable_t = ur_adapter_dditable_t {
     pfnGet: Some(get),
     pfnRelease: Some(release::<Adapter>),

@@ -162,7 +162,7 @@ pub(crate) fn opencl_of(device: &crosshandle::Device) -> Option<NativeRuntime> {
     device.native_runtime().ok()
 }
 
-/// The devices' table.
+/// The entry points for devices.
 pub(crate) const TABLE: ur_device_dditable_t = ur_device_dditable_t {
     pfnGet: Some(get),
     pfnGetInfo: Some(get_info),
@@ -175,7 +175,7 @@ pub(crate) const TABLE: ur_device_dditable_t = ur_device_dditable_t {
     pfnGetGlobalTimestamps: Some(get_global_timestamps),
 };
 
-/// The devices' experimental table.
+/// The experimental entry points for devices.
 pub(crate) const EXP_TABLE: ur_device_exp_dditable_t = ur_device_exp_dditable_t {
     pfnWaitExp: Some(wait),
 };

@@ -110,7 +110,7 @@ fn driver_of(device: &Ref<Device>) -> Option<ur_native_handle_t> {
     Some(native.raw())
 }
 
-/// The platform's table.
+/// The entry points for the platform.
 pub(crate) const TABLE: ur_platform_dditable_t = ur_platform_dditable_t {
     pfnGet: Some(get),
     pfnGetInfo: Some(get_info),

@@ -22,7 +22,7 @@ use crate::abi::unsupported::HostPipes;
 use graph::executable;
 use unified_runtime_sys::{ur_enqueue_dditable_t, ur_enqueue_exp_dditable_t};
 
-/// The table of commands.
+/// The entry points that enqueue commands.
 pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnEventsWait: Some(order::events_wait),
     pfnEventsWaitWithBarrier: Some(order::events_wait_with_barrier),
@@ -51,7 +51,7 @@ pub(crate) const TABLE: ur_enqueue_dditable_t = ur_enqueue_dditable_t {
     pfnEventsWaitWithBarrierExt: Some(order::events_wait_with_barrier_ext),
 };
 
-/// The experimental table of commands.
+/// The experimental entry points that enqueue commands.
 pub(crate) const EXP_TABLE: ur_enqueue_exp_dditable_t = ur_enqueue_exp_dditable_t {
     pfnKernelLaunchWithArgsExp: Some(kernel::launch),
     pfnUSMDeviceAllocExp: Some(allocation::device),

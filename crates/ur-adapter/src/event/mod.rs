@@ -189,7 +189,7 @@ fn wait_for_all<'a>(events: impl Iterator<Item = &'a Shared<Event>>) -> Result<(
     result
 }
 
-/// The events' table.
+/// The entry points for events.
 pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnGetInfo: Some(info::get_info),
     pfnGetProfilingInfo: Some(info::get_profiling_info),
@@ -201,7 +201,7 @@ pub(crate) const TABLE: ur_event_dditable_t = ur_event_dditable_t {
     pfnSetCallback: Some(callback::set),
 };
 
-/// The events' experimental table.
+/// The experimental entry points for events.
 pub(crate) const EXP_TABLE: ur_event_exp_dditable_t = ur_event_exp_dditable_t {
     pfnCreateExp: Some(create::create),
 };

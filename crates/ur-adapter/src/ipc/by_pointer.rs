@@ -50,7 +50,7 @@ pub struct UsmFunctions {
     error: unsafe extern "C" fn() -> *const c_char,
 }
 
-/// The table of functions.
+/// The functions that share USM by pointers.
 pub static USM_FUNCTIONS: UsmFunctions = UsmFunctions {
     version: USM_FUNCTIONS_VERSION,
     handle,

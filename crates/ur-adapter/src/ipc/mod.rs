@@ -17,11 +17,11 @@ use std::ffi::c_void;
 use std::marker::PhantomData;
 use unified_runtime_sys::{ur_ipc_exp_dditable_t, ur_result_t};
 
-/// An argument of an entry point: the unchecked bytes of a handle, with a `const` or mutable
-/// pointer `P`.
+/// Two arguments of an entry point: a pointer to the unchecked bytes of a handle, and their number.
+/// `P` is a `const` or mutable pointer.
 ///
-/// The call fails with `INVALID_NULL_POINTER` at null, and with `INVALID_VALUE` for a size that is
-/// not the size of a handle.
+/// The call fails with `INVALID_NULL_POINTER` if the pointer is null, and with `INVALID_VALUE` if
+/// the size is not the size of a handle.
 struct HandleBytes<P>(PhantomData<P>);
 
 impl<P: Into<ConstPointer>> Argument2 for HandleBytes<P> {
@@ -84,7 +84,7 @@ entry_points! {
     }
 }
 
-/// The table of sharing between processes.
+/// The entry points for sharing between processes.
 pub(crate) const TABLE: ur_ipc_exp_dditable_t = ur_ipc_exp_dditable_t {
     pfnGetMemHandleExp: Some(memory::get),
     pfnPutMemHandleExp: Some(take_back),

@@ -123,7 +123,7 @@ entry_points! {
     }
 }
 
-/// The memory objects' table.
+/// The entry points for memory objects.
 pub(crate) const TABLE: ur_mem_dditable_t = ur_mem_dditable_t {
     pfnImageCreate: Some(image::create),
     pfnBufferCreate: Some(buffer::create),

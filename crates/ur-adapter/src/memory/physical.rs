@@ -180,7 +180,7 @@ fn answer(
     }
 }
 
-/// The table of physical memory.
+/// The entry points for physical memory.
 pub(crate) const TABLE: ur_physical_mem_dditable_t = ur_physical_mem_dditable_t {
     pfnCreate: Some(create),
     pfnRetain: Some(retain::<PhysicalMemory>),

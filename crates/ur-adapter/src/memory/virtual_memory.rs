@@ -128,7 +128,7 @@ entry_points! {
     }
 }
 
-/// The table of virtual memory.
+/// The entry points for virtual memory.
 pub(crate) const TABLE: ur_virtual_mem_dditable_t = ur_virtual_mem_dditable_t {
     pfnGranularityGetInfo: Some(get_granularity),
     pfnReserve: Some(reserve),

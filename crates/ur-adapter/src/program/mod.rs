@@ -379,7 +379,7 @@ impl Argument2 for Module {
     }
 }
 
-/// The programs' table.
+/// The entry points for programs.
 pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnCreateWithIL: Some(create_with_il),
     pfnCreateWithBinary: Some(create_with_binary),
@@ -397,7 +397,7 @@ pub(crate) const TABLE: ur_program_dditable_t = ur_program_dditable_t {
     pfnCreateWithNativeHandle: Some(create_with_native_handle),
 };
 
-/// The programs' experimental table.
+/// The experimental entry points for programs.
 pub(crate) const EXP_TABLE: ur_program_exp_dditable_t = ur_program_exp_dditable_t {
     pfnDynamicLinkExp: Some(link::dynamic_link),
     pfnBuildExp: Some(build::build_exp),

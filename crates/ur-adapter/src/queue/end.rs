@@ -27,8 +27,8 @@ impl QueueEnd {
     /// a queue that was idle when it was dropped.
     ///
     /// # Errors
-    /// Fails if a limit of the system is reached, or if the queue accepts no commands, such as one
-    /// that is being captured.
+    /// Fails if a limit of the system is reached, or if the queue accepts no commands, for example
+    /// because it is being captured.
     pub(crate) fn event(&self, context: &Context) -> crosshandle::Result<Option<Event>> {
         let Some(queue) = self.queue.upgrade() else {
             return Ok(self.of_dropped.lock().clone());

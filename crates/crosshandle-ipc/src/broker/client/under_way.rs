@@ -1,10 +1,10 @@
-//! Descriptors in transit to importers, in replies that carry many, and in all replies to other
-//! users.
+//! Counts the descriptors in transit to importers: those in replies that carry many descriptors,
+//! and those in all replies to other users.
 //!
-//! The kernel limits the descriptors in transit of all processes of a user together to the limit of
-//! one process. Importers that request memory and receive it slowly or never must leave some
-//! descriptors to others. A process of this process's own user can reach that limit by itself, so
-//! small replies to it are not counted.
+//! The kernel allows all processes of a user together only as many descriptors in transit as one
+//! process may have open. Importers that read their replies slowly or never must not use up this
+//! limit. A process of this process's own user can reach the limit by itself, so small replies to
+//! it are not counted.
 
 use crate::tuning::{MAX_UNDER_WAY_PART, UNDER_WAY_LOOK};
 use crosshandle_os::socket::{FEW_DESCRIPTORS, MAX_DESCRIPTORS};
@@ -21,7 +21,7 @@ struct Sent<C> {
     stranger: Option<u32>,
     descriptors: usize,
     /// The connection of an importer that has hung up before it read the replies. The descriptors
-    /// stay in transit as long as the importer has its end.
+    /// stay in transit while the importer keeps its end of the connection open.
     left: Option<Arc<C>>,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct UnderWay<C> {
     /// By the address of the importer. The weak reference keeps the address from being reused.
     sent: BTreeMap<usize, Sent<C>>,
     all: usize,
-    /// The part of `all` that each other user has.
+    /// The part of `all` that is in transit to each other user.
     of_strangers: BTreeMap<u32, usize>,
-    /// The time of the last check that was made for lack of room.
+    /// The time of the last check for read replies that [`has_room`](Self::has_room) made.
     looked: Option<Instant>,
 }
 
@@ -86,8 +86,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         self.count(client, Some(stranger), count);
     }
 
-    /// Returns whether there is room for a small reply to an importer of another user. Such a user
-    /// leaves as much room as it takes.
+    /// Returns whether there is room for a small reply to an importer of another user. Including
+    /// this reply, that user may use at most as much room as remains.
     pub(super) fn has_room(&mut self, stranger: u32, has_unread: impl Fn(&C) -> bool) -> bool {
         let is_there = |under_way: &Self| {
             let left = limit().saturating_sub(under_way.all + FEW_DESCRIPTORS);
@@ -97,7 +97,8 @@ impl<C: Send + Sync + 'static> UnderWay<C> {
         if is_there(self) {
             return true;
         }
-        // Each check costs a system call for each importer, and many may ask.
+        // A check takes one system call for each importer with unread replies, so checks are
+        // rate-limited.
         if (self.looked).is_some_and(|looked| looked.elapsed() < UNDER_WAY_LOOK) {
             return false;
         }

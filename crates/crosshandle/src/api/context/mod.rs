@@ -258,7 +258,8 @@ impl Context {
     /// - [`Error::Stale`](crate::Error::Stale) if the exporter has freed the memory.
     /// - [`Error::ExporterGone`](crate::Error::ExporterGone) if the exporter has ended.
     /// - [`Error::ReadOnly`](crate::Error::ReadOnly) for a read-only handle.
-    /// - [`Error::LimitReached`](crate::Error::LimitReached) for limits of the system.
+    /// - [`Error::LimitReached`](crate::Error::LimitReached) if a limit of the system or of this
+    ///   crate is reached.
     #[inline]
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<Memory> {
         self.open_by(handle, Access::ReadWrite, &self.core().deadline())
@@ -426,7 +427,8 @@ impl Context {
     /// - [`Error::WrongHost`](crate::Error::WrongHost) for a handle of another host.
     /// - [`Error::Stale`](crate::Error::Stale) if the exporter has dropped the event.
     /// - [`Error::ExporterGone`](crate::Error::ExporterGone) if the exporter has ended.
-    /// - [`Error::LimitReached`](crate::Error::LimitReached) for limits of the system.
+    /// - [`Error::LimitReached`](crate::Error::LimitReached) if a limit of the system or of this
+    ///   crate is reached.
     #[inline]
     pub fn open_event(&self, handle: &EventHandle) -> Result<Event> {
         self.open_event_with(handle, EventOptions::new())

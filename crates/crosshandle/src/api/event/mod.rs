@@ -252,7 +252,7 @@ impl Event {
     /// - [`Error::InvalidArgument`] for an event that takes timestamps or was made unshareable, and
     ///   for an event that was itself opened from a handle. In the last case, pass that handle on
     ///   instead.
-    /// - [`Error::LimitReached`] for limits of the system.
+    /// - [`Error::LimitReached`] if a limit of the system or of this crate is reached.
     pub fn handle(&self) -> Result<EventHandle> {
         let refused = || {
             Error::invalid(

@@ -261,7 +261,7 @@ impl Memory {
     /// # Errors
     /// - [`Error::InvalidArgument`] for memory that was itself opened from a handle. Pass that
     ///   handle on instead.
-    /// - [`Error::LimitReached`] for limits of the system.
+    /// - [`Error::LimitReached`] if a limit of the system or of this crate is reached.
     #[inline]
     pub fn handle(&self) -> Result<MemoryHandle> {
         self.handle_to(0, Access::ReadWrite)

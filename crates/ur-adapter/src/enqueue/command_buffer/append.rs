@@ -19,7 +19,7 @@ appends! {
         from: *const c_void,
         size: usize,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // SAFETY: the caller guarantees that the memory is valid in every run of the command
         // buffer.
         unsafe { usm::copy_command(buffer, to, from, size) }
     }
@@ -30,7 +30,7 @@ appends! {
         pattern_size: usize,
         size: usize,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // SAFETY: the caller guarantees that the memory is valid in every run of the command
         // buffer. It passes a pattern of `pattern_size` bytes.
         unsafe { usm::fill_command(buffer, start, pattern, pattern_size, size) }
     }
@@ -67,7 +67,7 @@ appends! {
         size: usize,
         from: *const c_void,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // SAFETY: the caller guarantees that the memory is valid in every run of the command
         // buffer.
         unsafe { write_command(buffer, to, offset, size, from) }
     }
@@ -78,7 +78,7 @@ appends! {
         size: usize,
         to: *mut c_void,
     ) {
-        // SAFETY: the caller guarantees that the memory is valid as long as it enqueues the command
+        // SAFETY: the caller guarantees that the memory is valid in every run of the command
         // buffer.
         unsafe { read_command(buffer, from, offset, size, to) }
     }

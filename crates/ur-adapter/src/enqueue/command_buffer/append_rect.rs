@@ -46,8 +46,8 @@ macro_rules! appends_user_rects {
                 ) {
                     let place = (memory, (buffer_origin, buffer_row_pitch, buffer_slice_pitch));
                     let host = (pointer, (host_origin, host_row_pitch, host_slice_pitch));
-                    // SAFETY: the caller guarantees that the memory is valid as long as it enqueues
-                    // the command buffer.
+                    // SAFETY: the caller guarantees that the memory is valid in every run of the
+                    // command buffer.
                     unsafe { user_rect_command(buffer, $writes, place, host, region) }
                 }
             )*

@@ -137,8 +137,8 @@ entry_points! {
             alternatives: alternatives.collect(),
             sizes,
         };
-        // SAFETY: the caller is responsible for the kernel's actions as long as it enqueues the
-        // command buffer.
+        // SAFETY: the caller is responsible for the kernel's actions in every run of the command
+        // buffer.
         let command = unsafe { launch.command(buffer) }?;
         buffer.append(command, Some(launch), appended)
     }
@@ -175,7 +175,7 @@ entry_points! {
             // SAFETY: the caller passes lists of the given lengths, and arguments that match their
             // types.
             let new = unsafe { updated(buffer, present, update) }?;
-            // SAFETY: the caller is responsible for the kernel's actions as long as it enqueues the
+            // SAFETY: the caller is responsible for the kernel's actions in every run of the
             // command buffer.
             let made = unsafe { new.command(buffer) }?;
             commands.push((command.node, made));

@@ -386,7 +386,7 @@ impl Reason for NativeCommands {
          recorded";
 }
 
-/// The table of command buffers.
+/// The entry points for command buffers.
 pub(crate) const TABLE: ur_command_buffer_exp_dditable_t = ur_command_buffer_exp_dditable_t {
     pfnCreateExp: Some(create),
     pfnRetainExp: Some(retain::<CommandBuffer>),

@@ -46,9 +46,9 @@ pub(crate) struct CapturedNode {
 /// The order of a command relative to other commands of its queue.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Order {
-    /// The command follows all earlier submissions.
+    /// Whether the command follows all earlier submissions.
     pub(crate) after_earlier: bool,
-    /// All later submissions follow the command.
+    /// Whether all later submissions follow the command.
     pub(crate) before_later: bool,
 }
 

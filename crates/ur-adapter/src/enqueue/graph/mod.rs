@@ -238,7 +238,7 @@ entry_points! {
     }
 }
 
-/// The table of graphs.
+/// The entry points for graphs.
 pub(crate) const TABLE: ur_graph_exp_dditable_t = ur_graph_exp_dditable_t {
     pfnCreateExp: Some(create),
     pfnInstantiateGraphExp: Some(instantiate),

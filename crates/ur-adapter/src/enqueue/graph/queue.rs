@@ -50,7 +50,7 @@ entry_points! {
     }
 }
 
-/// The queues' experimental table.
+/// The experimental entry points for queues.
 pub(crate) const TABLE: ur_queue_exp_dditable_t = ur_queue_exp_dditable_t {
     pfnBeginGraphCaptureExp: Some(begin),
     pfnBeginCaptureIntoGraphExp: Some(begin_into),

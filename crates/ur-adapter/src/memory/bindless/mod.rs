@@ -19,7 +19,7 @@ mod view;
 use crate::enqueue;
 use unified_runtime_sys::ur_bindless_images_exp_dditable_t;
 
-/// The table of bindless images.
+/// The entry points for bindless images.
 pub(crate) const TABLE: ur_bindless_images_exp_dditable_t = ur_bindless_images_exp_dditable_t {
     pfnUnsampledImageHandleDestroyExp: Some(view::destroy_unsampled),
     pfnSampledImageHandleDestroyExp: Some(view::destroy_sampled),

@@ -22,7 +22,7 @@ use crate::abi::object::{release, retain};
 use crate::context::pools::Pool;
 use unified_runtime_sys::{ur_usm_dditable_t, ur_usm_exp_dditable_t, ur_usm_p2p_exp_dditable_t};
 
-/// The table of USM.
+/// The entry points for USM.
 pub(crate) const TABLE: ur_usm_dditable_t = ur_usm_dditable_t {
     pfnHostAlloc: Some(allocate::host),
     pfnDeviceAlloc: Some(allocate::device),
@@ -35,7 +35,7 @@ pub(crate) const TABLE: ur_usm_dditable_t = ur_usm_dditable_t {
     pfnPoolGetInfo: Some(pool::get_info),
 };
 
-/// The experimental table of USM.
+/// The experimental entry points for USM.
 pub(crate) const EXP_TABLE: ur_usm_exp_dditable_t = ur_usm_exp_dditable_t {
     pfnPoolCreateExp: Some(pool_exp::create),
     pfnPoolDestroyExp: Some(pool_exp::destroy),
@@ -53,7 +53,7 @@ pub(crate) const EXP_TABLE: ur_usm_exp_dditable_t = ur_usm_exp_dditable_t {
     pfnReleaseExp: Some(user_memory::release),
 };
 
-/// The table of access between devices.
+/// The entry points for access between devices.
 pub(crate) const P2P_TABLE: ur_usm_p2p_exp_dditable_t = ur_usm_p2p_exp_dditable_t {
     pfnEnablePeerAccessExp: Some(peers::enable),
     // Devices cannot lose access to memory, so disabling does the same as enabling.

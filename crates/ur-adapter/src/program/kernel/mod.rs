@@ -240,7 +240,7 @@ entry_points! {
     }
 }
 
-/// The kernels' table.
+/// The entry points for kernels.
 pub(crate) const TABLE: ur_kernel_dditable_t = ur_kernel_dditable_t {
     pfnCreate: Some(create),
     pfnGetInfo: Some(info::get_info),
