@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// A file that is being written. It has a temporary name until [`finish`](Self::finish), and is
-/// removed if `finish` is never reached. So a full disk does not cost the old file.
+/// removed if `finish` is never reached. A full disk therefore does not destroy the old file.
 pub(crate) struct NewFile {
     file: File,
     /// The temporary name and the final name. `None` for a pipe or a device, which is written
@@ -23,7 +23,8 @@ impl NewFile {
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self> {
         let (path, mode) = match fs::metadata(path) {
             Ok(old) if FileType::from_raw_mode(mode_of(&old)) == FileType::RegularFile => {
-                // The old file must be writable, as for writing in place.
+                // Writing in place would need write access to the old file, so replacing it needs
+                // that too.
                 OpenOptions::new()
                     .write(true)
                     .open(path)

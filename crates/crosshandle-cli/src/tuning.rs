@@ -68,8 +68,8 @@ pub(crate) const DEMO_MIN_BYTES: u64 = 4096;
 /// It gives a stable 99th percentile. On slow machines `DEMO_PING_TIME` ends the ping-pong earlier.
 pub(crate) const DEMO_PINGS_MAX: u64 = 20_000;
 
-/// Number of round trips after which a ping-pong may end. It has then passed the middle, where a
-/// test may stop a process.
+/// Number of the round trip that is treated as the middle of a ping-pong. A test may stop a process
+/// there, so no ping-pong ends before it.
 pub(crate) const DEMO_PINGS_BEFORE_MIDDLE: u64 = 100;
 
 /// Time after which a ping-pong ends even if round trips are missing.

@@ -25,12 +25,14 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Packs arrays and the structure that arranges them.
+/// Packs arrays, and the structure that arranges them, into bytes.
 ///
 /// With `read_only`, other processes can only open the arrays read-only. `event` is the handle of
 /// an event and the number of the signal after which all arrays are ready. Without it, each array
-/// keeps its own signals. The second result is memory of the context that contains a long table.
-/// Keep it as long as other processes may unpack the bytes. It is `None` if the table is short.
+/// keeps its own signals.
+///
+/// If the table of the bundle is too long for the bytes, it is in memory of `context`, which is the
+/// second result. The caller must keep this memory as long as other processes may unpack the bytes.
 #[pyfunction]
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack_shared<'py>(

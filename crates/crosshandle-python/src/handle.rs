@@ -13,9 +13,9 @@ macro_rules! handle_class {
     ($(#[$doc:meta])* $Class:ident { $($method:item)* }) => {
         $(#[$doc])*
         ///
-        /// `bytes(handle)` is its 104 bytes, and `str(handle)` is its text. Both can be sent over
-        /// any channel. The class makes the handle again from either. Handles compare and hash by
-        /// their bytes.
+        /// `bytes(handle)` returns the handle as 104 bytes, and `str(handle)` returns it as text.
+        /// Both forms can be sent over any channel, and the class converts both back to a handle.
+        /// Handles are compared and hashed by their bytes.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);

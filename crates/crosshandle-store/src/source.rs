@@ -340,7 +340,7 @@ impl<'a> Source<'a> {
         Ok(names)
     }
 
-    /// Returns the manifest of memory with these tensors.
+    /// Returns the manifest of a model with these tensors.
     pub(crate) fn manifest(&self, data_hash: Option<Hash>) -> Manifest {
         let (tensors, metadata) = (self.tensors.clone(), self.metadata.clone());
         Manifest::new(self.bytes, data_hash, tensors, metadata)
@@ -378,8 +378,8 @@ impl<'a> Source<'a> {
         parts
     }
 
-    /// Reads the bytes of the memory from `offset` on, with zeros between tensors. The system
-    /// writes the bytes of files directly to their place, without a buffer in between.
+    /// Fills `into` with the bytes at `offset` of the memory, with zeros between tensors. Unless a
+    /// file is opened without the page cache, the system writes its bytes directly to their place.
     pub(crate) fn read(&self, offset: u64, into: SharedBytes<'_>) -> Result<()> {
         let end = offset + into.len() as u64;
         let first = self.runs.partition_point(|run| run.to + run.len <= offset);
@@ -486,8 +486,9 @@ fn has_extension(path: &Path, wanted: &str) -> bool {
 /// Name of the index that is used if a directory has several.
 const USUAL_INDEX: &str = "model.safetensors.index.json";
 
-/// Returns the files of the checkpoint in a directory. That is its only index, or the usual one of
-/// several, or else all files that end in `.safetensors`, sorted by name.
+/// Returns the files of the checkpoint in a directory: its index, or all safetensors files in order
+/// of their names if there is no index. If there are several indexes, one of them must be
+/// [`USUAL_INDEX`].
 fn files_of(directory: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(directory).map_err(|source| io(directory, source))?;
     let (mut indices, mut files) = (Vec::new(), Vec::new());

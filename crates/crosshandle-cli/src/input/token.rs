@@ -58,12 +58,13 @@ pub(crate) fn given(
         .transpose()
 }
 
-/// Reads a token from the first line of a file, or the next line of standard input.
+/// Reads a token from the first line of a file, or from the next line of standard input if the path
+/// is `-`.
 fn read(path: &Path) -> Result<String> {
     let mut line = String::new();
     let doing = "reading a token";
     match path == Path::new("-") {
-        // Several options may each take a line.
+        // Each option with the path `-` reads its own line of standard input.
         true => io::stdin().lock().take(MAX_LINE_BYTES).read_line(&mut line),
         false => BufReader::new(File::open(path).context(doing)?.take(MAX_LINE_BYTES))
             .read_line(&mut line),

@@ -36,7 +36,8 @@ fn the_doctor_survives_low_limits() {
         assert_eq!(low.expect("the row")["level"], "note", "{report}");
         for check in checks.iter().filter(|check| check["level"] == "problem") {
             let found = check["found"].as_str().expect("text");
-            // The limit also applies to the second process, whose message has more details.
+            // The child process has the same limit. If the child fails, the check refers to its
+            // message instead.
             let names_limit = found.contains("ulimit") || found.contains("second process");
             assert!(names_limit, "{limit}: {found}");
         }
@@ -108,7 +109,7 @@ fn a_file_is_replaced_only_when_it_is_complete() {
     // Standard output may also be a file.
     let to_file = format!("ulimit -f 100 && exec > {}", text(&sandbox.path("stdout")));
     let refused = after(&sandbox, &to_file, &read[..2]).finish().expect(1);
-    // The events of a context are in a file too, which may be the first one that is too large.
+    // The context also keeps its events in a file, which may be the first one to exceed the limit.
     let (file, memory) = ("too large", "ulimit -f");
     let names_limit = refused.stderr.contains(file) || refused.stderr.contains(memory);
     assert!(names_limit, "{}", refused.stderr);

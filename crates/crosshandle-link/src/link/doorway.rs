@@ -49,7 +49,7 @@ impl<T> Doorway<T> {
         (number, ended)
     }
 
-    /// Returns the address that has to lose a connection.
+    /// Returns the address that must lose a connection, or `None` if there is room.
     fn crowd(&self, newest: IpAddr) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for entrant in &self.inside {
@@ -61,8 +61,8 @@ impl<T> Doorway<T> {
         if self.inside.len() <= MAX_HANDSHAKES {
             return None;
         }
-        // Strangers come before known hosts, then addresses with more connections. Among equals,
-        // the one with the oldest connection loses.
+        // Unknown addresses lose before known ones, and then addresses with more connections before
+        // those with fewer. Among equal addresses, the one with the oldest connection loses.
         let rank = |from: &IpAddr| (!self.is_known.contains(from), counts[from]);
         let mut worst = self.inside.front()?.from;
         for entrant in &self.inside {
@@ -100,7 +100,8 @@ impl<T> Doorway<T> {
     }
 }
 
-/// Returns what is counted as one stranger: an IPv4 address, or an IPv6 network of 64 bits.
+/// Returns the unit that is treated as one stranger: an IPv4 address, or an IPv6 network of 64
+/// bits.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

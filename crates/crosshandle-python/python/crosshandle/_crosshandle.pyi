@@ -179,7 +179,7 @@ class Array:
         """Whether the array is in lent memory, which is kept together with its library's owner
         object."""
     def _keep(self, kept: Array | Memory) -> None:
-        """Keeps memory, or the memory of an array, as long as this array's memory lives."""
+        """Keeps `kept`, which is memory or an array, alive as long as this array's memory."""
     def _check_openable(self) -> None:
         """Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
         memory any more."""
@@ -266,8 +266,8 @@ class Event:
         """Waits for the latest signal, or for the first one if there is none, at most `timeout`
         seconds."""
     def wait_value(self, value: int, timeout: float | None = None) -> None:
-        """Waits for signal `value`, which may not be submitted yet. Otherwise it works as
-        `wait`."""
+        """Waits for signal `value`, even if it has not been submitted yet. Raises the same
+        exceptions as `wait`."""
     def ready(self, value: int | None = None) -> bool:
         """Returns whether signal `value` (default: the latest) has completed. Returns `False` if it
         was not submitted."""
@@ -564,10 +564,11 @@ def pack_shared(
     *,
     event: tuple[EventHandle, int] | None = None,
 ) -> tuple[bytes, Memory | None]:
-    """Packs arrays and the structure that arranges them.
+    """Packs arrays, and the structure that arranges them, into bytes.
 
     `event` is the signal after which all arrays are ready. Without it, each array keeps its own
-    signals. If the result contains memory, keep it as long as other processes may unpack the bytes.
+    signals. If the result contains memory, keep that memory as long as other processes may unpack
+    the bytes.
     """
 
 def unpack(
@@ -587,7 +588,8 @@ def opened(context: Context, ticket: bytes) -> None:
     """Notifies the sender of a pickle that this process has opened the object."""
 
 def kept() -> tuple[int, int]:
-    """Returns the number of pickled objects that are kept, and how many bytes only they keep."""
+    """Returns the number of pickled objects that are kept, and the number of bytes that this
+    process keeps only for them."""
 
 def release_kept() -> int:
     """Stops keeping the pickled objects. Returns the number of objects that were kept."""

@@ -71,9 +71,9 @@ class Leaves(list[Any]):
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
-        """Returns an error for the array at a place.
+        """Returns `error` with the array's path in the tree added to its message.
 
-        Its message says where in the tree the array is.
+        The error is returned unchanged if the array is the whole tree or is not found in it.
         """
         path = _path(self.tree, self[place])
         if path is None or path == "tree":

@@ -106,7 +106,7 @@ class Published(NamedTuple):
     hash: str
     """The hash of the whole model, for `expected_hash`."""
     is_safe: bool
-    """Whether the holder's successor has the model too, so that it outlives the holder."""
+    """Whether the holder's successor also has the model, so that the model outlives the holder."""
     resumed_bytes: int = 0
     """The number of bytes that an earlier, killed load had already read."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -133,8 +133,11 @@ class Held(NamedTuple):
     device: str
     nbytes: int
     recovered: str | None = None
-    """`"same files"` or `"unverified"` if a reader restored the name after a holder and its
-    successor had died at the same time. Such a name can be read, but not written."""
+    """How the memory of a restored name was verified: `"same files"` or `"unverified"`.
+
+    It is None unless a reader restored the name after a holder and its successor had died at the
+    same time. A restored name can be read, but not written.
+    """
 
 
 class _View:

@@ -67,9 +67,8 @@ struct Owner<T> {
 /// Frees a managed tensor.
 ///
 /// # Safety
-/// The caller must ensure that `tensor` is part of an `Owner` that [`Managed::make`] leaked. The
-/// caller must call this function once.
-/// this is called once.
+/// The caller must ensure that `tensor` is null, or part of an `Owner` that [`Managed::make`]
+/// leaked and that has not been freed yet.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
         // SAFETY: `make` leaked it.
@@ -174,7 +173,7 @@ impl Managed for Unversioned {
     }
 }
 
-/// Returns DLPack's type and number of the device that memory is on.
+/// Returns the device of memory, as DLPack's device type and device number.
 pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
     let index = info.index as i32;
@@ -257,7 +256,7 @@ pub(super) fn borrowed(array: &Array) -> PyResult<Tensor> {
     })
 }
 
-/// Returns the name of the device with DLPack's type and number.
+/// Returns the name of the device that has a DLPack device type and device number.
 pub(super) fn device_name(kind: i32, number: i32) -> PyResult<String> {
     match kind {
         CPU => Ok("host".into()),
@@ -278,7 +277,7 @@ pub(super) unsafe fn wrap_foreign(
     tensor: *mut Versioned,
 ) -> PyResult<Bound<'_, PyAny>> {
     let name = Versioned::NAMES[0].as_ptr();
-    // SAFETY: the name lives for ever, and the destructor is for such capsules.
+    // SAFETY: the name is `'static`, and the destructor is for such capsules.
     let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy_foreign)) };
     // SAFETY: it is a new reference, or null with an exception set.
     unsafe { Bound::from_owned_ptr_or_err(py, capsule) }
@@ -357,7 +356,7 @@ impl NeverWritten {
 
 fn wrap<T: Managed>(py: Python<'_>, tensor: *mut T) -> PyResult<Bound<'_, PyAny>> {
     let name = T::NAMES[0].as_ptr();
-    // SAFETY: the name lives for ever, and the destructor is for capsules of `T`.
+    // SAFETY: the name is `'static`, and the destructor is for capsules of `T`.
     let capsule = unsafe { ffi::PyCapsule_New(tensor.cast(), name, Some(destroy::<T>)) };
     if capsule.is_null() {
         // SAFETY: no capsule has taken the tensor.

@@ -20,7 +20,8 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Converts the layout that a program requests for memory of `len` bytes.
+    /// Creates a layout without gaps from the shape and the type that a program passes. Without a
+    /// shape, the elements fill the `len` bytes of memory from `offset` to the end.
     pub(crate) fn of(
         shape: Option<&Bound<'_, PyAny>>,
         dtype: Option<&Bound<'_, PyAny>>,

@@ -352,7 +352,7 @@ impl Array {
         self.memory.is_lent()
     }
 
-    /// Keeps memory, or the memory of an array, as long as this array's memory lives.
+    /// Keeps `kept`, which is memory or an array, alive as long as this array's memory.
     fn _keep(&self, kept: &Bound<'_, PyAny>) -> PyResult<()> {
         let memory = match kept.cast::<Self>() {
             Ok(array) => Arc::clone(&array.get().memory),
@@ -570,7 +570,7 @@ impl Array {
         Ok(exchange::capsule(py)?.unbind())
     }
 
-    /// Returns DLPack's type and number of the array's device.
+    /// Returns the array's device, as DLPack's device type and device number.
     fn __dlpack_device__(&self) -> (i32, i32) {
         dlpack::device(&self.memory)
     }

@@ -18,10 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A counter of signals that processes share.
 ///
 /// Each signal gets the next number when it is submitted. `wait()` waits for the latest signal, or
-/// for the first one if there is none. `wait_value(n)` waits for signal `n`, which may not be
-/// submitted yet. `ready()` checks without waiting. A wait raises `PeerDiedError` if the process
-/// that should signal has ended. Always pass a timeout: the death of a process that never opened
-/// the event cannot be detected. Any thread may use an event.
+/// for the first one if there is none. `wait_value(n)` waits for signal `n`, even if it has not
+/// been submitted yet. `ready()` checks without waiting. A wait raises `PeerDiedError` if the
+/// process that should signal has ended. Always pass a timeout: the death of a process that never
+/// opened the event cannot be detected. Any thread may use an event.
 ///
 /// >>> ready = crosshandle.event("ready")
 /// >>> ready.signal()
@@ -137,8 +137,8 @@ impl Event {
         self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
-    /// Waits for signal `value`, which may not be submitted yet. It raises the exceptions of
-    /// `wait`.
+    /// Waits for signal `value`, even if it has not been submitted yet. Raises the same exceptions
+    /// as `wait`.
     #[pyo3(signature = (value, timeout = None))]
     pub(crate) fn wait_value(
         &self,
@@ -181,8 +181,8 @@ impl Event {
 
     /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed.
     ///
-    /// The signal may not be submitted yet. The default is the latest signal, or the first one if
-    /// there is none. Cancelling the awaitable has no effect on the event.
+    /// The signal need not have been submitted yet. The default is the latest signal, or the first
+    /// one if there is none. Cancelling the awaitable has no effect on the event.
     #[pyo3(signature = (value = None))]
     fn reached<'py>(slf: &Bound<'py, Self>, value: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

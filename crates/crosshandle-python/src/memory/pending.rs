@@ -332,7 +332,8 @@ pub(crate) fn opened(py: Python<'_>, context: &Context, ticket: &[u8]) -> PyResu
     Ok(())
 }
 
-/// Returns the number of pickled objects that are kept, and how many bytes only they keep.
+/// Returns the number of pickled objects that are kept, and the number of bytes that this process
+/// keeps only for them.
 #[pyfunction]
 pub(crate) fn kept(py: Python<'_>) -> (usize, usize) {
     let mut table = table();

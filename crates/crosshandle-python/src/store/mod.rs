@@ -228,7 +228,7 @@ impl StoreClient {
         py.detach(|| self.0.forget_contexts());
     }
 
-    /// Returns the names that the holder keeps, as a dict for each name.
+    /// Returns a list of the names that the holder keeps, with a dict for each name.
     #[pyo3(signature = (timeout = None))]
     fn ls<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> Result<Bound<'py, PyList>> {
         let names = released(py, interrupt::timeout(timeout)?, || self.0.holder().list())?;

@@ -11,7 +11,7 @@ const CHECK: &str = "socket directory";
 
 /// Maximum length of a socket's path in bytes: the kernel's `sun_path` without the final zero.
 const SOCKET_PATH_MAX_BYTES: usize = 107;
-/// Number of bytes in that path that the name of an exporter's socket needs.
+/// Number of bytes of a socket's path that are reserved for the name of an exporter's socket.
 const SOCKET_NAME_BYTES: usize = 24;
 
 pub(super) fn check(chosen: Option<&Path>) -> Check {

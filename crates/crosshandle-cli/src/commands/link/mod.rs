@@ -94,8 +94,8 @@ pub(crate) struct Options {
     /// The file with the token
     #[arg(long, value_name = "FILE", conflicts_with = "authority")]
     token: Option<PathBuf>,
-    /// Instead of a token: the certificates of the authority that signed both sides' certificates
-    /// (PEM)
+    /// The certificates of the authority that signed both sides' certificates (PEM), to use instead
+    /// of a token
     #[arg(long, value_name = "FILE", requires_all = ["certificate", "key", "server_name"])]
     authority: Option<PathBuf>,
     /// This side's certificate (PEM)
@@ -107,7 +107,7 @@ pub(crate) struct Options {
     /// The name in the listening side's certificate
     #[arg(long, value_name = "NAME", requires = "authority")]
     server_name: Option<String>,
-    /// Move memory over UCX and only this network interface, instead of over TLS
+    /// Move memory over UCX on this network interface only, instead of over TLS
     #[arg(long, value_name = "INTERFACE")]
     ucx: Option<String>,
     /// A file that lists host names and the addresses at which they listen

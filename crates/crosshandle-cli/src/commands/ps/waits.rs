@@ -111,7 +111,8 @@ impl<'a> Wait<'a> {
         )
     }
 
-    /// Returns the reason why the wait is not over, up to the end of the chain.
+    /// Returns the reason why the wait is not over, followed by the reasons of all waits that
+    /// [block it](Self::behind).
     pub(crate) fn why(&self, all: &[Wait<'a>]) -> String {
         let mut why = self.culprit.to_string();
         let chain = self.behind(all);

@@ -66,7 +66,7 @@ pub(crate) struct Session {
     pub(crate) has_ended: AtomicBool,
 }
 
-/// What the side that dialled needs to dial again.
+/// Parameters for dialling again, on the side that dialled.
 pub(crate) struct Dial {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Tls,
@@ -87,9 +87,9 @@ pub(crate) struct State {
     heard_at: Instant,
     pub(super) spoke_at: Instant,
     questions: HashMap<u64, Arc<Question>>,
-    /// Bytes that pending replies will bring.
+    /// Number of bytes that pending replies will contain.
     reading: usize,
-    /// Bytes that replies have brought since the last confirmation.
+    /// Number of bytes in the replies since the last confirmation.
     read_unconfirmed: usize,
     next_question: u64,
     pub(crate) served: HashMap<u32, Served>,
@@ -172,7 +172,7 @@ impl Session {
         if let Some(data) = &session.data {
             session.say_address(data.address()?)?;
         }
-        // For messages that arrived right behind the greeting.
+        // Messages may have arrived right after the greeting.
         session.wake();
         Ok(session)
     }
@@ -327,7 +327,8 @@ impl Session {
         self.changed.notify_all();
     }
 
-    /// Waits until memory can move.
+    /// Waits until the data endpoint exists. Returns at once if memory moves over the control
+    /// connection.
     pub(crate) fn wait_for_data_endpoint(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -385,8 +386,9 @@ impl Session {
         self.wake();
     }
 
-    /// Replaces the connection by a new one, on which the peer has greeted with this session.
-    /// `connect` returns the connection after the peer has learned what was received.
+    /// Replaces the connection with a new one on which the peer's greeting named this session.
+    /// `connect` returns the new connection after it has told the peer which messages were
+    /// received.
     ///
     /// An attempt that arrives after a later one is refused, because its greeting is out of date.
     pub(crate) fn resume(

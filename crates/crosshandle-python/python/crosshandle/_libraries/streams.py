@@ -161,7 +161,7 @@ def waiting(event: Event, value: int, device: str) -> int:
         own = _own.setdefault(device, [])
         chosen = next((queue for queue in own if queue.idle), None)
         if chosen is None and len(own) >= _MOST_OWN:
-            # This queue has been unused for the longest time.
+            # The queues are in the order of their last use, so this one is the least recently used.
             chosen = own[0]
         if chosen is not None:
             own.remove(chosen)

@@ -1,7 +1,7 @@
 //! The journal records what is held, in files that only the holder's user can read. If a holder
 //! dies together with its successor, the next holder reads the journal. It then knows which names
-//! existed, which tokens they needed, and which files their memory was, so that no other memory can
-//! be brought back under them.
+//! existed, which tokens they needed, and which files contained their memory. No other memory can
+//! therefore be brought back under these names.
 
 use super::identity::Maker;
 use super::segment::HeldSegment;
@@ -39,7 +39,7 @@ pub(super) struct LostPart {
 /// Properties that distinguish memory from other memory.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Memory {
-    /// The file of the memory, where it can be identified.
+    /// The file that contains the memory, or `None` if the file cannot be identified.
     file: Option<FileId>,
     len: u64,
     /// The driver's data that accompanies the descriptor. Among other things, it says which part of
@@ -79,7 +79,7 @@ impl LostPart {
 /// The first line of a journal file. It says when and where the other lines are valid.
 #[derive(Serialize, Deserialize)]
 struct Head {
-    /// The boot id. After a reboot, file numbers mean other files.
+    /// The boot id. After a reboot, the same inode numbers refer to other files.
     boot: String,
     /// The PID namespace of the process ids of exporters.
     pids: String,
@@ -153,9 +153,9 @@ pub(super) struct Journal {
     due: BTreeSet<String>,
     /// The number of the next file.
     next: u64,
-    /// The reason why those lines could not be written.
+    /// The error of the last attempt to write lines, if it failed.
     failure: Option<String>,
-    /// When to retry.
+    /// Time of the next attempt after a failure.
     retry: Instant,
     /// Files that should be removed, but could not be removed yet.
     unneeded: Vec<String>,
@@ -227,7 +227,7 @@ impl Journal {
         self.failure.as_deref()
     }
 
-    /// Returns the next time at which the journal has work although nothing has changed.
+    /// Returns the next time at which the journal has work even if nothing changes.
     pub(super) fn next_look(&self) -> Option<Instant> {
         match self.failure.is_some() || !self.unneeded.is_empty() {
             true => Some(self.retry),
@@ -268,7 +268,7 @@ impl Journal {
         }
     }
 
-    /// Replaces the file that is appended to by a full disk.
+    /// Replaces the last file with a file on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         let full = File::options().write(true).open("/dev/full");

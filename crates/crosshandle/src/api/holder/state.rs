@@ -184,13 +184,13 @@ impl Name {
         self.epoch > 0 || self.is_being_claimed()
     }
 
-    /// Returns whether the same request handed the memory over.
+    /// Returns whether `hold` is the request that handed the memory over.
     pub(super) fn is_of(&self, hold: &Hold) -> bool {
         hold.request != 0 && hold.request == self.request
     }
 
-    /// Returns the description of the name for a reply. It contains no handles, read-only handles,
-    /// or also handles for writing.
+    /// Returns the description of the name for a reply. `handles` chooses whether it contains no
+    /// handles, only read-only handles, or also handles for writing.
     pub(super) fn tell(&self, handles: Option<Access>) -> Entry {
         let part = |part: &Part| Part {
             handle: match handles {
@@ -219,7 +219,7 @@ impl Name {
         }
     }
 
-    /// Returns the size of all parts in bytes, as their exporter stated it.
+    /// Returns the total size of all parts in bytes, as stated by their exporter.
     pub(super) fn bytes(&self) -> u64 {
         let parts = self.parts.iter().map(|part| part.bytes);
         parts.fold(0, u64::saturating_add)

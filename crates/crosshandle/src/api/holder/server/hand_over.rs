@@ -101,8 +101,8 @@ impl Server {
         None
     }
 
-    /// Replies to a request if it has already taken effect. Its first reply may have been lost with
-    /// a holder. Returns whether the request had taken effect.
+    /// Replies again to a request if it has already taken effect. The first reply may have been
+    /// lost when a holder died. Returns whether the request had taken effect.
     fn is_done(&mut self, number: u64, hold: &Hold, token: Option<&str>) -> bool {
         let found = self.holdings.names().get(&hold.name);
         let Some(found) = found.filter(|found| found.is_of(hold)) else {

@@ -21,8 +21,8 @@ use std::time::Instant;
 
 /// The watched socket directory.
 pub(super) struct Watched {
-    /// `None` if the system has no inotify watch left. The directory is then inspected at
-    /// intervals.
+    /// The inotify descriptor, or `None` if the system has no inotify watch left. Without a watch,
+    /// the holder inspects the directory at intervals.
     changes: Option<OwnedFd>,
     /// The time of the next inspection. It is a moment after a change, so that the holder does not
     /// compete with a program that removes the whole directory.

@@ -28,8 +28,8 @@ impl Server {
         self.lost.get(name).map(|lost| &lost.name)
     }
 
-    /// Refuses records that would take the place of lost memory: with the handle of lost memory, or
-    /// under the name of its exporter.
+    /// Refuses records that falsely claim to be lost memory. A record of the same exporter must
+    /// come from the same process, and a record with the same handle must have the same memory.
     pub(super) fn check_lost(&self, records: &[Record]) -> Result<()> {
         for (handle, was) in self.lost.values().flat_map(Lost::handles) {
             let is_false = |record: &Record| {
@@ -47,7 +47,7 @@ impl Server {
         Ok(())
     }
 
-    /// Fetches memory in the background that a process brings back.
+    /// Fetches the memory that a process brings back, in the background.
     pub(super) fn take_back(&mut self, number: u64, offer: Offer) -> Option<Answer> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
@@ -135,8 +135,8 @@ impl Server {
             parts: name.parts.clone(),
             request: 0,
         };
-        // The memory counts only for its user, who had it before. The process that handed it over
-        // may have ended.
+        // The memory is counted for its user but for no process, because the process that handed it
+        // over may have ended.
         let owner = Asker {
             uid: name.owner,
             pid: 0,
