@@ -118,7 +118,7 @@ mod tests {
     fn every_connection_has_its_turn() {
         let of_one: Vec<_> = (0..9).map(|number| (1, 1, number)).collect();
         assert!(serves_all(&of_one, 5));
-        // A process has many connections beside one that has one.
+        // A process with many connections competes with a process that has one.
         let of_two: Vec<_> = (0..9)
             .map(|number| (1, u32::from(number == 4), number))
             .collect();

@@ -580,8 +580,8 @@ impl Source for Client {
     }
 
     fn must_read_first(&self) -> bool {
-        // The kernel reports that the peer has read something while it still counts a part of it, so
-        // this must not wait for the last byte.
+        // The kernel reports that the peer has read something while it still counts a part of it.
+        // So this must not wait for the last byte.
         socket::unread_bytes(&self.stream).is_ok_and(|unread| unread > MAX_UNREAD_BYTES)
     }
 
