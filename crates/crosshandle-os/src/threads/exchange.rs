@@ -292,7 +292,7 @@ impl Exchange {
                 let began = Instant::now();
                 for turn in self.turns(&events, &mut left, &order) {
                     left.remove(&turn.number);
-                    order.note(turn.party.user(), turn.party, turn.number);
+                    order.note(turn.party.user(), turn.party);
                     self.attend(turn, &mut timers);
                     // The kernel reports the other sources again, together with new ones.
                     if began.elapsed() > TURNS_TIME {

@@ -218,7 +218,7 @@ impl Server {
             return false;
         };
         let program = &self.connected[index];
-        self.turns.note(program.asker.uid, program.asker, number);
+        self.turns.note(program.asker.uid, program.asker);
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         let len = match socket::receive(&program.stream, &mut buffer, self.guard) {
             Ok(Received::Message(len, ())) => len,

@@ -36,7 +36,7 @@ fn old_connections_that_ask_again_and_again_come_after_others() {
         let ready = ready.map(|pid| (1, asker(pid), u64::from(pid)));
         let order = turns.order(ready, MAX_QUESTIONS_AT_ONCE);
         for number in &order {
-            turns.note(1, asker(*number as u32), *number);
+            turns.note(1, asker(*number as u32));
         }
         answered.extend(order);
     }
