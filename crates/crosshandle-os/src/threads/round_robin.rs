@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Records when each process and each user was last served, counted in turns.
 ///
 /// Users take turns, and so do the processes of a user. Whichever was served longest ago comes
-/// first. The number and the age of connections do not matter, since a process can make many
-/// connections and send many requests on each of them.
+/// first. More connections give a process no more turns. The connections of one process do not take
+/// turns: the one with the lowest number always comes first.
 pub struct RoundRobin<U, P> {
     /// Maximum number of processes to remember. Half of them are forgotten when there are more.
     remembered: usize,
