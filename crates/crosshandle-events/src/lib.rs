@@ -8,6 +8,7 @@
 #![deny(unsafe_code, clippy::disallowed_types)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod channel;
 pub mod open_count;
 pub mod platform;
 mod protocol;

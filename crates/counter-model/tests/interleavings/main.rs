@@ -1,6 +1,7 @@
 //! The event protocol under many interleavings (shuttle).
 
 mod awaiting;
+mod channel;
 mod check;
 mod dead_devices;
 mod death;

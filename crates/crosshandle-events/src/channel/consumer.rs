@@ -1,0 +1,319 @@
+//! Consumers: receiving items and releasing their slots.
+
+use super::members::{MemberKey, Peers, Presence};
+use super::shape::Delivery;
+use super::waiting::{self, MAX_ATTEMPTS};
+use super::words::{Position, in_slot};
+use super::{Channel, ChannelError};
+use crate::platform::{Atomic, Ordering, Platform};
+
+/// A consumer of a channel. It contains what only this consumer needs to know, and is useless with
+/// another channel.
+pub struct Consumer {
+    key: MemberKey,
+    /// Number of the next item of a broadcast.
+    cursor: u64,
+    /// Places in the consumer's list that are in use, one bit for each.
+    used: u32,
+    /// Those of them whose slots become free after a signal.
+    deferred: u32,
+    /// Number of items of a broadcast that were replaced before this consumer received them.
+    lost: u64,
+}
+
+/// A received item. The consumer holds its slot until it releases the item.
+#[derive(Debug)]
+#[must_use]
+pub struct Item {
+    slot: u16,
+    number: u64,
+    place: u8,
+}
+
+/// The result of an attempt to receive an item.
+#[derive(Debug)]
+pub enum Received {
+    Item(Item),
+    /// No item is waiting.
+    Empty,
+}
+
+impl Consumer {
+    /// Returns the member that this consumer is.
+    pub fn key(&self) -> MemberKey {
+        self.key
+    }
+
+    /// Returns the number of items of a broadcast that were replaced before this consumer received
+    /// them.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+}
+
+impl Item {
+    /// Returns the index of the slot that contains the item.
+    pub fn slot(&self) -> u16 {
+        self.slot
+    }
+
+    /// Returns the item's number. The first item of a channel has the number 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+}
+
+impl<P: Platform> Channel<'_, P> {
+    /// Adds a consumer whose process has the number `owner`. A consumer of a broadcast receives
+    /// items that are published from now on.
+    ///
+    /// # Errors
+    /// Returns [`ChannelError::NoPlace`] if the channel has its maximum number of living consumers.
+    pub fn join_consumer(&self, owner: u16, peers: &dyn Peers) -> Result<Consumer, ChannelError> {
+        let key = Self::join(self.consumers, owner, peers)?;
+        let member = &self.consumers[usize::from(key.index)];
+        // Until here the list of the previous member keeps its slots from being reused.
+        for (held, free_after) in member.held.iter().zip(&member.free_after) {
+            held.store(0, Ordering::SeqCst);
+            free_after.store(0, Ordering::SeqCst);
+        }
+        let mut consumer = Consumer {
+            key,
+            cursor: 0,
+            used: 0,
+            deferred: 0,
+            lost: 0,
+        };
+        // Producers respect the cursor from `set_alive` on. Those that did not see it then have
+        // advanced no further than `published` says afterwards.
+        self.move_cursor(&mut consumer, self.published());
+        member.set_alive(key);
+        self.move_cursor(&mut consumer, self.published());
+        Ok(consumer)
+    }
+
+    /// Receives the next item if one is waiting.
+    ///
+    /// # Errors
+    /// Returns [`ChannelError::TooManyHeld`] if the consumer holds its maximum number of slots, and
+    /// [`ChannelError::Corrupt`] if the words contradict each other.
+    pub fn try_receive(&self, consumer: &mut Consumer) -> Result<Received, ChannelError> {
+        let place = consumer.used.trailing_ones() as u8;
+        if place >= self.shape.held() {
+            return Err(ChannelError::TooManyHeld);
+        }
+        for _ in 0..MAX_ATTEMPTS {
+            let attempt = match self.shape.delivery() {
+                Delivery::Queue => self.take(consumer, place),
+                Delivery::Broadcast => self.copy(consumer, place),
+            };
+            match attempt {
+                Attempt::Retry => {}
+                Attempt::Empty => return Ok(Received::Empty),
+                Attempt::Item(item) => {
+                    consumer.used |= 1 << place;
+                    return Ok(Received::Item(item));
+                }
+            }
+        }
+        Err(ChannelError::Corrupt)
+    }
+
+    /// Receives the next item, and waits for it until the deadline.
+    ///
+    /// # Errors
+    /// In addition to the errors of [`try_receive`](Self::try_receive), returns
+    /// [`ChannelError::TimedOut`] if no item came, and [`ChannelError::NoProducer`] if no item is
+    /// left and all producers have left or died.
+    pub fn receive(
+        &self,
+        consumer: &mut Consumer,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<Item, ChannelError> {
+        loop {
+            let number = match self.shape.delivery() {
+                Delivery::Queue => self.head.head.load(Ordering::Acquire),
+                Delivery::Broadcast => consumer.cursor,
+            };
+            // A departure changes the word after the list of producers, so one of the two shows it.
+            // A producer may publish an item before it leaves, so the attempt comes last.
+            let seen = self.load_position(number);
+            let producers = self.producers();
+            if let Received::Item(item) = self.try_receive(consumer)? {
+                return Ok(item);
+            }
+            if matches!(producers, Presence::Gone { .. }) {
+                return Err(ChannelError::NoProducer);
+            }
+            if seen.distance(number) >= 0 {
+                continue;
+            }
+            let word = self.position(number);
+            let is_changed = || word.load(Ordering::Acquire) >> 32 != seen.0 >> 32;
+            if !waiting::spin::<P>(is_changed) {
+                waiting::sleep::<P>(word, seen.0, deadline)?;
+                self.remove_dead(peers);
+            }
+        }
+    }
+
+    /// Releases an item's slot.
+    pub fn release(&self, consumer: &mut Consumer, item: Item) {
+        self.unhold(consumer, item.place);
+        consumer.used &= !(1 << item.place);
+    }
+
+    /// Releases an item's slot when the consumer's signal `number` completes. Until then the slot
+    /// is one of those that the consumer holds. `number` is not 0.
+    pub fn release_after(&self, consumer: &mut Consumer, item: Item, number: u64) {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        member.free_after[usize::from(item.place)].store(number, Ordering::Release);
+        consumer.deferred |= 1 << item.place;
+    }
+
+    /// Releases the slots whose signals are complete.
+    pub fn release_complete(&self, consumer: &mut Consumer, peers: &dyn Peers) {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        let mut deferred = consumer.deferred;
+        while deferred != 0 {
+            let place = deferred.trailing_zeros();
+            deferred &= deferred - 1;
+            let free_after = &member.free_after[place as usize];
+            let number = free_after.load(Ordering::Relaxed);
+            if peers.is_complete(consumer.key, number) {
+                // A producer reads the slot first. If it reads a later slot of this place, it
+                // therefore does not read the earlier slot's number.
+                free_after.store(0, Ordering::Release);
+                self.unhold(consumer, place as u8);
+                consumer.used &= !(1 << place);
+                consumer.deferred &= !(1 << place);
+            }
+        }
+    }
+
+    /// Takes the next item of a queue.
+    fn take(&self, consumer: &Consumer, place: u8) -> Attempt {
+        let head = &self.head.head;
+        let number = head.load(Ordering::Acquire);
+        let before = self.load_position(number);
+        match before.distance(number) {
+            0 if before.is_taken() => {
+                Self::advance(head, number);
+                Attempt::Retry
+            }
+            0 => {
+                self.hold(consumer, place, before);
+                let word = self.position(number);
+                let taken = word.compare_exchange(
+                    before.0,
+                    before.taken().0,
+                    Ordering::SeqCst,
+                    Ordering::Relaxed,
+                );
+                if taken.is_err() {
+                    self.unhold(consumer, place);
+                    return Attempt::Retry;
+                }
+                Self::advance(head, number);
+                Self::wake(word, before.0);
+                self.item(before, number, place)
+            }
+            _ => {
+                let Some(oldest) = self.oldest_after(number) else {
+                    return Attempt::Empty;
+                };
+                let _ = head.compare_exchange(number, oldest, Ordering::AcqRel, Ordering::Relaxed);
+                Attempt::Retry
+            }
+        }
+    }
+
+    /// Receives the next item of a broadcast.
+    fn copy(&self, consumer: &mut Consumer, place: u8) -> Attempt {
+        let number = consumer.cursor;
+        let before = self.load_position(number);
+        match before.distance(number) {
+            0 => {
+                self.hold(consumer, place, before);
+                let now = self.load_position(number);
+                if !now.is_same_item(before) {
+                    self.unhold(consumer, place);
+                    return Attempt::Retry;
+                }
+                self.move_cursor(consumer, number.wrapping_add(1));
+                self.item(before, number, place)
+            }
+            _ => {
+                let Some(oldest) = self.oldest_after(number) else {
+                    return Attempt::Empty;
+                };
+                consumer.lost = consumer.lost.saturating_add(oldest.wrapping_sub(number));
+                self.move_cursor(consumer, oldest);
+                Attempt::Retry
+            }
+        }
+    }
+
+    /// Returns the number of the oldest item in the ring if item `number` was replaced. Returns
+    /// `None` if that item was not published yet.
+    fn oldest_after(&self, number: u64) -> Option<u64> {
+        let depth = u64::from(self.shape.depth());
+        let oldest = self.published().saturating_sub(depth);
+        (oldest > number).then_some(oldest)
+    }
+
+    /// Returns the received item. The consumer holds the slot, so its state does not change.
+    fn item(&self, position: Position, number: u64, place: u8) -> Attempt {
+        let slot = position.slot();
+        // The position has only the lower bits of the number, and a hostile member can name a slot
+        // that does not exist. Such an item is skipped.
+        let is_valid =
+            slot < self.shape.slots() && self.load_slot(slot).number() == in_slot(number);
+        match is_valid {
+            true => Attempt::Item(Item {
+                slot,
+                number,
+                place,
+            }),
+            false => Attempt::Retry,
+        }
+    }
+
+    fn hold(&self, consumer: &Consumer, place: u8, position: Position) {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        let held = u64::from(position.slot()) + 1;
+        member.held[usize::from(place)].store(held, Ordering::SeqCst);
+    }
+
+    fn unhold(&self, consumer: &Consumer, place: u8) {
+        let member = &self.consumers[usize::from(consumer.key.index)];
+        member.held[usize::from(place)].store(0, Ordering::Release);
+    }
+
+    /// Moves the cursor, and wakes producers that wait for this consumer.
+    fn move_cursor(&self, consumer: &mut Consumer, number: u64) {
+        consumer.cursor = number;
+        let word = &self.consumers[usize::from(consumer.key.index)].cursor;
+        let mut before = word.load(Ordering::Relaxed);
+        for _ in 0..MAX_ATTEMPTS {
+            match word.compare_exchange(
+                before,
+                Position::new(number, 0).0,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => return Self::wake(word, before),
+                Err(now) => before = now,
+            }
+        }
+    }
+}
+
+/// The result of one attempt to receive an item.
+enum Attempt {
+    Item(Item),
+    Empty,
+    /// Another member changed the words in the meantime.
+    Retry,
+}

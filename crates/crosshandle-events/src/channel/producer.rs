@@ -1,0 +1,285 @@
+//! Producers: reserving slots and publishing items.
+
+use super::members::{MemberKey, Peers};
+use super::shape::{Delivery, WhenFull};
+use super::waiting::{self, MAX_ATTEMPTS};
+use super::words::{Position, SlotState};
+use super::{Channel, ChannelError};
+use crate::platform::{Atomic, Ordering, Platform};
+
+/// A producer of a channel. It contains what only this producer needs to know, and is useless with
+/// another channel.
+pub struct Producer {
+    key: MemberKey,
+    /// Slots that this producer owns and that are free.
+    spare: Vec<u16>,
+    /// Number of slots that the caller has reserved.
+    reserved: u8,
+    /// Slots that left the ring and that may become free. Other producers may take them.
+    candidates: Vec<u16>,
+    /// The candidates of the previous attempt, whose memory is used again.
+    earlier: Vec<u16>,
+    /// Candidates that are not in the ring, while they are being checked.
+    outside: Vec<(u16, SlotState)>,
+    /// Slots that consumers held when they were last read, one bit for each.
+    held: Vec<u64>,
+    /// A number up to which every consumer of a broadcast has advanced.
+    passed: u64,
+}
+
+impl Producer {
+    /// Returns the member that this producer is.
+    pub fn key(&self) -> MemberKey {
+        self.key
+    }
+}
+
+impl<P: Platform> Channel<'_, P> {
+    /// Adds a producer whose process has the number `owner`.
+    ///
+    /// # Errors
+    /// Returns [`ChannelError::NoPlace`] if the channel has its maximum number of living producers.
+    pub fn join_producer(&self, owner: u16, peers: &dyn Peers) -> Result<Producer, ChannelError> {
+        let key = Self::join(self.producers, owner, peers)?;
+        Ok(Producer {
+            key,
+            spare: Vec::new(),
+            reserved: 0,
+            candidates: Vec::new(),
+            earlier: Vec::new(),
+            outside: Vec::new(),
+            held: vec![0; self.slots.len().div_ceil(64)],
+            passed: 0,
+        })
+    }
+
+    /// Reserves a slot for an item. Never waits for another member.
+    ///
+    /// # Errors
+    /// Returns [`ChannelError::TooManyHeld`] if the producer has its maximum number of reserved
+    /// slots, and [`ChannelError::Corrupt`] if no slot is free, which honest members rule out.
+    pub fn reserve(&self, producer: &mut Producer, peers: &dyn Peers) -> Result<u16, ChannelError> {
+        if producer.reserved >= self.shape.reserved() {
+            return Err(ChannelError::TooManyHeld);
+        }
+        for attempt in 0..MAX_ATTEMPTS {
+            if let Some(slot) = producer.spare.pop() {
+                producer.reserved += 1;
+                return Ok(slot);
+            }
+            if attempt == 0 {
+                let mut candidates = std::mem::take(&mut producer.earlier);
+                std::mem::swap(&mut candidates, &mut producer.candidates);
+                self.acquire_free(producer, candidates.drain(..), peers);
+                producer.earlier = candidates;
+                continue;
+            }
+            producer.candidates.clear();
+            self.acquire_free(producer, 0..self.shape.slots(), peers);
+            if attempt > 1 {
+                self.remove_dead(peers);
+                P::spin_hint();
+            }
+        }
+        Err(ChannelError::Corrupt)
+    }
+
+    /// Returns a reserved slot without publishing it.
+    pub fn cancel(&self, producer: &mut Producer, slot: u16) {
+        if producer.reserved > 0 && slot < self.shape.slots() {
+            producer.reserved -= 1;
+            producer.spare.push(slot);
+        }
+    }
+
+    /// Publishes the item in a reserved slot, and returns the item's number. If the channel is full
+    /// and its producers wait, this call waits until the deadline.
+    ///
+    /// # Errors
+    /// After an error the slot is still reserved. Returns [`ChannelError::TimedOut`] if the channel
+    /// stayed full, and [`ChannelError::Corrupt`] if the words contradict each other.
+    pub fn publish(
+        &self,
+        producer: &mut Producer,
+        slot: u16,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<u64, ChannelError> {
+        let state = self
+            .slots
+            .get(usize::from(slot))
+            .ok_or(ChannelError::Corrupt)?;
+        let mut attempts = 0;
+        loop {
+            let number = self.head.tail.load(Ordering::Acquire);
+            let before = self.load_position(number);
+            let distance = before.distance(number);
+            if distance == 0 {
+                // Another producer has published the item, but not advanced the tail yet.
+                Self::advance(&self.head.tail, number);
+            } else if distance == -(self.shape.depth() as i32) {
+                if self.wait_for_room(producer, number, before, peers, deadline)? {
+                    continue;
+                }
+                let key = producer.key;
+                let writing = SlotState::written_by(number, key.index, key.generation);
+                state.store(writing.0, Ordering::Release);
+                let after = Position::new(number, slot);
+                let word = self.position(number);
+                let swapped =
+                    word.compare_exchange(before.0, after.0, Ordering::SeqCst, Ordering::Relaxed);
+                if swapped.is_ok() {
+                    Self::advance(&self.head.tail, number);
+                    state.store(SlotState::idle(number).0, Ordering::Release);
+                    Self::wake(word, before.0);
+                    self.forget(producer, before, number);
+                    return Ok(number);
+                }
+            }
+            attempts += 1;
+            if attempts == MAX_ATTEMPTS {
+                return Err(ChannelError::Corrupt);
+            }
+        }
+    }
+
+    /// Records the slot of the replaced item, which is free when no consumer holds it.
+    fn forget(&self, producer: &mut Producer, before: Position, number: u64) {
+        producer.reserved = producer.reserved.saturating_sub(1);
+        // The first item in each word replaces no item.
+        if number >= u64::from(self.shape.depth()) && producer.candidates.len() < self.slots.len() {
+            producer.candidates.push(before.slot());
+        }
+    }
+
+    /// Waits until the item that was published `depth` items before `number` may be replaced.
+    /// Returns `true` if the caller has to look at the word again.
+    fn wait_for_room(
+        &self,
+        producer: &mut Producer,
+        number: u64,
+        before: Position,
+        peers: &dyn Peers,
+        deadline: Option<P::Instant>,
+    ) -> Result<bool, ChannelError> {
+        if self.shape.when_full() == WhenFull::DropOldest {
+            return Ok(false);
+        }
+        match self.shape.delivery() {
+            Delivery::Queue => {
+                if before.is_taken() {
+                    return Ok(false);
+                }
+                let word = self.position(number);
+                let is_changed = || word.load(Ordering::Acquire) >> 32 != before.0 >> 32;
+                if !waiting::spin::<P>(is_changed) {
+                    waiting::sleep::<P>(word, before.0, deadline)?;
+                    self.remove_dead(peers);
+                }
+                Ok(true)
+            }
+            Delivery::Broadcast => {
+                let depth = u64::from(self.shape.depth());
+                // The oldest item that stays after this one.
+                let needed = number.saturating_sub(depth).wrapping_add(1);
+                if number < depth || producer.passed >= needed {
+                    return Ok(false);
+                }
+                // No consumer advances beyond the tail.
+                let mut passed = number;
+                for member in self.consumers {
+                    if !member.has_cursor() {
+                        continue;
+                    }
+                    let cursor = member.cursor.load(Ordering::SeqCst);
+                    if let Ok(ahead) = u64::try_from(Position(cursor).distance(needed)) {
+                        passed = passed.min(needed.saturating_add(ahead));
+                        continue;
+                    }
+                    let word = &member.cursor;
+                    let is_changed = || word.load(Ordering::Acquire) >> 32 != cursor >> 32;
+                    if !waiting::spin::<P>(is_changed) {
+                        waiting::sleep::<P>(word, cursor, deadline)?;
+                        self.remove_dead(peers);
+                    }
+                    return Ok(true);
+                }
+                producer.passed = passed;
+                Ok(false)
+            }
+        }
+    }
+
+    /// Finds free slots among `candidates` and makes the producer their owner. The others become
+    /// candidates again.
+    fn acquire_free(
+        &self,
+        producer: &mut Producer,
+        candidates: impl IntoIterator<Item = u16>,
+        peers: &dyn Peers,
+    ) {
+        let mut outside = std::mem::take(&mut producer.outside);
+        for slot in candidates {
+            if slot >= self.shape.slots() {
+                continue;
+            }
+            let state = self.load_slot(slot);
+            let is_written = state
+                .writer()
+                .is_some_and(|writer| self.living_writer(writer).is_some());
+            if !is_written && !self.is_in_ring(slot, state) {
+                outside.push((slot, state));
+            }
+        }
+        // The lists are read after the ring, so a slot that no list names stays free.
+        self.read_held(producer, peers);
+        let enough = usize::from(self.shape.reserved());
+        for (slot, state) in outside.drain(..) {
+            let bit = 1 << (slot % 64);
+            let is_held = producer.held[usize::from(slot / 64)] & bit != 0;
+            if is_held || producer.spare.len() >= enough {
+                producer.candidates.push(slot);
+                continue;
+            }
+            let key = producer.key;
+            let mine = SlotState::written_by(state.number(), key.index, key.generation);
+            let taken = self.slots[usize::from(slot)].compare_exchange(
+                state.0,
+                mine.0,
+                Ordering::SeqCst,
+                Ordering::Relaxed,
+            );
+            if taken.is_ok() {
+                producer.spare.push(slot);
+            }
+        }
+        producer.outside = outside;
+    }
+
+    /// Reads which slots the living consumers hold.
+    fn read_held(&self, producer: &mut Producer, peers: &dyn Peers) {
+        producer.held.fill(0);
+        let places = usize::from(self.shape.held());
+        for (index, member) in self.consumers.iter().enumerate() {
+            let Some(key) = member.key(index) else {
+                continue;
+            };
+            for (held, free_after) in member.held.iter().zip(&member.free_after).take(places) {
+                let held = held.load(Ordering::SeqCst);
+                let Some(slot) = usize::try_from(held)
+                    .ok()
+                    .and_then(|held| held.checked_sub(1))
+                else {
+                    continue;
+                };
+                let number = free_after.load(Ordering::Acquire);
+                if number != 0 && peers.is_complete(key, number) {
+                    continue;
+                }
+                if let Some(word) = producer.held.get_mut(slot / 64) {
+                    *word |= 1 << (slot % 64);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Waiting for a word of a channel to change.
+
+use super::words::Position;
+use super::{Channel, ChannelError};
+use crate::platform::{Atomic, Moment, Ordering, Platform};
+use std::time::Duration;
+
+/// Longest sleep before a member checks again whether the members that it waits for are alive.
+const LIVENESS_INTERVAL: Duration = match cfg!(fault_steps) {
+    false => Duration::from_millis(40),
+    true => Duration::from_secs(3),
+};
+/// Longest time that a member spins before it sleeps, about the cost of waking a sleeper.
+const SPIN_TIME: Duration = Duration::from_micros(50);
+/// Number of polls between two readings of the clock, which take about as long as a peer takes to
+/// publish.
+const POLLS_PER_CLOCK_READ: u32 = 64;
+
+/// Maximum number of attempts at an operation that other members can disturb. Honest members never
+/// cause so many.
+pub(super) const MAX_ATTEMPTS: usize = 1_000;
+
+/// Spins until `is_changed` returns `true`, for a bounded time.
+pub(super) fn spin<P: Platform>(is_changed: impl Fn() -> bool) -> bool {
+    if !P::may_spin() {
+        return false;
+    }
+    let began = P::Instant::now();
+    loop {
+        for _ in 0..POLLS_PER_CLOCK_READ {
+            if is_changed() {
+                return true;
+            }
+            P::spin_hint();
+        }
+        if P::Instant::now().saturating_duration_since(began) > SPIN_TIME {
+            return false;
+        }
+    }
+}
+
+/// Sleeps until the upper half of the word changes, or until the next check of liveness is due. The
+/// word had the value `seen`. Bit 0 of the word says that members sleep.
+///
+/// # Errors
+/// Returns [`ChannelError::TimedOut`] if the deadline has passed.
+pub(super) fn sleep<P: Platform>(
+    word: &P::AtomicU64,
+    seen: u64,
+    deadline: Option<P::Instant>,
+) -> Result<(), ChannelError> {
+    let mut limit = LIVENESS_INTERVAL;
+    if let Some(deadline) = deadline {
+        limit = limit.min(deadline.saturating_duration_since(P::Instant::now()));
+        if limit.is_zero() {
+            return Err(ChannelError::TimedOut);
+        }
+    }
+    let told = seen | Position::SLEEPERS;
+    let is_told = seen == told
+        || word
+            .compare_exchange(seen, told, Ordering::SeqCst, Ordering::Relaxed)
+            .is_ok();
+    if is_told {
+        P::sleep(word, (seen >> 32) as u32, limit);
+    }
+    Ok(())
+}
+
+/// Wakes the sleepers of a word without changing its meaning. Another change of the word wakes them
+/// too.
+pub(super) fn nudge<P: Platform>(word: &P::AtomicU64) {
+    let mut before = word.load(Ordering::SeqCst);
+    for _ in 0..MAX_ATTEMPTS {
+        let after = Position(before).after_departure().0;
+        match word.compare_exchange(before, after, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => break,
+            Err(now) => before = now,
+        }
+    }
+    P::wake_all(word);
+}
+
+impl<P: Platform> Channel<'_, P> {
+    /// Wakes the sleepers of a word that had the value `before`.
+    #[inline]
+    pub(super) fn wake(word: &P::AtomicU64, before: u64) {
+        if before & Position::SLEEPERS != 0 {
+            P::wake_all(word);
+        }
+    }
+}
