@@ -2,7 +2,7 @@
 
 use crate::{BackendContext, NativeDevice};
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_types::error::{Error, Result};
+use crosshandle_types::error::Result;
 use crosshandle_types::{
     AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, NativeRuntime, Partition,
     PartitionLimits,
@@ -34,51 +34,30 @@ pub trait BackendDevice: Send + Sync {
     /// one that is close enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Returns the limits of kernels, or the reason why the device runs none. May search for the
-    /// runtime that runs kernels.
-    fn kernels(&self) -> std::result::Result<&KernelLimits, String>;
-
-    /// Returns the limits of kernels if they are known without a search.
-    fn loaded_kernels(&self) -> Option<&KernelLimits> {
-        self.kernels().ok()
-    }
-
-    /// Returns the native objects of the runtime that compiles and runs kernels, if it is not the
-    /// driver itself.
-    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
-        Err("the driver itself runs this device's kernels".into())
-    }
-
-    /// Returns a description of the runtime that compiles and runs kernels. Returns `None` if
-    /// [`kernels`](Self::kernels) has no limits, or if the driver itself runs the kernels.
-    fn kernel_runtime(&self) -> Option<String> {
+    /// Returns the limits of kernels, or the reason why this device runs none. May search for the
+    /// runtime that runs kernels. Returns `None` if the backend runs no kernels.
+    fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
         None
     }
 
-    /// Returns the limits of images, or the reason why the device has none. May search for the
-    /// runtime that provides images.
-    fn images(&self) -> std::result::Result<&ImageLimits, String> {
-        Err(format!("{} has no images", self.info().name))
+    /// Returns the limits of kernels if they are known without a search.
+    fn loaded_kernels(&self) -> Option<&KernelLimits> {
+        self.kernels()?.ok()
     }
 
-    /// Returns how the device can be divided, or the reason why it cannot. May search for the
-    /// runtime that runs kernels.
-    fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
-        Err(format!("{} cannot be divided", self.info().name))
+    /// Returns the runtime that compiles and runs kernels, if it is not the driver itself.
+    fn kernel_runtime(&self) -> Option<&dyn BackendRuntime> {
+        None
     }
 
-    /// Divides the device within its [limits](Self::partitions). The parts have the identity and
-    /// the memory of the whole device. Contexts of a part run kernels only on the part's compute
-    /// units.
-    fn partition(&self, _how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
-        Err(Error::Unsupported(format!(
-            "{} cannot be divided",
-            self.info().name
-        )))
+    /// Returns the limits of images, or the reason why this device has none. May search for the
+    /// runtime that provides images. Returns `None` if the backend has no images.
+    fn images(&self) -> Option<std::result::Result<&ImageLimits, String>> {
+        None
     }
 
-    /// Returns what the compute units of a part share, if the device was divided by affinity.
-    fn affinity(&self) -> Option<AffinityDomain> {
+    /// Returns the means to divide the device, if the backend has any.
+    fn partitions(&self) -> Option<&dyn BackendPartitions> {
         None
     }
 
@@ -89,4 +68,28 @@ pub trait BackendDevice: Send + Sync {
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
+}
+
+/// A runtime that compiles and runs the kernels of a device in place of the driver.
+pub trait BackendRuntime {
+    /// Returns the runtime's own objects, or the reason why there are none. May search for the
+    /// runtime.
+    fn native(&self) -> std::result::Result<NativeRuntime, String>;
+
+    /// Returns a description of the runtime, if it is installed.
+    fn description(&self) -> Option<String>;
+}
+
+/// The means to divide a device into parts.
+pub trait BackendPartitions {
+    /// Returns how the device can be divided, or the reason why it cannot. May search for the
+    /// runtime that runs kernels.
+    fn limits(&self) -> std::result::Result<PartitionLimits, String>;
+
+    /// Divides the device within its [limits](Self::limits). The parts have the identity and the
+    /// memory of the whole device. Contexts of a part run kernels only on the part's compute units.
+    fn divide(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>>;
+
+    /// Returns what the compute units of this part share, if the device was divided by affinity.
+    fn affinity(&self) -> Option<AffinityDomain>;
 }

@@ -123,6 +123,7 @@ mod graph;
 mod image;
 mod memory;
 mod native;
+pub mod noop;
 mod program;
 mod queue;
 mod submission;
@@ -133,7 +134,7 @@ pub use crosshandle_ipc::{
     BackendBlob, BackendEvent, BackendEvents, BackendObject, BackendPinner, BackendTimestamps,
     Import, Pin,
 };
-pub use device::{Backend, BackendDevice};
+pub use device::{Backend, BackendDevice, BackendPartitions, BackendRuntime};
 pub use graph::{
     BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, RecordedWork,
 };
@@ -142,7 +143,10 @@ pub use image::{
     BackendSampler, BackendView, BackendViews, ImageCopy, ImageSide, ViewSource,
 };
 pub use memory::{BackendDriverHandles, BackendFabric, BackendRange, BackendSegment};
-pub use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
+pub use native::{
+    NativeAllocations, NativeBarrier, NativeContext, NativeDevice, NativeEvent, NativeKernels,
+    NativePrograms, NativeQueue,
+};
 pub use program::{BackendKernel, BackendProgram, BackendPrograms};
 pub use queue::BackendQueue;
 pub use submission::{HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work};

@@ -1,24 +1,52 @@
-//! A GPU, in one of the driver's contexts.
+//! The backend, and its GPUs. Each GPU is in one of the driver's contexts.
 
 mod clock;
 mod context_guard;
-mod images;
-mod info;
 mod stream_pool;
 
 pub(super) use clock::CommandTimes;
 pub(super) use context_guard::await_condition;
 
+use super::context::CudaContext;
 use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::info;
 use super::scheduler::Scheduler;
 use clock::Clock;
 use context_guard::ContextGuard;
-use crosshandle_handle::DeviceUuid;
+use crosshandle_hal::{Backend, BackendContext, BackendDevice, NativeDevice};
+use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DeviceInfo, ImageLimits, KernelLimits};
 use std::sync::{Arc, OnceLock};
 use stream_pool::StreamPool;
+
+/// The driver's devices.
+pub struct CudaBackend;
+
+impl Backend for CudaBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
+        gpus()
+            .unwrap_or_default()
+            .iter()
+            .map(|gpu| Arc::clone(gpu) as Arc<dyn BackendDevice>)
+            .collect()
+    }
+
+    fn status(&self) -> std::result::Result<String, String> {
+        let gpus = gpus()?;
+        let driver = Driver::get()?;
+        Ok(format!(
+            "the NVIDIA driver for CUDA {}, {} device(s)",
+            driver.version(),
+            gpus.len()
+        ))
+    }
+}
 
 /// Returns all GPUs. The first call searches for them.
 pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
@@ -70,7 +98,7 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             kernels: info::kernel_limits(driver, handle),
-            images: images::limits(driver, handle),
+            images: info::images::limits(driver, handle),
             context: OnceLock::new(),
             primary: None,
             clock: Clock::default(),
@@ -225,6 +253,42 @@ impl Gpu {
         if let Err(error) = released {
             tracing::warn!(%error, what, "could not release");
         }
+    }
+}
+
+impl BackendDevice for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        Gpu::info(self)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        let _current = self.enter().ok()?;
+        self.driver().free_memory().ok()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.info().uuid || self.peers().contains(&device)
+    }
+
+    fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
+        let limits = Gpu::kernels(self);
+        Some(limits.ok_or_else(|| "this NVIDIA driver is too old to run programs here".into()))
+    }
+
+    fn images(&self) -> Option<std::result::Result<&ImageLimits, String>> {
+        let limits = Gpu::images(self);
+        Some(limits.ok_or_else(|| "this NVIDIA driver is too old to provide images here".into()))
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        let gpu = self.shared()?;
+        // Entering the context here detects a device that does not work.
+        drop(gpu.enter()?);
+        Ok(Arc::new(CudaContext::new(gpu)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 

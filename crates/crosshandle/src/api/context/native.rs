@@ -250,7 +250,12 @@ impl Context {
     /// - [`Error::Unsupported`] if the backend cannot do this.
     /// - [`Error::Driver`] if the driver refuses.
     pub fn synchronize(&self) -> Result<()> {
-        self.native_context()?.synchronize()
+        let barrier = self.native_context()?.barrier().ok_or_else(|| {
+            Error::Unsupported(
+                "this driver cannot wait for all of a context's work: finish each queue".into(),
+            )
+        });
+        barrier?.synchronize()
     }
 
     /// Returns the driver's allocation that contains `address`, whether this library made it or
@@ -336,8 +341,13 @@ impl Context {
         ownership: Ownership,
     ) -> Result<Memory> {
         let start = address.addr().get();
+        let adopter = self.native_context()?.allocations().ok_or_else(|| {
+            Error::Unsupported(
+                "whole allocations cannot be adopted here; say how many bytes".into(),
+            )
+        })?;
         // SAFETY: promised by the caller.
-        let adopted = unsafe { self.native_context()?.adopt_allocation(start, ownership)? };
+        let adopted = unsafe { adopter.adopt_allocation(start, ownership)? };
         let (segment, offset, len) = adopted;
         Ok(Memory::adopted(self.core(), segment, offset, len))
     }

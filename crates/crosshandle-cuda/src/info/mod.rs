@@ -1,4 +1,6 @@
-//! The description of a GPU.
+//! The description of a GPU, and the limits of kernels.
+
+pub(crate) mod images;
 
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::driver::{DeviceHandle, Driver};
@@ -17,7 +19,7 @@ const CACHE_LINE: u32 = 128;
 /// newer programs.
 const ARGUMENTS: u32 = 4096;
 
-pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
+pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
     let can = |attribute| {
         // An attribute that the driver does not know is a capability that it lacks.
         driver.device_attribute(device, attribute).unwrap_or(0) != 0
@@ -101,7 +103,7 @@ fn pci_device(address: &str) -> Option<u32> {
 }
 
 /// Returns the limits of kernels, or `None` if the driver lacks functions for programs.
-pub(super) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
+pub(crate) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
     let number = |attribute| {
         let value = driver.device_attribute(device, attribute).unwrap_or(0);
         u32::try_from(value).unwrap_or(0)
