@@ -1,12 +1,13 @@
 //! Drivers and devices.
 
-use crate::{BackendContext, NativeDevice};
+use crate::{BackendBlob, BackendContext, NativeDevice};
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_types::error::Result;
 use crosshandle_types::{
     AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, NativeRuntime, Partition,
     PartitionLimits,
 };
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A driver, which may be absent.
@@ -20,6 +21,18 @@ pub trait Backend: Sync {
     /// Returns a description of the driver, or what was looked for and where if the driver is
     /// absent.
     fn status(&self) -> std::result::Result<String, String>;
+
+    /// Returns whether a descriptor is memory of the driver, which a process without the driver can
+    /// keep alive by this descriptor. `note` is the blob of the memory's exporter. Host memory in
+    /// memfd files belongs to no driver. The caller got both from another process. Calls no driver,
+    /// and works if the driver is absent.
+    fn owns_descriptor(&self, file: BorrowedFd<'_>, note: &BackendBlob) -> bool;
+
+    /// Returns the reason why the device's work of a process may continue after the process has
+    /// ended, if a service does the work of several processes in one.
+    fn work_outlives_process(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A device of a driver.
@@ -59,6 +72,12 @@ pub trait BackendDevice: Send + Sync {
     /// Returns the means to divide the device, if the backend has any.
     fn partitions(&self) -> Option<&dyn BackendPartitions> {
         None
+    }
+
+    /// Returns whether a forked child can create contexts. Most drivers lose their threads in the
+    /// child.
+    fn survives_fork(&self) -> bool {
+        false
     }
 
     /// Creates a context on the device.

@@ -3,13 +3,16 @@
 use super::context::HostContext;
 use super::program::{self, Units};
 use super::{image, info};
-use crosshandle_hal::{Backend, BackendContext, BackendDevice, BackendPartitions, BackendRuntime};
+use crosshandle_hal::{
+    Backend, BackendBlob, BackendContext, BackendDevice, BackendPartitions, BackendRuntime,
+};
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_types::error::Result;
 use crosshandle_types::{
     AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, Partition, PartitionLimits,
 };
 use std::borrow::Cow;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The backend for the host's memory and threads.
@@ -29,6 +32,10 @@ impl Backend for HostBackend {
 
     fn status(&self) -> std::result::Result<String, String> {
         Ok("needs no driver".into())
+    }
+
+    fn owns_descriptor(&self, _file: BorrowedFd<'_>, _note: &BackendBlob) -> bool {
+        false
     }
 }
 
@@ -69,6 +76,10 @@ impl BackendDevice for HostDevice {
 
     fn partitions(&self) -> Option<&dyn BackendPartitions> {
         Some(self)
+    }
+
+    fn survives_fork(&self) -> bool {
+        true
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {

@@ -3,11 +3,13 @@
 use super::context::LevelZeroContext;
 use super::driver::{DeviceHandle, Driver};
 use super::info::{self, Details};
-use crosshandle_hal::{Backend, BackendContext, BackendDevice, NativeDevice};
+use crosshandle_hal::{Backend, BackendBlob, BackendContext, BackendDevice, NativeDevice};
 use crosshandle_handle::{BackendKind, DeviceUuid};
+use crosshandle_os::{descriptor, memfd};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DeviceInfo, ImageLimits, KernelLimits};
 use level_zero_sys::{ze_external_memory_type_flags_t, ze_result_t};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock};
 
 /// The backend for the devices of all Level Zero drivers.
@@ -37,6 +39,12 @@ impl Backend for LevelZeroBackend {
             versions.join(", "),
             gpus.len()
         ))
+    }
+
+    fn owns_descriptor(&self, file: BorrowedFd<'_>, note: &BackendBlob) -> bool {
+        // The memory is that of Intel's driver, or of a driver in software, which uses memfds. The
+        // note of both is the driver's handle. Host memory of this library has no note.
+        descriptor::is_dma_buf(file) || !note.as_bytes().is_empty() && memfd::is_memory(file)
     }
 }
 

@@ -7,10 +7,10 @@ use crate::raw::{self, Socket};
 use crate::suite::{Outcome, PASSED};
 use crate::tamper::{at, with};
 use crate::{Transfer, pattern};
+use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::handle::bundle::{
     Bundle, BundledArray, Dimension, ElementType, Layout, ReadyEvent,
 };
-use crosshandle::handle::{BackendKind, HANDLE_SIZE};
 use crosshandle::{
     AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind,
     virtual_memory::PhysicalMemoryHandle,
@@ -30,8 +30,8 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
     peer.ask("event e")?;
     let memory: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
     let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
-    let other_backend = match harness.device().info().backend {
-        BackendKind::Host => 2,
+    let other_backend = match memory.as_bytes()[at::BACKEND] {
+        1 => 2,
         _ => 1,
     };
     let next = |bytes: &Bytes| {

@@ -10,15 +10,20 @@ pub(super) use context_guard::await_condition;
 use super::context::CudaContext;
 use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
 use super::info;
+use super::memory::NVIDIA_MAJOR;
 use super::scheduler::Scheduler;
 use clock::Clock;
 use context_guard::ContextGuard;
-use crosshandle_hal::{Backend, BackendContext, BackendDevice, NativeDevice};
+use crosshandle_hal::{Backend, BackendBlob, BackendContext, BackendDevice, NativeDevice};
 use crosshandle_handle::{BackendKind, DeviceUuid};
+use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DeviceInfo, ImageLimits, KernelLimits};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::{env, fs};
 use stream_pool::StreamPool;
 
 /// The driver's devices.
@@ -46,6 +51,39 @@ impl Backend for CudaBackend {
             gpus.len()
         ))
     }
+
+    fn owns_descriptor(&self, file: BorrowedFd<'_>, _note: &BackendBlob) -> bool {
+        let nvidia = FileKind::CharacterDevice {
+            major: NVIDIA_MAJOR,
+        };
+        descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
+    }
+
+    fn work_outlives_process(&self) -> Option<String> {
+        let what = mps()?;
+        Some(format!(
+            "{what}, and MPS does the work of many processes in one: stop it (echo quit | \
+             nvidia-cuda-mps-control)"
+        ))
+    }
+}
+
+/// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
+fn mps() -> Option<String> {
+    let directory = env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+    let directory = directory.map_or_else(|| "/tmp/nvidia-mps".into(), PathBuf::from);
+    let control = directory.join("control");
+    if control.exists() {
+        return Some(format!("{} exists", control.display()));
+    }
+    let entries = fs::read_dir("/proc").ok()?;
+    entries.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        // The kernel keeps only 15 bytes of a program's name.
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let is_mps = name.starts_with("nvidia-cuda-mps");
+        is_mps.then(|| format!("process {pid} is a daemon of MPS"))
+    })
 }
 
 /// Returns all GPUs. The first call searches for them.

@@ -8,7 +8,7 @@ use crate::tuning;
 use crosshandle_handle::BackendKind;
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::error::Result;
-use crosshandle_types::{Capabilities, DeviceInfo, KernelLimits, known};
+use crosshandle_types::{Capabilities, DeviceInfo, KernelLimits, dlpack, known};
 use std::fs;
 
 /// The PCI vendor number.
@@ -66,6 +66,8 @@ pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000),
         vector_width: None,
         granularity,
+        import_alignment: HUGE_PAGE,
+        dlpack_type: dlpack::CUDA,
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
@@ -85,6 +87,7 @@ pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             double_precision: has_descriptors,
             fused_multiply_add: has_descriptors,
             // The driver accepts no offset into an allocation.
+            host_memory_only: false,
             partial_mappings: false,
             fabric_memory: has_descriptors
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),

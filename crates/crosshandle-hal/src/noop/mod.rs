@@ -15,16 +15,19 @@ mod queue;
 
 use crate::common::host_memory::{HostRange, HostSegment, PhysicalFile};
 use crate::{
-    Backend, BackendContext, BackendDevice, BackendDriverHandles, BackendObject, BackendPrograms,
-    BackendQueue, BackendRange, BackendSegment, Import,
+    Backend, BackendBlob, BackendContext, BackendDevice, BackendDriverHandles, BackendObject,
+    BackendPrograms, BackendQueue, BackendRange, BackendSegment, Import,
 };
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_os::mapping::page_size;
+use crosshandle_os::mapping::{HUGE_PAGE, page_size};
 use crosshandle_os::process;
 use crosshandle_types::error::Result;
-use crosshandle_types::{Access, Capabilities, DeviceInfo, KernelLimits, MemoryKind, QueueOrder};
+use crosshandle_types::{
+    Access, Capabilities, DeviceInfo, KernelLimits, MemoryKind, QueueOrder, dlpack,
+};
 use program::NoopPrograms;
 use queue::NoopQueue;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,6 +46,10 @@ impl Backend for NoopBackend {
 
     fn status(&self) -> std::result::Result<String, String> {
         Ok("needs no driver and computes nothing".into())
+    }
+
+    fn owns_descriptor(&self, _file: BorrowedFd<'_>, _note: &BackendBlob) -> bool {
+        false
     }
 }
 
@@ -70,12 +77,15 @@ fn describe(backend: BackendKind) -> DeviceInfo {
         clock_rate: None,
         vector_width: None,
         granularity: page_size(),
+        import_alignment: HUGE_PAGE,
+        dlpack_type: dlpack::CPU,
         capabilities: Capabilities {
             memory_sharing: true,
             physical_memory_sharing: true,
             event_sharing: true,
             read_only_memory: true,
             host_accessible_memory: true,
+            host_memory_only: true,
             partial_mappings: true,
             fabric_memory: false,
             late_failures: true,
@@ -135,6 +145,10 @@ impl BackendDevice for NoopDevice {
 
     fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
         Some(Ok(&KERNELS))
+    }
+
+    fn survives_fork(&self) -> bool {
+        true
     }
 
     fn create_context(&self) -> Result<Arc<dyn BackendContext>> {

@@ -35,8 +35,8 @@ impl Context {
         }
         let (segment, driver) = self.fabric()?.create_segment(len)?;
         let whole = segment.len();
-        let device = self.device().info().uuid;
-        let handle = FabricHandle::new(process::host_identity(), device, whole as u64, driver);
+        let (device, host) = (self.device().info(), process::host_identity());
+        let handle = FabricHandle::new(device.backend, host, device.uuid, whole as u64, driver);
         Ok((Memory::adopted(self.core(), segment, 0, whole), handle))
     }
 
@@ -47,12 +47,19 @@ impl Context {
     ///
     /// # Errors
     /// - The errors of [`allocate_fabric_memory`](Self::allocate_fabric_memory).
+    /// - [`Error::WrongBackend`] for memory of another backend's fabric.
     /// - [`Error::Driver`] if the memory no longer exists or cannot be reached.
     pub fn open_fabric_memory(&self, handle: &FabricHandle) -> Result<Memory> {
         let len = usize::try_from(handle.len()).map_err(|_| Error::invalid("it is too long"))?;
-        let segment = self
-            .fabric()?
-            .import_segment(&handle.driver_handle(), len)?;
+        let fabric = self.fabric()?;
+        let backend = self.device().info().backend;
+        if handle.backend() != backend {
+            return Err(Error::WrongBackend {
+                handle: handle.backend(),
+                context: backend,
+            });
+        }
+        let segment = fabric.import_segment(&handle.driver_handle(), len)?;
         Ok(Memory::adopted(self.core(), segment, 0, len))
     }
 }

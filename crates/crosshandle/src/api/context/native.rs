@@ -123,8 +123,8 @@ impl Context {
         // SAFETY: promised by the caller.
         let queue = unsafe { self.native_context()?.adopt_queue(value, ownership)? };
         let copied = self.core().exporter().copied();
-        let backend = native.backend();
-        Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
+        let device = self.device().info();
+        Ok(Queue::new(queue, QueueOrder::InOrder, device, copied))
     }
 
     /// Adopts a kernel that other code made with the runtime that runs the host's kernels. Returns
