@@ -426,7 +426,7 @@ impl Session {
     /// Drops the connection, with the received messages that were not handled. The peer sends these
     /// messages again. Returns the greeting for the new connection.
     fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
-        // Wait until the message that another thread is handling counts as received.
+        // Wait until another thread has handled its message and has counted it as received.
         let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.check_alive()?;
