@@ -3,13 +3,13 @@
 use super::Context;
 use crate::api::memory::Memory;
 use crate::api::program::kernel::check_fork;
-use crosshandle_hal::Fabric;
+use crosshandle_hal::BackendFabric;
 use crosshandle_handle::FabricHandle;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 
 impl Context {
-    fn fabric(&self) -> Result<&dyn Fabric> {
+    fn fabric(&self) -> Result<&dyn BackendFabric> {
         check_fork()?;
         self.core().backend().fabric().ok_or_else(|| {
             Error::Unsupported(format!(
