@@ -237,7 +237,9 @@ impl<'a> Neighbour<'a> {
                 // A longer copy would block other users of the remote host's staging buffer for too
                 // long.
                 if len > NEIGHBOUR_PART as u64 {
-                    return Err(Error::invalid("it copies more bytes than one request may copy"));
+                    return Err(Error::invalid(
+                        "it copies more bytes than one request may copy",
+                    ));
                 }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self

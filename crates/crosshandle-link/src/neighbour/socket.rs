@@ -154,7 +154,9 @@ pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
         && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
     {
         true => Ok(peer.pid),
-        false => Err(Error::invalid("the connected process belongs to another user")),
+        false => Err(Error::invalid(
+            "the connected process belongs to another user",
+        )),
     }
 }
 
