@@ -14,7 +14,8 @@ use crosshandle_types::sync::{Condvar, Deadline, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub(super) struct NoopQueue(Arc<Inner>);
+/// A queue of commands that compute nothing.
+pub struct NoopQueue(Arc<Inner>);
 
 struct Inner {
     order: QueueOrder,
@@ -43,7 +44,7 @@ struct Command {
 }
 
 impl NoopQueue {
-    pub(super) fn new(order: QueueOrder) -> Self {
+    pub fn new(order: QueueOrder) -> Self {
         Self(Arc::new(Inner {
             order,
             commands: Mutex::default(),
