@@ -181,13 +181,17 @@ impl Context {
     /// Creates `nbytes` bytes of physical memory. The size is a multiple of the device's
     /// granularity, which is 2 MiB on GPUs and a page on the host.
     fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
-        let memory = detached(py, || self.0.create_physical_memory(nbytes))?;
+        let memory = detached(py, || {
+            crosshandle::virtual_memory::PhysicalMemory::new(&self.0, nbytes)
+        })?;
         Ok(PhysicalMemory::new(memory, None))
     }
 
     /// Reserves `nbytes` bytes of addresses. Physical memory can be mapped into them.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
-        Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
+        Ok(VirtualRange::new(detached(py, || {
+            crosshandle::virtual_memory::VirtualRange::reserve(&self.0, nbytes)
+        })?))
     }
 
     /// Opens the object of a handle: memory, physical memory or an event. Memory opens read-only if
@@ -214,8 +218,12 @@ impl Context {
             AnyHandle::PhysicalMemory(handle) => {
                 let memory =
                     detached_for(py, timeout, || match !writable || handle.is_read_only() {
-                        true => self.0.open_physical_memory_read_only(&handle),
-                        false => self.0.open_physical_memory(&handle),
+                        true => crosshandle::virtual_memory::PhysicalMemory::open_read_only(
+                            &self.0, &handle,
+                        ),
+                        false => {
+                            crosshandle::virtual_memory::PhysicalMemory::open(&self.0, &handle)
+                        }
                     })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
@@ -258,7 +266,7 @@ impl Context {
         let native = NativeObject::new(self.0.device().info().backend, number);
         // SAFETY: the queue keeps the stream's object, and is dropped before it. If the program
         // gave only a number, it has promised to keep the stream.
-        let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
+        let adopt = || unsafe { crosshandle::Queue::adopt(&self.0, native, Ownership::Borrowed) };
         Ok(Queue::new(detached(py, adopt)?, stream))
     }
 
