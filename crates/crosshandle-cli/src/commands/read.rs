@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
-    // The memory is opened read-only. The kernel enforces that if the backend supports it.
+    // The memory is opened read-only, which the kernel enforces if the backend supports it.
     let memory = context.open_memory_read_only(handle)?;
     let range = args.range(memory.len())?;
     if let Some(path) = &args.output {

@@ -155,8 +155,8 @@ impl Context {
 
 impl Queue {
     /// Adopts a driver's queue that the program made. The result submits to it in between the
-    /// program's own commands, and all commands run in the order of the calls. [`finish`](Self::finish)
-    /// and [`is_idle`](Self::is_idle) cover the program's commands too.
+    /// program's own commands, and all commands run in the order of the calls.
+    /// [`finish`](Self::finish) and [`is_idle`](Self::is_idle) cover the program's commands too.
     ///
     /// # Errors
     /// - [`Error::InvalidArgument`] for a queue of another context, or of a kind that cannot be

@@ -6,7 +6,7 @@ use crate::pool;
 use crosshandle_hal::BackendContext;
 use crosshandle_handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crosshandle_ipc::{
-    Attachment, Credential, ExportCells, First, OpenDeadline, Particulars, Record, Shared,
+    Attachment, BackendObject, Credential, ExportCells, First, OpenDeadline, Particulars, Record,
 };
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
@@ -28,7 +28,7 @@ pub struct PhysicalMemory {
 
 struct Physical {
     core: Arc<ContextCore>,
-    memory: Arc<dyn Shared>,
+    memory: Arc<dyn BackendObject>,
     access: Access,
     number: u32,
     exports: ExportCells,
@@ -145,7 +145,7 @@ impl PhysicalMemory {
 
     fn of(
         core: &Arc<ContextCore>,
-        memory: Arc<dyn Shared>,
+        memory: Arc<dyn BackendObject>,
         access: Access,
         opened: Option<Source>,
     ) -> Self {
@@ -213,7 +213,7 @@ impl PhysicalMemory {
         self.inner.core.device().info().backend == core.device().info().backend
     }
 
-    pub(crate) fn memory(&self) -> &dyn Shared {
+    pub(crate) fn memory(&self) -> &dyn BackendObject {
         &*self.inner.memory
     }
 
@@ -221,7 +221,7 @@ impl PhysicalMemory {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that was opened from a handle.
-    pub(crate) fn shared(&self) -> Result<Arc<dyn Shared>> {
+    pub(crate) fn shared(&self) -> Result<Arc<dyn BackendObject>> {
         self.inner.check_exportable()?;
         Ok(Arc::clone(&self.inner.memory))
     }

@@ -1,8 +1,8 @@
 //! Linking, which combines images of several programs into one program on devices.
 //!
-//! The driver compiles and links in one step, so images that wait for linking are kept unchanged. A
-//! dynamic link makes one loaded program from several programs, each of which then refers to that
-//! program.
+//! The driver compiles and links in one step, so images are kept unchanged until they are linked. A
+//! dynamic link makes one loaded program from several programs. Each of these programs then refers
+//! to the loaded program.
 
 use super::build::{
     Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,

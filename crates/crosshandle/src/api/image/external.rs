@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct ExternalMemory {
     core: Arc<ContextCore>,
-    inner: Arc<dyn crosshandle_hal::ExternalMemory>,
+    inner: Arc<dyn crosshandle_hal::BackendExternalMemory>,
     len: u64,
 }
 

@@ -10,7 +10,7 @@ pub use view::{ImageView, LevelledImage};
 use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::program::kernel::check_fork;
-use crosshandle_hal::{DeviceImage, DeviceSampler, Images};
+use crosshandle_hal::{BackendImage, BackendImages, BackendSampler};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{
     ImageDescription, KernelArgument, KernelArguments, NativeObject, SamplerDescription,
@@ -31,7 +31,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Image {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceImage>,
+    inner: Arc<dyn BackendImage>,
     description: ImageDescription,
 }
 
@@ -39,11 +39,11 @@ pub struct Image {
 #[derive(Clone)]
 pub struct Sampler {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceSampler>,
+    inner: Arc<dyn BackendSampler>,
     description: SamplerDescription,
 }
 
-fn maker(core: &ContextCore) -> Result<&dyn Images> {
+fn maker(core: &ContextCore) -> Result<&dyn BackendImages> {
     check_fork()?;
     let device = core.device();
     device.images()?;

@@ -4,7 +4,7 @@ use super::{Image, maker};
 use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{DeviceLevels, DeviceView, ViewSource, Views};
+use crosshandle_hal::{BackendLevels, BackendView, BackendViews, ViewSource};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{ImageDescription, ImageKind, NativeObject, Region, Sampling, ViewLimits};
 use std::any::Any;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// [`KernelArguments::with`]: crate::kernel::KernelArguments::with
 #[derive(Clone)]
 pub struct ImageView {
-    inner: Arc<dyn DeviceView>,
+    inner: Arc<dyn BackendView>,
     /// The memory that the view shows, if it does not show an image.
     _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -33,13 +33,13 @@ pub struct ImageView {
 #[derive(Clone)]
 pub struct LevelledImage {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceLevels>,
+    inner: Arc<dyn BackendLevels>,
     description: ImageDescription,
     levels: u32,
 }
 
 /// Returns the backend's interface for views, and their limits. Fails if the device has no views.
-pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
+pub(super) fn views(core: &ContextCore) -> Result<(&dyn BackendViews, ViewLimits)> {
     let maker = maker(core)?.views();
     let limits = core.device().images()?.views;
     maker.zip(limits).ok_or_else(|| {
@@ -51,7 +51,7 @@ pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
 }
 
 impl ImageView {
-    fn new(inner: Arc<dyn DeviceView>) -> Self {
+    fn new(inner: Arc<dyn BackendView>) -> Self {
         Self { inner, _keep: None }
     }
 
@@ -171,7 +171,7 @@ impl LevelledImage {
 
     pub(super) fn of(
         core: &Arc<ContextCore>,
-        inner: Arc<dyn DeviceLevels>,
+        inner: Arc<dyn BackendLevels>,
         description: &ImageDescription,
         levels: u32,
     ) -> Self {

@@ -3,12 +3,12 @@
 use super::Memory;
 use crate::api::context::Context;
 use crate::api::program::kernel::check_fork;
-use crosshandle_hal::Fabric;
+use crosshandle_hal::BackendFabric;
 use crosshandle_handle::FabricHandle;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 
-fn fabric(context: &Context) -> Result<&dyn Fabric> {
+fn fabric(context: &Context) -> Result<&dyn BackendFabric> {
     check_fork()?;
     context.core().backend().fabric().ok_or_else(|| {
         Error::Unsupported(format!(

@@ -57,10 +57,10 @@ enum Path<'a> {
 }
 
 impl Memory {
-    /// Fills a range of the memory with the bytes of a file, starting at byte `position` of the file.
-    /// Several threads read the file, and the device copies at the same time. Any of these threads
-    /// calls `progress` after each part, with the number of bytes in it. If the host cannot access
-    /// the memory, queues of `context` copy between it and temporary host memory.
+    /// Fills a range of the memory with the bytes of a file, starting at byte `position` of the
+    /// file. Several threads read the file, and the device copies at the same time. Any of these
+    /// threads calls `progress` after each part, with the number of bytes in it. If the host cannot
+    /// access the memory, queues of `context` copy between it and temporary host memory.
     ///
     /// Returns when all bytes are in the memory. It does not wait for commands that were submitted
     /// before.
@@ -94,8 +94,8 @@ impl Memory {
         )
     }
 
-    /// Writes a range of the memory to a file, starting at byte `position` of the file. In all other
-    /// respects it works like [`read_file`](Self::read_file).
+    /// Writes a range of the memory to a file, starting at byte `position` of the file. In all
+    /// other respects it works like [`read_file`](Self::read_file).
     ///
     /// # Errors
     /// - The errors of [`read_file`](Self::read_file), except [`Error::ReadOnly`].

@@ -5,7 +5,7 @@ pub(crate) mod kernel;
 use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{LoadedProgram, Programs};
+use crosshandle_hal::{BackendProgram, BackendPrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use kernel::{Kernel, check_fork};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Program {
     core: Arc<ContextCore>,
-    inner: Arc<dyn LoadedProgram>,
+    inner: Arc<dyn BackendProgram>,
 }
 
 impl Program {
@@ -149,7 +149,7 @@ impl Program {
     }
 }
 
-fn loader(core: &ContextCore) -> Result<&dyn Programs> {
+fn loader(core: &ContextCore) -> Result<&dyn BackendPrograms> {
     check_fork()?;
     core.backend().programs().ok_or_else(|| {
         Error::Unsupported(format!("{} runs no programs", core.device().info().name))

@@ -9,7 +9,7 @@ use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::api::physical::{PhysicalMemory, check_granularity};
-use crosshandle_hal::AddressRange;
+use crosshandle_hal::BackendRange;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, SharedBytes, byte_range};
 use std::collections::BTreeMap;
@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A range of reserved addresses, into which physical memory is mapped. Any thread may use it.
 pub struct VirtualRange {
-    range: Box<dyn AddressRange>,
+    range: Box<dyn BackendRange>,
     core: Arc<ContextCore>,
     len: usize,
     /// The mappings, by offset.

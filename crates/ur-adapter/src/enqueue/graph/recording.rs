@@ -82,8 +82,8 @@ pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
     waits: Waits,
-    /// The event of the latest run. The next run follows it, so the lock is held until the next run
-    /// is submitted. The lock is taken before all other locks.
+    /// The event of the latest run. The next run follows this event, so the lock is held until the
+    /// next run is submitted. The lock is taken before all other locks.
     last: Lock<Option<Event>>,
 }
 

@@ -1,7 +1,7 @@
 //! Memory of other graphics interfaces such as Vulkan, imported by descriptor.
 //!
-//! Their semaphores are not imported, because a stream that waits for one is indistinguishable from
-//! a stream that never continues.
+//! Semaphores of these interfaces are not imported, because a stream that waits for a semaphore
+//! looks like a stream that never continues.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};

@@ -40,7 +40,7 @@ fn supports(
             let align = device
                 .views()
                 .map_or(1, |views| views.pitch_alignment.max(1));
-            // If the caller specifies no pitch, assume a pitch that the device supports.
+            // If the caller specifies no pitch, check the smallest pitch that the device supports.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
@@ -58,7 +58,8 @@ fn supports(
 }
 
 entry_points! {
-    /// Reports the formats of unsampled images. Kernels write only to images, not to plain memory.
+    /// Returns whether an unsampled image can be made. Kernels write only to images, not to plain
+    /// memory.
     pub(super) fn unsampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -72,7 +73,7 @@ entry_points! {
         supported.put((is_image && desc.numMipLevel <= 1 && can).into())
     }
 
-    /// Reports the formats of images and of sampled images.
+    /// Returns whether an image or a sampled image can be made.
     pub(super) fn sampled(
         context: Handle<Context>,
         device: Handle<Device>,
