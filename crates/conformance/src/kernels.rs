@@ -29,7 +29,7 @@ impl Kernels {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// Fails as [`Context::load_program`] does.
+    /// Fails as [`Program::new`] does.
     pub fn load(context: &Context) -> Result<Self> {
         Self::of(&Self::program(context)?)
     }
@@ -48,9 +48,9 @@ impl Kernels {
     /// Loads the program that contains the kernels.
     ///
     /// # Errors
-    /// Fails as [`Context::load_program`] does.
+    /// Fails as [`Program::new`] does.
     pub fn program(context: &Context) -> Result<Program> {
-        context.load_program(image(context.device().kernels()?))
+        Program::new(context, image(context.device().kernels()?))
     }
 
     /// Returns a command that sets every word to `value`.

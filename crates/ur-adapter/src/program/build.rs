@@ -193,7 +193,7 @@ impl DeviceImage {
                 // SAFETY: the creator of the program guaranteed that bytes that are not text are
                 // well-formed.
                 let image = unsafe { image_of(&self.bytes, &constants) };
-                inner.load_program_with(&[image], &options_of(options))
+                crosshandle::kernel::Program::with_options(inner, &[image], &options_of(options))
             }
         };
         let mut build = self.build();

@@ -26,7 +26,7 @@ impl Recording {
     /// Starts a recording in a context.
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
-            graph: context.create_graph(),
+            graph: Graph::new(context),
             uses: Vec::new(),
             waits: Vec::new(),
         }
