@@ -184,8 +184,8 @@ impl Queue {
         // SAFETY: promised by the caller.
         let queue = unsafe { context.native_context()?.adopt_queue(value, ownership)? };
         let copied = context.core().exporter().copied();
-        let backend = native.backend();
-        Ok(Self::new(queue, QueueOrder::InOrder, backend, copied))
+        let device = context.device().info();
+        Ok(Self::new(queue, QueueOrder::InOrder, device, copied))
     }
 }
 
