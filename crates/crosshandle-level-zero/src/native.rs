@@ -1,15 +1,15 @@
 //! Access to the driver's contexts, lists and events: those that this library creates, and those
 //! that a program passes in.
 
-use super::device::LevelZeroContext;
+use super::context::LevelZeroContext;
+use super::device::Gpu;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
-use super::gpu::Gpu;
 use super::memory::LevelZeroSegment;
 use super::queue;
 use crosshandle_hal::{
-    BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment,
+    BackendContext, BackendObject, BackendQueue, BackendSegment, NativeAllocations, NativeContext,
+    NativeDevice, NativeEvent,
 };
-use crosshandle_ipc::Shared;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
@@ -79,7 +79,11 @@ impl NativeContext for LevelZeroContext {
         Ok(LevelZeroSegment::find(self.gpu(), self.context(), address))
     }
 
-    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
+    unsafe fn adopt_memory(
+        &self,
+        address: usize,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, usize)> {
         let (segment, offset) =
             LevelZeroSegment::adopt(self.gpu(), self.context(), address, false)?;
         let rest = segment.len() - offset;
@@ -92,11 +96,17 @@ impl NativeContext for LevelZeroContext {
         Ok((Arc::new(segment), offset))
     }
 
+    fn allocations(&self) -> Option<&dyn NativeAllocations> {
+        Some(self)
+    }
+}
+
+impl NativeAllocations for LevelZeroContext {
     unsafe fn adopt_allocation(
         &self,
         address: usize,
         ownership: Ownership,
-    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+    ) -> Result<(Arc<dyn BackendSegment>, usize, usize)> {
         let is_given = ownership == Ownership::Owned;
         let adopted = LevelZeroSegment::adopt(self.gpu(), self.context(), address, is_given);
         let (segment, offset) = adopted?;

@@ -1,10 +1,10 @@
 //! The work of commands, as calls of the driver.
 
+use crate::device::Gpu;
 use crate::driver::{DriverContext, EventHandle, List};
-use crate::gpu::Gpu;
 use crate::memory::LevelZeroSegment;
 use crate::{image, program};
-use crosshandle_hal::{Segment, Work};
+use crosshandle_hal::{BackendSegment, Work};
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Address, MemoryKind, Pitches, Region};

@@ -3,7 +3,7 @@
 use super::dtype::Plain;
 use super::{Array, Layout};
 use crate::memory::SharedMemory;
-use crosshandle::handle::BackendKind;
+use crosshandle::device::dlpack::{CPU, CUDA, ONE_API};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,9 +18,6 @@ pub(crate) const VERSION: [u32; 2] = [1, 0];
 pub(crate) const READ_ONLY: u64 = 1;
 /// The names, in both forms, of capsules that no consumer has taken yet.
 pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
-const CPU: i32 = 1;
-const CUDA: i32 = 2;
-const ONE_API: i32 = 14;
 
 /// `DLTensor`.
 #[repr(C)]
@@ -71,7 +68,7 @@ struct Owner<T> {
 /// leaked and that has not been freed yet.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
-        // SAFETY: `make` leaked it.
+        // SAFETY: the caller promises that `make` leaked this owner and that it has not been freed.
         drop(unsafe { Box::from_raw((*tensor).owner().cast::<Owner<T>>()) });
     }
 }
@@ -176,12 +173,7 @@ impl Managed for Unversioned {
 /// Returns the device of memory, as DLPack's device type and device number.
 pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
-    let index = info.index as i32;
-    match info.backend {
-        BackendKind::Host => (CPU, 0),
-        BackendKind::Cuda => (CUDA, index),
-        BackendKind::LevelZero => (ONE_API, index),
-    }
+    (info.dlpack_type, info.index as i32)
 }
 
 /// Returns a capsule of an array, in the newest form that the consumer accepts.
@@ -303,8 +295,8 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
 /// Returns the type of an array's elements for DLPack.
 ///
 /// Fails for types without a DLPack code, for strides that are not multiples of the element size,
-/// and for negative strides. For negative strides, torch throws a C++ exception that is never
-/// caught.
+/// and for negative strides. A negative stride would make torch throw a C++ exception that nothing
+/// catches.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
@@ -327,7 +319,8 @@ fn element(array: &Array) -> PyResult<Plain> {
     }
 }
 
-/// An array for a library that never writes to it, in the DLPack form without a read-only flag.
+/// An array that is passed in the DLPack form without a read-only flag, because the consumer never
+/// writes to it.
 #[pyclass(frozen)]
 pub(super) struct NeverWritten(pub(super) Py<Array>);
 

@@ -1,5 +1,6 @@
-//! The description of an adapter: its backend, and the properties that it reports.
+//! The description of an adapter: its backend, and the fixed properties that it reports.
 
+use super::failure;
 use crosshandle::handle::BackendKind;
 use std::env;
 use std::ffi::CStr;
@@ -7,11 +8,11 @@ use std::sync::OnceLock;
 use unified_runtime_sys::{
     UR_DEVICE_BINARY_TARGET_NVPTX64, UR_DEVICE_BINARY_TARGET_SPIRV64,
     UR_DEVICE_BINARY_TARGET_SPIRV64_GEN, UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64, ur_backend_t,
-    ur_device_type_t,
+    ur_device_type_t, ur_result_t,
 };
 
 /// The environment variable that makes an adapter report another UR backend than its own: `opencl`,
-/// `cuda`, `hip` or `native_cpu`. It is for clients that do not know the adapter's own backend.
+/// `cuda`, `hip` or `native_cpu`. Some clients do not know the adapter's own backend.
 pub const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
 
 /// An adapter: its devices, and the properties that it reports.
@@ -25,14 +26,29 @@ pub struct Description {
     pub device_type: ur_device_type_t,
     /// The name of the only platform.
     pub platform_name: &'static str,
-    /// The number of a native queue's kind, for clients that request it. On Level Zero, it is 1 for
-    /// an immediate command list and 0 for a command queue. It is `None` if only one kind exists.
+    /// The number that tells clients the kind of a native queue. On Level Zero, 1 is an immediate
+    /// command list and 0 is a command queue. `None` if the backend has only one kind.
     pub queue_kind: Option<i32>,
     /// The targets of program images for the devices, best first. The list is empty if the devices
     /// run no programs.
     pub program_targets: &'static [&'static CStr],
     /// Whether the devices accept programs in SPIR-V.
     pub takes_spirv: bool,
+    /// Whether the devices accept programs as text.
+    pub takes_text: bool,
+    /// Whether compilers for the devices implement assertions of kernels. If not, SYCL does.
+    pub has_assert: bool,
+    /// Whether the version of a device's architecture is a compute capability of CUDA.
+    pub has_compute_capability: bool,
+    /// Whether the devices may have image views.
+    pub has_views: bool,
+    /// Whether devices without graphs of their driver can run command buffers.
+    pub replays_graphs: bool,
+    /// Whether offsets of launches must fit into 32 bits. The driver would refuse larger ones only
+    /// when it runs the command.
+    pub has_narrow_offsets: bool,
+    /// Converts the driver's code of an error, if UR has results for the codes.
+    pub result_of_code: Option<fn(i64) -> ur_result_t>,
 }
 
 impl Description {
@@ -48,12 +64,20 @@ impl Description {
             UR_DEVICE_BINARY_TARGET_SPIRV64,
         ],
         takes_spirv: true,
+        takes_text: true,
+        has_assert: true,
+        has_compute_capability: false,
+        has_views: false,
+        replays_graphs: true,
+        has_narrow_offsets: false,
+        result_of_code: None,
     };
 
     /// The adapter for Level Zero devices.
     ///
-    /// SYCL implements fills by kernels for the reported backend, which programs without device
-    /// code do not contain. [`REPORTED_BACKEND_VARIABLE`] avoids that.
+    /// If the adapter reports the Level Zero backend, SYCL implements fills by kernels, which
+    /// programs without device code do not contain. To avoid that, set
+    /// [`REPORTED_BACKEND_VARIABLE`].
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,
@@ -65,6 +89,13 @@ impl Description {
             UR_DEVICE_BINARY_TARGET_SPIRV64,
         ],
         takes_spirv: true,
+        takes_text: false,
+        has_assert: false,
+        has_compute_capability: false,
+        has_views: false,
+        replays_graphs: true,
+        has_narrow_offsets: true,
+        result_of_code: Some(failure::of_level_zero),
     };
 
     /// The adapter for NVIDIA GPUs.
@@ -76,6 +107,13 @@ impl Description {
         queue_kind: None,
         program_targets: &[UR_DEVICE_BINARY_TARGET_NVPTX64],
         takes_spirv: false,
+        takes_text: true,
+        has_assert: true,
+        has_compute_capability: true,
+        has_views: true,
+        replays_graphs: false,
+        has_narrow_offsets: false,
+        result_of_code: None,
     };
 }
 

@@ -5,7 +5,7 @@ use super::identity::Maker;
 use crosshandle_handle::{BackendKind, MemoryHandle};
 use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_ipc::broker::{Fetched, FileId, Route};
-use crosshandle_ipc::{Attachment, First, OpenDeadline, Origin, Shared};
+use crosshandle_ipc::{Attachment, BackendObject, First, OpenDeadline, Origin};
 use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_os::memfd;
 use crosshandle_os::threads::disposer::{Disposal, PeerDescriptor};
@@ -85,7 +85,7 @@ impl AsFd for HeldSegment {
     }
 }
 
-impl Shared for HeldSegment {
+impl BackendObject for HeldSegment {
     fn len(&self) -> usize {
         self.len as usize
     }

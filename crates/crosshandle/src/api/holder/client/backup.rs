@@ -11,7 +11,9 @@ use super::{HeldName, Holder};
 use crate::pool::DEDICATED;
 use crosshandle_handle::{Fields, MemoryHandle};
 use crosshandle_ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
-use crosshandle_ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars, Shared};
+use crosshandle_ipc::{
+    BackendObject, ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars,
+};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
 use crosshandle_os::threads::background;
@@ -110,7 +112,7 @@ impl Holder {
                 len: fields.length,
                 allocation: segment as usize,
             };
-            let memory: Arc<dyn Shared> = memory;
+            let memory: Arc<dyn BackendObject> = memory;
             let cells = ExportCells::default();
             let credential =
                 exporter.export_at(&cells, particulars, &memory, segment, Access::ReadOnly)?;
