@@ -215,7 +215,6 @@ impl Row {
 }
 
 impl Statistic {
-    /// Returns this statistic of a summary.
     pub(crate) fn of(self, summary: &Summary) -> f64 {
         match self {
             Self::P50 => summary.p50,

@@ -21,7 +21,6 @@ pub enum Error {
     /// A file cannot be read.
     #[error("{path}: {source}", path = .path.display())]
     Io {
-        /// The path of the file.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,
@@ -30,7 +29,6 @@ pub enum Error {
     /// The content of a file is invalid.
     #[error("{path}: {why}", path = .path.display())]
     Format {
-        /// The path of the file.
         path: PathBuf,
         /// The reason why it is invalid.
         why: String,
@@ -48,11 +46,8 @@ pub enum Error {
     /// The model has another hash than the caller expects.
     #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
-        /// The name of the model.
         name: String,
-        /// The hash that the caller expects.
         expected: Hash,
-        /// The hash of the model.
         found: Hash,
     },
 
@@ -62,7 +57,6 @@ pub enum Error {
          memory; load it again"
     )]
     Changed {
-        /// The hash in the manifest.
         expected: Hash,
         /// The hash of the current contents.
         found: Hash,
@@ -98,7 +92,6 @@ pub enum Error {
     )]
     Incomplete(String),
 
-    /// The model is asleep.
     #[error("the model is asleep: wake it first")]
     Asleep,
 

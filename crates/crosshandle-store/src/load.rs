@@ -280,7 +280,6 @@ impl Loaded {
     }
 }
 
-/// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
         let why = "there are no bytes to load";

@@ -4,7 +4,6 @@ use crate::{Error, Hash};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Version of the manifest format.
 const FORMAT: u32 = 1;
 /// Alignment of tensors in the memory, in bytes. It is enough for every load and store of a GPU.
 pub(crate) const ALIGNMENT: u64 = 256;

@@ -42,7 +42,6 @@ pub struct NamedRange {
     pub range: Option<MemoryRange>,
 }
 
-/// The origin of bytes.
 enum Origin<'a> {
     File {
         path: PathBuf,

@@ -50,7 +50,6 @@ pub(crate) enum Phase {
     Writing { was_torn: bool },
 }
 
-/// The state at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Moment {
     pub(crate) number: u64,
@@ -127,7 +126,6 @@ impl std::fmt::Debug for HostContext {
 }
 
 impl State {
-    /// Makes the state of a new model.
     pub(crate) fn create(host: &Context, address: usize, pieces: &[PieceHash]) -> Result<Self> {
         let state = Self::without_hashes(host, address, pieces.len(), Phase::Stable)?;
         for (piece, hash) in (0..).zip(pieces) {
@@ -187,7 +185,6 @@ impl State {
         &self.host.0
     }
 
-    /// Returns the address that readers agree on.
     pub(crate) fn agreed_address(&self) -> Result<usize> {
         usize::try_from(self.word(ADDRESS_WORD)?).map_err(|_| senseless())
     }

@@ -234,7 +234,6 @@ impl Store {
         }
     }
 
-    /// Returns a context on the device that a handle is for.
     pub(crate) fn context_for(&self, handle: &MemoryHandle) -> Result<Context> {
         let (backend, uuid) = (handle.backend(), handle.device());
         let devices = Device::all();

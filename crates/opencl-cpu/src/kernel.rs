@@ -25,13 +25,9 @@ pub enum Argument<'a> {
 pub enum Parameter {
     /// A value.
     Value,
-    /// An address.
     Address,
-    /// Local memory.
     Local,
-    /// An image.
     Image,
-    /// A sampler.
     Sampler,
 }
 

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 
-/// A line of a workload.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     /// Position of the line in the workload. The number stays the same in a shortened workload.
@@ -80,7 +79,6 @@ impl Workload {
         self.lines.last().map_or(0, |line| line.number)
     }
 
-    /// Returns whether a worker creates an event with this name.
     pub(super) fn made_by(&self, name: char, event: &str) -> bool {
         self.lines.iter().any(|line| match &line.action {
             Action::Run {
@@ -93,7 +91,6 @@ impl Workload {
         })
     }
 
-    /// Returns the object that a worker knows by a name.
     pub(super) fn origin(&self, worker: char, name: &str) -> Origin {
         let handle = self.runs().find_map(|(by, words, _)| match words[..] {
             [open, opened, handle, ..] if open.starts_with("open-") => {
@@ -159,7 +156,6 @@ impl Workload {
         }
     }
 
-    /// Returns the workers that have any of the objects involved in a command.
     pub(super) fn involved(&self, worker: char, command: &str) -> BTreeSet<char> {
         let objects = self.objects(worker, command);
         objects
@@ -204,7 +200,6 @@ impl Workload {
         })
     }
 
-    /// Returns the names of the workers.
     pub(super) fn workers(&self) -> BTreeSet<char> {
         let lines = self.lines.iter();
         lines.filter_map(|line| line.action.worker()).collect()
@@ -251,7 +246,6 @@ fn action(line: &str) -> Action {
     }
 }
 
-/// Returns all workloads.
 pub(super) fn all() -> Vec<Workload> {
     TEXTS
         .iter()

@@ -13,7 +13,6 @@ pub(crate) fn pieces(len: u64) -> u64 {
     len.div_ceil(PIECE_BYTES)
 }
 
-/// The hash of one piece.
 #[derive(Clone)]
 pub(crate) enum PieceHash {
     /// The hash of one piece of several.

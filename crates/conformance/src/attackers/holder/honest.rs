@@ -31,7 +31,6 @@ fn limit() -> Duration {
     LIMIT * crate::slowdown()
 }
 
-/// The state of an honest program.
 struct Program {
     directory: PathBuf,
     holder: Holder,

@@ -82,7 +82,6 @@ impl Drop for Scene<'_> {
 }
 
 impl Scene<'_> {
-    /// Returns a command with a socket directory.
     fn command(&self, sockets: &Path, words: &[&str]) -> Command {
         let mut command = Command::new(&self.siege.command);
         command
