@@ -14,7 +14,7 @@ use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
-use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
+use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE, PackedBundle};
 use crosshandle::{Error, MemoryHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -49,7 +49,7 @@ pub(crate) fn pack_shared<'py>(
     if let Some((bytes, table)) = recent_table(&bundle) {
         return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
     }
-    let packed: Result<_> = context.0.pack_bundle(&bundle).map_err(Into::into);
+    let packed: Result<_> = PackedBundle::pack(&context.0, &bundle).map_err(Into::into);
     let (bytes, table) = packed?.into_parts();
     let sent = PyBytes::new(py, &bytes);
     let Some(table) = table else {
@@ -110,7 +110,7 @@ pub(crate) fn unpack<'py>(
             // The table is in host memory, even if the arrays are on other devices.
             let host = default_context(py, None)?;
             let context = &host.get().0;
-            detached_for(py, timeout, || context.unpack_bundle(data))?
+            detached_for(py, timeout, || PackedBundle::unpack(context, data))?
         }
     };
     let context_of = |handle: &MemoryHandle| match &context {

@@ -182,13 +182,17 @@ impl Context {
     /// Creates `nbytes` bytes of physical memory. The size is a multiple of the device's
     /// granularity, which is 2 MiB on GPUs and a page on the host.
     fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
-        let memory = detached(py, || self.0.create_physical_memory(nbytes))?;
+        let memory = detached(py, || {
+            crosshandle::virtual_memory::PhysicalMemory::new(&self.0, nbytes)
+        })?;
         Ok(PhysicalMemory::new(memory, None))
     }
 
     /// Reserves `nbytes` bytes of addresses, into which physical memory can be mapped.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
-        Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
+        Ok(VirtualRange::new(detached(py, || {
+            crosshandle::virtual_memory::VirtualRange::reserve(&self.0, nbytes)
+        })?))
     }
 
     /// Opens the object that a handle refers to: memory, physical memory or an event. Memory opens
@@ -216,8 +220,12 @@ impl Context {
             AnyHandle::PhysicalMemory(handle) => {
                 let memory =
                     detached_for(py, timeout, || match !writable || handle.is_read_only() {
-                        true => self.0.open_physical_memory_read_only(&handle),
-                        false => self.0.open_physical_memory(&handle),
+                        true => crosshandle::virtual_memory::PhysicalMemory::open_read_only(
+                            &self.0, &handle,
+                        ),
+                        false => {
+                            crosshandle::virtual_memory::PhysicalMemory::open(&self.0, &handle)
+                        }
                     })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
@@ -260,7 +268,7 @@ impl Context {
         let native = NativeObject::new(self.0.device().info().backend, number);
         // SAFETY: the queue keeps the stream's object alive, and is dropped before that object. A
         // program that passes only a number promises to keep the stream.
-        let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
+        let adopt = || unsafe { crosshandle::Queue::adopt(&self.0, native, Ownership::Borrowed) };
         Ok(Queue::new(detached(py, adopt)?, stream))
     }
 

@@ -238,7 +238,7 @@ impl State {
                 Phase::Torn => return Err(Error::Torn),
                 Phase::Claimed { .. } => {
                     if self.is_abandoned(now) {
-                        // Nothing was written.
+                        // The writer died before it wrote anything.
                         return match now.is_torn() {
                             true => Err(Error::Torn),
                             false => Ok(now),

@@ -6,6 +6,7 @@ use crate::harness::{Harness, deadline, slowdown};
 use crate::peer::PeerOptions;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, procfs, raw};
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Command, Context, Error, PeerPolicy, report::SOCKET_DIR_VARIABLE};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -76,7 +77,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     if harness.capabilities().read_only_memory {
         // The other user has a read-only descriptor, and cannot make a writable one of it.
         let unit = context.device().info().granularity;
-        let physical = context.create_physical_memory(unit)?;
+        let physical = PhysicalMemory::new(&context, unit)?;
         let handle = physical.handle_read_only()?;
         guest.ask(format!("open-physical p {handle} read-only=yes context=c"))?;
         if harness.is_host() {
@@ -402,7 +403,11 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
         let now = (crate::Usage::of_self()?, exporter.usage()?);
         // The broker's own descriptors were opened in the meantime, and the exporter's event may
         // have a native mirror by now.
-        let event = if harness.has_driver_handles() { 3 } else { 0 };
+        let event = if harness.expectations().has_driver_handles {
+            3
+        } else {
+            0
+        };
         Ok(now.0.descriptors <= before.0.descriptors + 3 + event
             && now.1.descriptors <= before.1.descriptors + event)
     })?;

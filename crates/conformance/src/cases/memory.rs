@@ -5,7 +5,7 @@ use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::{Outcome, PASSED};
 use crate::{Transfer, pattern};
-use crosshandle::{Access, AllocationOptions, Error, Memory, MemoryHandle, MemoryKind};
+use crosshandle::{Access, AllocationOptions, Buffer, Error, Memory, MemoryHandle, MemoryKind};
 use std::time::Instant;
 
 pub(super) const KINDS: [(MemoryKind, &str); 3] = [
@@ -84,7 +84,7 @@ pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
             let address = peer.ask(format!("open-memory m {}", memory.handle()?))?;
             let address: usize = address[0].parse()?;
             // A mapping is aligned to its pages, and to huge pages if it has any.
-            let kept = align.clamp(64, harness.importers_alignment());
+            let kept = align.clamp(64, harness.peer_device().info().import_alignment);
             assert!(
                 address.is_multiple_of(kept),
                 "{len} bytes aligned to {align} are at {address:#x} in the importer"
@@ -137,7 +137,7 @@ pub(crate) fn buffers_hold_elements(harness: &Harness) -> Verdict {
         .chunks_exact(40)
         .map(|chunk| chunk.try_into().expect("as long"))
         .collect();
-    let buffer = context.allocate_buffer_from(&elements)?;
+    let buffer = Buffer::from_slice(&context, &elements)?;
     assert_eq!(buffer.len(), 100);
     assert!(transfer.read(buffer.as_memory(), 0, 4_000)? == bytes);
     peer.ask(format!("open-memory m {}", buffer.handle()?))?;

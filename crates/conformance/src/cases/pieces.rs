@@ -7,7 +7,7 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
 use crate::{Peer, Transfer, pattern};
-use crosshandle::handle::BackendKind;
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
 
@@ -26,25 +26,14 @@ fn mapped(
     lengths: &[usize],
 ) -> Result<VirtualRange, Failure> {
     let unit = context.device().info().granularity;
-    let range = context.reserve(places * unit)?;
+    let range = VirtualRange::reserve(context, places * unit)?;
     let mut next = from;
     for len in lengths {
-        let memory = context.create_physical_memory(len * unit)?;
+        let memory = PhysicalMemory::new(context, len * unit)?;
         range.map(next * unit, &memory, .., Access::ReadWrite)?;
         next += len;
     }
     Ok(range)
-}
-
-/// Returns the number of pieces for a case with many pieces. A Level Zero driver keeps a descriptor
-/// for each piece, on both sides. NVIDIA's driver maps pieces slowly while several processes use
-/// the GPU: 1,000 pieces took more than 10 s next to seven other cases.
-fn many(harness: &Harness) -> usize {
-    match harness.device().info().backend {
-        BackendKind::LevelZero => 150,
-        BackendKind::Cuda => 300,
-        BackendKind::Host => 1000,
-    }
 }
 
 /// A handle to the bytes of many mappings opens as one memory, in another process and in this one.
@@ -89,7 +78,7 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
     // A range may also consist of one mapping or of a part of one.
     let part = range.export(2 * unit..2 * unit + 10)?.handle();
     assert_eq!(part?.len(), 10);
-    let refused = context.reserve(unit)?.export(..);
+    let refused = VirtualRange::reserve(&context, unit)?.export(..);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
 }
@@ -154,7 +143,7 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     peer.ask(format!("physical p {unit}"))?;
     let handle = peer.ask("physical-handle p")?.remove(0).parse()?;
-    let opened = context.open_physical_memory(&handle)?;
+    let opened = PhysicalMemory::open(&context, &handle)?;
     range.map(3 * unit, &opened, .., Access::ReadWrite)?;
     let foreign = range.export(2 * unit..4 * unit);
     assert!(matches!(foreign, Err(Error::InvalidArgument(_))));
@@ -176,12 +165,12 @@ pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
     let handle = export.handle()?;
     let early = harness.peer()?;
     early.ask(format!("open-memory m {handle}"))?;
-    let other = context.create_physical_memory(unit)?;
+    let other = PhysicalMemory::new(&context, unit)?;
     range.unmap(unit..2 * unit)?;
     range.map(unit, &other, .., Access::ReadWrite)?;
     range.map(
         3 * unit,
-        &context.create_physical_memory(unit)?,
+        &PhysicalMemory::new(&context, unit)?,
         ..,
         Access::ReadWrite,
     )?;
@@ -287,7 +276,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
-    let count = many(harness);
+    let count = harness.expectations().pieces;
     let range = mapped(&context, count, 0, &vec![1; count])?;
     for (seed, place) in [0, count / 2, count - 1].into_iter().enumerate() {
         transfer.write_range(&range, place * unit, &pattern(seed as u64, 100))?;
@@ -300,7 +289,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     let other = context.allocate(100)?;
     peer.ask(format!("open-memory o {}", other.handle()?))?;
     let before = peer.usage()?;
-    let keeps_descriptors = harness.device().info().backend == BackendKind::LevelZero;
+    let keeps_descriptors = harness.expectations().keeps_descriptors;
     if !keeps_descriptors {
         peer.ask("limit-files 256")?;
     }
@@ -342,7 +331,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
 pub(crate) fn killed_exporters_stop_no_importer(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let count = many(harness);
+    let count = harness.expectations().pieces;
     let (mut opened, mut refused, mut slowest) = (0, 0, Duration::ZERO);
     for round in 0..12 {
         let peer = harness.peer()?;

@@ -97,6 +97,6 @@ fn load(context: &Context, path: &Path) -> Result<Memory> {
     drop(allocating);
     let progress = Progress::bytes(metadata.len(), "loading");
     let advance = |bytes| progress.advance(bytes as u64);
-    context.read_file(&memory, .., &file, 0, advance)?;
+    memory.read_file(context, .., &file, 0, advance)?;
     Ok(memory)
 }

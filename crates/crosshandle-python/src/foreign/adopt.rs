@@ -294,7 +294,7 @@ impl Wholes {
             .ok_or_else(|| Error::InvalidArgument("there is no memory at address 0".into()))?;
         // SAFETY: each loan of the result keeps the owners of the arrays in it, and their library
         // frees the allocation after the last owner has ended.
-        let memory = Arc::new(unsafe { context.adopt_memory(start, allocation.len)? });
+        let memory = Arc::new(unsafe { Memory::adopt(context, start, allocation.len)? });
         let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Unused entries are removed only before the table grows, so that the cost of the search is
         // amortized.

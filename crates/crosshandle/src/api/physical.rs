@@ -1,5 +1,6 @@
 //! Physical memory: memory without an address.
 
+use crate::api::context::Context;
 use crate::api::core::{ContextCore, ObjectName};
 use crate::pool;
 use crosshandle_hal::BackendContext;
@@ -45,16 +46,51 @@ struct Source {
 }
 
 impl PhysicalMemory {
-    pub(crate) fn create(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
+    /// Creates `len` bytes of physical memory, which is not mapped anywhere yet. It is zeroed on
+    /// the host. On other devices its contents are arbitrary.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] unless `len` is a positive
+    ///   multiple of the device's granularity.
+    /// - [`Error::OutOfMemory`] or
+    ///   [`Error::LimitReached`] if memory or a limit of the system is
+    ///   used up.
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        let core = context.core();
         check_granularity(core, "physical memory", len)?;
         if !core.pool_options().overcommit {
             pool::check_room(&**core.backend(), len)?;
         }
         let memory = core.backend().create_physical(len)?;
-        Ok(Self::new(core, memory, Access::ReadWrite, None))
+        Ok(Self::of(core, memory, Access::ReadWrite, None))
     }
 
-    pub(crate) fn open(
+    /// Opens physical memory that another process has exported.
+    ///
+    /// # Errors
+    /// As [`Context::open_memory`].
+    pub fn open(context: &Context, handle: &PhysicalMemoryHandle) -> Result<Self> {
+        Self::open_by(context.core(), handle, Access::ReadWrite)
+    }
+
+    /// Opens physical memory for reading only.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(context: &Context, handle: &PhysicalMemoryHandle) -> Result<Self> {
+        Self::open_by(context.core(), handle, Access::ReadOnly)
+    }
+
+    fn open_by(
+        core: &Arc<ContextCore>,
+        handle: &PhysicalMemoryHandle,
+        access: Access,
+    ) -> Result<Self> {
+        Self::open_whole(core, handle, access)
+            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
+    }
+
+    fn open_whole(
         core: &Arc<ContextCore>,
         handle: &PhysicalMemoryHandle,
         access: Access,
@@ -104,10 +140,10 @@ impl PhysicalMemory {
             kind,
             _counted: counted,
         });
-        Ok((Self::new(core, memory, access, opened), len))
+        Ok((Self::of(core, memory, access, opened), len))
     }
 
-    fn new(
+    fn of(
         core: &Arc<ContextCore>,
         memory: Arc<dyn BackendObject>,
         access: Access,

@@ -31,7 +31,7 @@ impl Pool {
         keeps_context: bool,
     ) -> Result<Ref<Self>> {
         let member = |device: &Shared<Device>| {
-            let pool = context.on(device)?.create_memory_pool(options);
+            let pool = MemoryPool::new(context.on(device)?, options);
             Ok((device.to_ref(), pool))
         };
         let members = devices.map(member).collect::<Result<_>>()?;

@@ -50,7 +50,7 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
         return Ok(native.native().raw());
     }
     let (_, inner) = event.context().first();
-    let native = inner.native_event(event.inner()?)?;
+    let native = NativeEvent::new(inner, event.inner()?)?;
     let value = native.native().raw();
     // Only events of commands are entered: a reusable event may have another signal when its native
     // handle is passed back.
@@ -93,7 +93,9 @@ unsafe fn adopt(
         return Ok((event.inner()?.clone(), event.origin().clone()));
     }
     // SAFETY: the caller upholds this function's contract.
-    let event = unsafe { inner.adopt_event(of_driver(native), ownership(is_owned), options)? };
+    let event = unsafe {
+        crosshandle::Event::adopt(inner, of_driver(native), ownership(is_owned), options)?
+    };
     Ok((event, Origin::Native))
 }
 

@@ -73,9 +73,11 @@ fn link_parts(
         unsafe { image_of(&part.bytes, &part.constants) }.compiled_with(&part.options)
     });
     let images: Vec<_> = images.collect();
-    let linked = context
-        .on(device)?
-        .load_program_with(&images, &options_of(&link_options(parts, options)));
+    let linked = crosshandle::kernel::Program::with_options(
+        context.on(device)?,
+        &images,
+        &options_of(&link_options(parts, options)),
+    );
     linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
 }
 

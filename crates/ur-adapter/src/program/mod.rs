@@ -309,7 +309,7 @@ entry_points! {
         let (device, inner) = context.first();
         // SAFETY: the caller guarantees that the native handle is valid as long as the program
         // lives.
-        let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
+        let loaded = unsafe { crosshandle::kernel::Program::adopt(inner, of_driver(native), ownership(is_owned)) }?;
         let program = Program::of_loaded(context, device, loaded);
         created.put(Shared::hand_out(Shared::new(program)))
     }

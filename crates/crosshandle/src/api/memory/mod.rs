@@ -2,6 +2,8 @@
 
 mod adopted;
 mod buffer;
+mod fabric;
+mod file;
 mod opened;
 mod pool;
 mod range;

@@ -2,9 +2,10 @@
 
 pub(crate) mod kernel;
 
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{BackendProgram, BackendPrograms};
+use crosshandle_hal::{BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use kernel::{Kernel, check_fork};
@@ -21,14 +22,35 @@ pub struct Program {
 }
 
 impl Program {
-    pub(crate) fn load(
-        core: &Arc<ContextCore>,
+    /// Loads a program, so that its kernels can be launched
+    /// ([`Command::launch`](crate::Command::launch)).
+    ///
+    /// With some drivers this call blocks until the device has completed all submitted work. Load
+    /// programs before you submit commands that wait for the calling thread.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device runs no programs
+    ///   ([`Device::kernels`](crate::Device::kernels)).
+    /// - [`Error::Program`], with the compiler's log, if the driver refuses
+    ///   the image.
+    pub fn new(context: &Context, image: ProgramImage<'_>) -> Result<Self> {
+        Self::with_options(context, &[image], &ProgramOptions::new())
+    }
+
+    /// Loads a program with options. Several images are linked into one program.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new). Also
+    /// [`Error::InvalidArgument`] if `images` is empty.
+    pub fn with_options(
+        context: &Context,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
     ) -> Result<Self> {
         if images.is_empty() {
             return Err(Error::invalid("a program is made of at least one image"));
         }
+        let core = context.core();
         let inner = loader(core)?.load(images, options)?;
         Ok(Self {
             core: Arc::clone(core),
@@ -37,15 +59,15 @@ impl Program {
     }
 
     /// # Safety
-    /// The safety conditions of [`Context::adopt_program`](crate::Context::adopt_program).
+    /// The safety conditions of [`adopt`](Self::adopt).
     #[allow(unsafe_code)] // The promise is the caller's.
-    pub(crate) unsafe fn adopt(
+    pub(crate) unsafe fn adopt_raw(
         core: &Arc<ContextCore>,
         program: usize,
         ownership: Ownership,
     ) -> Result<Self> {
         // SAFETY: promised by the caller.
-        let inner = unsafe { loader(core)?.adopt(program, ownership) }?;
+        let inner = unsafe { native_loader(core)?.adopt(program, ownership) }?;
         Ok(Self {
             core: Arc::clone(core),
             inner,
@@ -53,15 +75,22 @@ impl Program {
     }
 
     /// # Safety
-    /// The safety conditions of [`Context::adopt_kernel`](crate::Context::adopt_kernel).
+    /// The safety conditions of [`Kernel::adopt`].
     #[allow(unsafe_code)] // The promise is the caller's.
     pub(crate) unsafe fn adopt_kernel(
         core: &Arc<ContextCore>,
         kernel: usize,
         ownership: Ownership,
     ) -> Result<(Self, Kernel)> {
+        let adopter = native_loader(core)?.kernels().ok_or_else(|| {
+            Error::Unsupported(
+                "this driver does not tell a kernel's program; adopt the program, and find the \
+                 kernel in it"
+                    .into(),
+            )
+        })?;
         // SAFETY: promised by the caller.
-        let (inner, name) = unsafe { loader(core)?.adopt_kernel(kernel, ownership) }?;
+        let (inner, name) = unsafe { adopter.adopt_kernel(kernel, ownership) }?;
         let program = Self {
             core: Arc::clone(core),
             inner,
@@ -131,6 +160,15 @@ fn loader(core: &ContextCore) -> Result<&dyn BackendPrograms> {
     check_fork()?;
     core.backend().programs().ok_or_else(|| {
         Error::Unsupported(format!("{} runs no programs", core.device().info().name))
+    })
+}
+
+fn native_loader(core: &ContextCore) -> Result<&dyn NativePrograms> {
+    loader(core)?.native().ok_or_else(|| {
+        Error::Unsupported(format!(
+            "{} has no programs of its driver",
+            core.device().info().name
+        ))
     })
 }
 

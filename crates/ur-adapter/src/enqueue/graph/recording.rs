@@ -25,7 +25,7 @@ pub(crate) type Waits = Vec<(Event, u64)>;
 impl Recording {
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
-            graph: context.create_graph(),
+            graph: Graph::new(context),
             uses: Vec::new(),
             waits: Vec::new(),
         }

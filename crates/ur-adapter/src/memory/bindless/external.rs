@@ -141,7 +141,7 @@ entry_points! {
                 format!("the descriptor {} cannot be used: {error}", given.as_raw_fd()),
             )
         })?;
-        let inner = inner.import_external_memory(own, size as u64)?;
+        let inner = crosshandle::image::ExternalMemory::import(inner, own, size as u64)?;
         // SAFETY: the caller owned the descriptor, and transfers it with this call.
         drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
         let context = context.to_ref();

@@ -6,6 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
+use crosshandle::image::ImageView;
 use unified_runtime_sys::{
     ur_bool_t, ur_exp_image_mem_type_t as memory_type, ur_exp_image_mem_type_t, ur_image_desc_t,
     ur_image_format_t,
@@ -32,7 +33,7 @@ fn supports(
         return Ok(false);
     };
     let checked = match is_pointer {
-        false => inner.check_view(&image, levels),
+        false => ImageView::check(inner, &image, levels),
         true if levels > 1 => return Ok(false),
         true => {
             let tight = image.extent[0].saturating_mul(image.format.pixel_bytes());
@@ -44,7 +45,7 @@ fn supports(
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
             };
-            inner.check_memory_view(&image, pitch)
+            ImageView::check_memory(inner, &image, pitch)
         }
     };
     match checked {

@@ -6,7 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::ownership;
 use crate::context::Context;
-use crosshandle::Error;
+use crosshandle::{Error, Memory};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -88,7 +88,7 @@ unsafe fn adopt_allocation(
         let inner = context.on(device)?;
         // SAFETY: the caller upholds this function's contract. The driver refuses an address
         // without memory.
-        match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
+        match unsafe { Memory::adopt_allocation(inner, start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
             // If no other device accepts the address, the driver's error is reported.
             Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),

@@ -146,7 +146,7 @@ impl Image {
     ) -> Result<Self> {
         let (device, inner) = context.first();
         device.inner().images()?;
-        let made = inner.create_image(description).map_err(refusal)?;
+        let made = crosshandle::image::Image::new(inner, description).map_err(refusal)?;
         let image = Self {
             context: context.clone(),
             inner: Arc::new(made),
