@@ -78,6 +78,7 @@ pub enum Error {
     /// The operating system refused a call.
     #[error("{operation}: {source}")]
     Os {
+        /// The operation that failed.
         operation: &'static str,
         /// The operating system's error.
         source: Arc<std::io::Error>,

@@ -21,6 +21,7 @@ pub enum Error {
     /// A file cannot be read.
     #[error("{path}: {source}", path = .path.display())]
     Io {
+        /// The path of the file.
         path: PathBuf,
         /// The operating system's error.
         source: std::io::Error,
@@ -29,6 +30,7 @@ pub enum Error {
     /// The contents of a file are invalid.
     #[error("{path}: {why}", path = .path.display())]
     Format {
+        /// The path of the file.
         path: PathBuf,
         /// The reason why the contents are invalid.
         why: String,
@@ -46,8 +48,11 @@ pub enum Error {
     /// The model does not have the hash that the caller expects.
     #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
+        /// The name of the model.
         name: String,
+        /// The hash that the caller expects.
         expected: Hash,
+        /// The hash of the model.
         found: Hash,
     },
 
@@ -57,6 +62,7 @@ pub enum Error {
          memory; load it again"
     )]
     Changed {
+        /// The hash in the manifest.
         expected: Hash,
         /// The hash of the current contents.
         found: Hash,
@@ -92,6 +98,7 @@ pub enum Error {
     )]
     Incomplete(String),
 
+    /// The model is asleep.
     #[error("the model is asleep: wake it first")]
     Asleep,
 

@@ -117,6 +117,7 @@ pub enum Addressing {
     ClampToEdge = 0x1131,
     /// The border colour is returned.
     Clamp = 0x1132,
+    /// The image is repeated.
     Repeat = 0x1133,
     /// The image is repeated, and every second copy is mirrored.
     MirroredRepeat = 0x1134,

@@ -25,9 +25,13 @@ pub enum Argument<'a> {
 pub enum Parameter {
     /// A value.
     Value,
+    /// An address.
     Address,
+    /// Local memory.
     Local,
+    /// An image.
     Image,
+    /// A sampler.
     Sampler,
 }
 
