@@ -1,7 +1,6 @@
 //! Devices write the upper halves of words. At the same time, hosts count sleepers in the lower
 //! halves, complete later signals, and fail signals of dead processes.
 
-use crate::cases;
 use crate::event_protocol::WaitError;
 use crate::platform::{self, Ordering, one_in, pick};
 use crate::stream::Stream;

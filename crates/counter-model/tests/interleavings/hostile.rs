@@ -4,7 +4,6 @@
 //!
 //! Unless a scenario allows timeouts, no sleep times out, so a waiter that is not woken is found.
 
-use crate::cases;
 use crate::check::check;
 use crate::event_protocol::{
     Completion, FailureReason, Liveness, Owner, Slot, Target, Ticket, WaitMode, wait_any,

@@ -1,7 +1,6 @@
 //! Scenarios with large numbers. The 32-bit sequences of the words wrap or change their sign, and
 //! lagging words must catch up so that they compare correctly.
 
-use crate::cases;
 use crate::check::check;
 use crate::event_protocol::IssueError;
 use crate::platform::pick;

@@ -8,7 +8,6 @@
 mod server;
 mod sleeps;
 
-use crate::cases;
 use crate::check::check;
 use crate::event_protocol::{Liveness, Owner, WaitError};
 use crate::hostile::Hostile;

@@ -44,7 +44,7 @@ pub(super) fn wait_all(mut events: Vec<(&Event, u64)>, timeout: Option<Duration>
     }
 }
 
-/// Waits until one of the events, of which there are some, has reached its value or failed.
+/// Waits until one of the events has reached its value or failed. The list is not empty.
 fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     if events.len() > MAX_OWN {
         return any_of_many(events, deadline);
@@ -68,7 +68,7 @@ fn timed_out() -> Error {
     Error::TimedOut("waiting for events")
 }
 
-/// Waits for one of too many events for the calling thread to sleep on.
+/// Waits for one of the events, if there are more than the calling thread can sleep for.
 fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     match Gathering::begin(events) {
         Ok(gathering) => gathering.next(deadline),
@@ -76,7 +76,7 @@ fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<(
     }
 }
 
-/// Waits for all of too many events for the calling thread to sleep on.
+/// Waits for all events, if there are more than the calling thread can sleep for.
 fn all_of_many(events: &[(&Event, u64)], deadline: Deadline) -> Result<()> {
     let gathering = Gathering::begin(events)?;
     events.iter().try_for_each(|_| gathering.next(deadline).1)
@@ -95,7 +95,7 @@ struct Results {
     added: Condvar,
 }
 
-/// One event of a gathering.
+/// One event of a [`Gathering`].
 struct Member {
     index: usize,
     results: Arc<Results>,

@@ -124,7 +124,8 @@ pub struct HeldName {
     pub created_unix_s: u64,
     /// Whether some operations on the name need a token.
     pub has_tokens: bool,
-    /// The number of writers that have [claimed](Holder::claim) the name. 0 if no process has.
+    /// The number of writers that have [claimed](Holder::claim) the name, or 0 if no process has
+    /// claimed it.
     pub epoch: u64,
     /// The process id of the current writer, in the holder's PID namespace. `None` if no process
     /// has claimed the name or the claim has ended. The process itself may have ended.
@@ -140,7 +141,7 @@ pub struct HeldName {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct HeldPart {
-    /// The role of this part. No other part of the name has the same one.
+    /// The role of this part. Each part of a name has a different role.
     pub role: String,
     /// The device, as the process that handed the memory over names it: `host`, `cuda:1`.
     pub device: String,
@@ -242,8 +243,8 @@ impl Holder {
 
     /// Hands memory over under a name. Each piece has a role. From then on the holder serves the
     /// memory and handles that were made earlier stay valid. This process may continue to use the
-    /// memory, drop it, or end. Returns when the holder and its successor have it. If the successor
-    /// is late, [`HandedOver::is_safe`] is false.
+    /// memory, drop it, or end. The call returns when the holder and its successor have the memory.
+    /// If the successor is late, [`HandedOver::is_safe`] is false.
     ///
     /// Only memory with a segment of its own can be handed over, since a descriptor covers a whole
     /// segment. Allocate it in a context [without pooling](crate::ContextOptions::pooling).
@@ -488,7 +489,8 @@ impl Holder {
                     attempts += 1;
                     pause.wait(deadline);
                 }
-                // The holder serves all users and processes by turns, so this one will be served.
+                // The holder serves all users and processes by turns, so it will also serve this
+                // process.
                 Ok(Answer::Refused {
                     fault: HolderFault::Busy,
                     ..
@@ -602,5 +604,5 @@ impl Memory {
     }
 }
 
-/// The role of the part of a name that has only one.
+/// The role of the only part of a name.
 pub(super) const WHOLE: &str = "memory";

@@ -1,5 +1,5 @@
-//! The successor's side. It follows the changes of a holder until the holder dies. No message about
-//! a single name ends it: it drops the name and reports that.
+//! The successor's side. It follows the changes of a holder until the holder dies. An invalid
+//! message about a name does not end the successor: it drops the name and reports that.
 
 use super::super::identity::Maker;
 use super::super::journal::Lost;
@@ -253,8 +253,8 @@ impl Follower {
         drop(self.holdings.remove_name(name));
     }
 
-    /// Takes a name, or drops it if some of its memory is missing. Its previous version would be
-    /// wrong, so that is dropped too.
+    /// Takes a name, or drops it if some of its memory is missing. The previous version of the name
+    /// would be wrong, so it is dropped too.
     fn set_name(&mut self, name: Name) {
         let missing =
             (name.parts.iter().map(|part| part.handles())).find_map(|handles| match handles {
