@@ -264,10 +264,11 @@ mod tests {
 
         #[test]
         fn anything_is_read_without_a_panic(bytes: Vec<u8>, text: String) {
-            let _ = FabricHandle::from_bytes(&bytes);
+            if let Ok(handle) = FabricHandle::from_bytes(&bytes) {
+                prop_assert_eq!(&handle.as_bytes()[..], bytes);
+            }
             let _ = text.parse::<FabricHandle>();
-            let read = format!("{PREFIX}{text}").parse::<FabricHandle>();
-            prop_assert!(read.is_err() || read.unwrap().to_string() == format!("{PREFIX}{text}").trim());
+            let _ = format!("{PREFIX}{text}").parse::<FabricHandle>();
         }
     }
 }
