@@ -215,7 +215,7 @@ impl StoreClient {
             let options = options.clone().wait(left.min(CLAIM_SLICE));
             let is_last = left <= CLAIM_SLICE;
             match released(py, None, || self.0.claim(name, &options)) {
-                Err(error) if (error.is_fenced() || error.is_timeout()) && !is_last => {
+                Err(error) if (error.has_writer() || error.is_timeout()) && !is_last => {
                     py.check_signals()?;
                 }
                 claimed => return Ok(StoreUpdater::new(claimed?)),
