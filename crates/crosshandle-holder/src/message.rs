@@ -5,6 +5,7 @@ use crosshandle_handle::MemoryHandle;
 use crosshandle_types::error::{Error, HolderFault, Result};
 use crosshandle_types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// Maximum size of a message between a program and a holder, or between a holder and its successor,
 /// in bytes. With a larger value, two messages could exceed the usual limit of a socket's queue.
@@ -152,10 +153,20 @@ pub struct OfferedPart {
 pub enum Recovered {
     /// All parts are the files that were held before, identified by their inode numbers. Their
     /// bytes are unchanged.
+    #[serde(rename = "same files")]
     SameFiles,
     /// At least one part is memory of a driver whose descriptors cannot be told apart. The process
     /// that brought it back could have brought other bytes, so openers should verify a hash.
     Unverified,
+}
+
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameFiles => "same files",
+            Self::Unverified => "unverified",
+        })
+    }
 }
 
 /// The tokens that programs must present to use a name, if any. The write token also allows
@@ -168,8 +179,8 @@ pub struct Tokens {
     pub admin: Option<String>,
 }
 
-impl std::fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens")
     }
 }
