@@ -58,7 +58,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let context = ours::context(0)?;
     let queue = context.create_queue()?;
     let (source, destination) = (context.allocate(LENGTH)?, context.allocate(LENGTH)?);
-    let mut graph = context.create_graph();
+    let mut graph = crosshandle::graph::Graph::new(&context);
     let mut last = None;
     for _ in 0..COMMANDS {
         let copy = Command::copy(source.all(), destination.all())?;

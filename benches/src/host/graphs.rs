@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use crosshandle::graph::Graph;
 use crosshandle::{Command, Memory, Queue};
 
 use super::ours;
@@ -36,7 +37,7 @@ fn run_leader(participant: &Participant) -> Result<Outcome> {
     let context = ours::context()?;
     let (from, to) = (context.allocate(LENGTH)?, context.allocate(LENGTH)?);
     let queue = context.create_queue()?;
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let mut last = None;
     for _ in 0..COMMANDS {
         last = Some(graph.add(Command::copy(from.all(), to.all())?, last.as_slice())?);

@@ -109,7 +109,7 @@ struct Ours {
 impl Ours {
     fn new() -> Result<Self> {
         let context = ours::context()?;
-        let program = context.load_program(ProgramImage::text(SOURCE))?;
+        let program = crosshandle::kernel::Program::new(&context, ProgramImage::text(SOURCE))?;
         Ok(Self {
             kernel: program.kernel(KERNEL.to_str()?)?,
             queue: context.create_queue()?,

@@ -30,7 +30,7 @@ impl Kernels {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// Fails as [`Context::load_program`] does.
+    /// Fails as [`Program::new`] does.
     pub fn load(context: &Context) -> Result<Self> {
         Self::of(&Self::program(context)?)
     }
@@ -49,9 +49,9 @@ impl Kernels {
     /// Loads the program that contains the kernels.
     ///
     /// # Errors
-    /// Fails as [`Context::load_program`] does.
+    /// Fails as [`Program::new`] does.
     pub fn program(context: &Context) -> Result<Program> {
-        context.load_program(image(context.device().info().backend))
+        Program::new(context, image(context.device().info().backend))
     }
 
     /// Returns a command that sets every word to `value`.

@@ -30,9 +30,9 @@ struct Cli {
     command: Command,
 }
 
-/// The command line with which this program starts itself as a child process.
+/// The command line that this program uses to start itself as a child process.
 ///
-/// It is not a subcommand of [`Cli`], so manual pages and completions do not mention it.
+/// This is not a subcommand of [`Cli`], so manual pages and completions do not mention it.
 #[derive(Parser, Debug)]
 #[command(name = "crosshandle")]
 struct ChildCli {

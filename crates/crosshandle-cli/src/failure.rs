@@ -1,4 +1,4 @@
-//! Failures of a command: one clear line, and an exit code.
+//! Failures of commands. A failure has a message of one line and an exit code.
 
 use crate::output::log::{self, Level};
 use crosshandle::Error;
@@ -18,7 +18,7 @@ Exit status:
 /// The reason why a command ends with a status other than 0. The parser reports wrong usage (2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Cause {
-    /// Any other reason.
+    /// An error without its own exit code.
     Error,
     /// A deadline passed.
     TimedOut,
@@ -126,7 +126,7 @@ impl From<crosshandle::handle::HandleError> for Failure {
     }
 }
 
-/// Adds what the command was doing to the message of an error.
+/// Adds the failed operation to the message of an error.
 pub(crate) trait ErrorContext<T> {
     /// Puts `doing` before the message of an error.
     fn context(self, doing: impl Display) -> Result<T>;

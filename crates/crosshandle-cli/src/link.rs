@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 /// One end of a pair of pipes.
 ///
-/// When the peer process dies, the kernel closes its end, so no call waits for a dead process.
+/// If the peer process dies, the kernel closes its end of the pipes, so no call waits for a dead
+/// process.
 pub(crate) struct Link {
     reader: OwnedFd,
     writer: OwnedFd,
-    /// Bytes that were read and do not belong to a returned message yet.
+    /// Bytes that were read and belong to a message that has not been returned yet.
     received: Vec<u8>,
 }
 
@@ -60,7 +61,7 @@ impl Link {
         let line = self.receive_line(Instant::now() + timeout)?;
         serde_json::from_slice(&line).map_err(|error| {
             Failure::error(format!(
-                "the other process sent something that is not a message of this program: {error}"
+                "the other process sent data that is not a message of this program: {error}"
             ))
         })
     }
@@ -100,7 +101,8 @@ impl Link {
 pub(crate) fn wait_readable(descriptor: impl AsFd, deadline: Instant) -> Result<bool> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
-        // A time that does not fit is longer than any machine runs, so it is treated as no limit.
+        // A time that does not fit into the type is longer than any machine runs, so it is treated
+        // as no limit.
         let left = Timespec::try_from(left).ok();
         let mut descriptors = [PollFd::new(&descriptor, PollFlags::IN)];
         match poll(&mut descriptors, left.as_ref()) {

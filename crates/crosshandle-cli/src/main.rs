@@ -23,21 +23,21 @@ use std::sync::atomic::AtomicBool;
 use tuning::COMMAND_STACK_BYTES;
 
 fn main() -> ExitCode {
-    // With a handler, a write beyond RLIMIT_FSIZE is an error. Without one, the signal ends the
+    // With this handler, a write beyond RLIMIT_FSIZE returns an error. Without it, SIGXFSZ ends the
     // process.
     let _ = signal_hook::flag::register(
         signal_hook::consts::SIGXFSZ,
         Arc::new(AtomicBool::new(false)),
     );
-    // The system limits only the stack of the first thread (`ulimit -s`), which may be less than a
-    // command needs.
+    // The command runs on a new thread: `ulimit -s` may limit the stack of the first thread to less
+    // than a command needs.
     let command = std::thread::Builder::new()
         .name("command".into())
         .stack_size(COMMAND_STACK_BYTES)
         .spawn(cli::run);
     let ended = match command {
         Ok(command) => command.join().unwrap_or_else(|_| {
-            // The panic has printed the reason.
+            // The panic hook has printed the reason.
             Err(Failure::error("this is a bug in crosshandle"))
         }),
         Err(error) => Err(Failure::error(format!("starting a thread: {error}"))),

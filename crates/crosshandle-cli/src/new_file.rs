@@ -23,8 +23,8 @@ impl NewFile {
     pub(crate) fn create(path: &Path, len: u64) -> Result<Self> {
         let (path, mode) = match fs::metadata(path) {
             Ok(old) if FileType::from_raw_mode(mode_of(&old)) == FileType::RegularFile => {
-                // Writing in place would need write access to the old file, so replacing it needs
-                // that too.
+                // Replacing the file must require the same right as writing to it, so open it for
+                // writing.
                 OpenOptions::new()
                     .write(true)
                     .open(path)
@@ -84,7 +84,7 @@ impl NewFile {
     /// Gives the file its final name, which replaces an old file.
     pub(crate) fn finish(mut self) -> Result<()> {
         if let Some((unfinished, path)) = &self.names {
-            // Some file systems report only now that they are full.
+            // Some file systems report only at this call that they are full.
             self.file.sync_all().context("saving it")?;
             fs::rename(unfinished, path).context("giving it its name")?;
             self.names = None;

@@ -30,8 +30,8 @@ pub(crate) struct Peer {
 impl Peer {
     /// Starts this program again as a child process in the given role.
     pub(crate) fn start(role: Role, settings: &Settings) -> Result<Self> {
-        // The program's file may have been replaced since this process was started. This link still
-        // refers to the old file.
+        // The program's file may have been replaced since this process was started.
+        // `/proc/self/exe` still refers to the old file.
         let mut command = Command::new("/proc/self/exe");
         command.arg0("crosshandle").arg("peer");
         if let Some(role) = role.to_possible_value() {
@@ -83,7 +83,8 @@ impl Peer {
         Err(exit_failure(status))
     }
 
-    /// Returns the root cause of the parent's failure. Often the child process has failed first.
+    /// Returns the root cause of a failure of the parent process. Often it is an earlier failure of
+    /// the child process.
     pub(crate) fn root_cause(&mut self, failure: Failure) -> Failure {
         if !failure.is_peer_dead() {
             return failure;

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Options that every command accepts.
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Settings {
-    /// Directory of the exporters' sockets, which must be the same on both sides [default:
+    /// Directory of the exporters' sockets, which exporters and importers must share [default:
     /// $CROSSHANDLE_SOCKET_DIR, or else a directory of this user]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) socket_dir: Option<PathBuf>,
@@ -120,7 +120,8 @@ impl Settings {
         exchange_timeout: Option<Duration>,
     ) -> Result<Context> {
         let devices = Device::all();
-        // If this machine lacks the device, opening the handle fails with the best explanation.
+        // If this machine lacks the device, use any device: opening the handle then fails with the
+        // best explanation.
         let device = devices
             .iter()
             .find(|device| device.info().backend == backend && device.info().uuid == uuid)

@@ -6,14 +6,14 @@ use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryKind, Queue, SharedBytes,
 };
 
-/// This process's access to the bytes of a memory.
+/// Access to the bytes of memory on any device.
 pub(crate) struct Transfer<'a> {
     memory: &'a Memory,
     path: Path<'a>,
 }
 
 enum Path<'a> {
-    /// The host accesses the memory itself.
+    /// The host accesses the memory directly.
     Direct(SharedBytes<'a>),
     /// The device copies between the memory and a staging buffer that the host can access.
     Staged { staging: Memory, queue: Queue },

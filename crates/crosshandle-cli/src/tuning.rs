@@ -7,8 +7,8 @@ use std::time::Duration;
 
 /// Maximum size of a message that a process accepts from another process, in bytes.
 ///
-/// A real message has two handles and a few numbers, so a longer line comes from another program.
-/// Without a limit such a program could fill the memory.
+/// A real message has two handles and a few numbers. Without a limit, another program could fill
+/// the memory with a longer line.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
 /// Maximum number of bytes of standard input that are read for a handle. It is several times the
@@ -65,31 +65,32 @@ pub(crate) const DEMO_MIN_BYTES: u64 = 4096;
 
 /// Maximum number of round trips of one ping-pong.
 ///
-/// It gives a stable 99th percentile. On slow machines `DEMO_PING_TIME` ends the ping-pong earlier.
+/// This number gives a stable 99th percentile. On slow machines, `DEMO_PING_TIME` ends the
+/// ping-pong earlier.
 pub(crate) const DEMO_PINGS_MAX: u64 = 20_000;
 
 /// Number of the round trip that is treated as the middle of a ping-pong. A test may stop a process
 /// there, so no ping-pong ends before it.
 pub(crate) const DEMO_PINGS_BEFORE_MIDDLE: u64 = 100;
 
-/// Time after which a ping-pong ends even if round trips are missing.
+/// Time after which a ping-pong ends even if it has made fewer round trips.
 ///
 /// The user waits for two ping-pongs. With less time, slow machines give fewer samples.
 pub(crate) const DEMO_PING_TIME: Duration = Duration::from_millis(500);
 
 /// Number of repetitions of an operation whose mean time is measured.
 ///
-/// The cost of reading the clock is negligible in the mean.
+/// With this number, the cost of reading the clock is negligible.
 pub(crate) const DEMO_MEAN_REPEATS: u32 = 10_000;
 
 /// Time after which the demo stops repeating its reads of the memory.
 ///
-/// With the default size this gives dozens of passes.
+/// In this time, memory of the default size is read dozens of times.
 pub(crate) const DEMO_READ_TIME: Duration = Duration::from_millis(300);
 
 /// Minimum and maximum number of passes of reading the memory.
 ///
-/// A median needs at least three. Beyond a thousand passes the median no longer changes.
+/// A median needs at least three passes. Beyond a thousand passes, the median no longer changes.
 pub(crate) const DEMO_READ_PASSES: RangeInclusive<u32> = 3..=1000;
 
 // ---- Copies ----
@@ -102,8 +103,8 @@ pub(crate) const COPY_CHUNK_BYTES: usize = 256 << 10;
 
 /// Number of bytes that are read from or written to a file at a time.
 ///
-/// At this size the cost of system calls is negligible. Progress is shown after each part, so
-/// larger parts would make it jump.
+/// At this size, the cost of system calls is negligible. Progress is shown after each part, so
+/// larger parts would make the progress bar jump.
 pub(crate) const FILE_CHUNK_BYTES: usize = 1 << 20;
 
 /// Size in bytes of the memory that `doctor` shares with its child process.
@@ -130,14 +131,14 @@ pub(crate) const TOP_ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Minimum interval between two updates of `top`, and the interval between the first two.
 ///
-/// Rates over a shorter time fluctuate.
+/// Rates over a shorter time fluctuate too much.
 pub(crate) const TOP_MIN_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Interval at which `top` checks for new replies and signals while no key is pressed.
 pub(crate) const TOP_KEY_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Interval at which `link share` checks whether its link has ended. Until it has noticed,
-/// neighbours that connect are refused.
+/// Interval at which `link share` checks whether its link has ended. Until then, it refuses
+/// processes that connect.
 pub(crate) const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Stack size in bytes of the thread that runs a command. Unoptimized builds need much of it, and
@@ -162,10 +163,10 @@ pub(crate) const METRICS_STACK_BYTES: usize = 1 << 20;
 pub(crate) const METRICS_CONNECTIONS: usize = 16;
 
 /// Timeout of a client of the metrics port, for sending its request and for reading the reply. A
-/// silent client keeps its place for this long.
+/// silent client occupies a connection for this time.
 pub(crate) const METRICS_REQUEST_TIME: Duration = Duration::from_secs(2);
 
-/// Maximum size of the head of a request, in bytes. It must have room for long cookies of other
+/// Maximum size of the head of a request, in bytes. Browsers may send long cookies of other
 /// programs on the same host.
 pub(crate) const METRICS_HEAD_BYTES: usize = 16 << 10;
 
@@ -180,8 +181,8 @@ pub(crate) const METRICS_SAMPLE_AGE: Duration = Duration::from_millis(500);
 /// Maximum number of deaths that the page lists.
 pub(crate) const METRICS_DEATHS: usize = 20;
 
-/// Maximum number of rows in each table of the page. The page of a full holder would take browsers
-/// too long without a limit.
+/// Maximum number of rows in each table of the page. Without a limit, browsers would take too long
+/// to show the page of a full holder.
 pub(crate) const METRICS_ROWS: usize = 500;
 
 /// Maximum time for the successor of an upgraded program to take over. With a shorter time, a

@@ -1,4 +1,4 @@
-//! Sizes and times in the form that people read and write.
+//! Parsing and formatting of sizes and times.
 
 use std::time::Duration;
 

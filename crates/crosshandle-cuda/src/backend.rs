@@ -5,13 +5,13 @@ use super::driver::Driver;
 use super::memory::{self, CudaPhysical, CudaRange};
 use super::{image, program, queue};
 use crosshandle_hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, DeviceImage, DeviceLevels,
-    DeviceSampler, DeviceView, DriverGraph, DriverHandles, ExternalMemory, Fabric, GraphNodes,
-    Graphs, Images, LoadedProgram, NativeContext, NativeDevice, PreparedNode, Programs, Segment,
-    ViewSource, Views, Work,
+    Backend, BackendBlob, BackendContext, BackendDevice, BackendDriverHandles,
+    BackendExternalMemory, BackendFabric, BackendGraph, BackendGraphs, BackendImage, BackendImages,
+    BackendLevels, BackendObject, BackendProgram, BackendPrograms, BackendQueue, BackendRange,
+    BackendSampler, BackendSegment, BackendView, BackendViews, GraphNodes, Import, NativeContext,
+    NativeDevice, PreparedNode, ViewSource, Work,
 };
 use crosshandle_handle::{BackendKind, DRIVER_HANDLE_SIZE, DeviceUuid};
-use crosshandle_ipc::{BackendBlob, Import, Shared};
 use crosshandle_types::error::Result;
 use crosshandle_types::{
     Access, DeviceInfo, ImageDescription, ImageFormat, ImageLimits, KernelLimits, MemoryKind,
@@ -102,8 +102,8 @@ impl CudaContext {
     }
 }
 
-impl DriverHandles for CudaContext {
-    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+impl BackendDriverHandles for CudaContext {
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn BackendSegment>> {
         memory::external::open_legacy(&self.gpu, handle, len)
     }
 }
@@ -126,28 +126,28 @@ impl BackendContext for CudaContext {
         }
     }
 
-    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn BackendSegment>> {
         memory::create(&self.gpu, kind, len)
     }
 
-    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn BackendSegment>> {
         memory::import(&self.gpu, &import.file, import.len, access)
     }
 
-    fn driver_handles(&self) -> Option<&dyn DriverHandles> {
+    fn driver_handles(&self) -> Option<&dyn BackendDriverHandles> {
         Some(self)
     }
 
-    fn fabric(&self) -> Option<&dyn Fabric> {
+    fn fabric(&self) -> Option<&dyn BackendFabric> {
         let capabilities = &self.gpu.info().capabilities;
         capabilities.fabric_memory.then_some(self as _)
     }
 
-    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn BackendObject>> {
         Ok(Arc::new(CudaPhysical::create(&self.gpu, len)?))
     }
 
-    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn BackendObject>> {
         Ok(Arc::new(CudaPhysical::import(
             &self.gpu,
             &import.file,
@@ -155,7 +155,7 @@ impl BackendContext for CudaContext {
         )?))
     }
 
-    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn BackendRange>> {
         Ok(Box::new(CudaRange::reserve(&self.gpu, wish, len, align)?))
     }
 
@@ -167,44 +167,44 @@ impl BackendContext for CudaContext {
         Some(self)
     }
 
-    fn graphs(&self) -> Option<&dyn Graphs> {
+    fn graphs(&self) -> Option<&dyn BackendGraphs> {
         Some(self)
     }
 
-    fn images(&self) -> Option<&dyn Images> {
+    fn images(&self) -> Option<&dyn BackendImages> {
         self.gpu.images().is_some().then_some(self as _)
     }
 
-    fn programs(&self) -> Option<&dyn Programs> {
+    fn programs(&self) -> Option<&dyn BackendPrograms> {
         self.gpu.kernels().is_some().then_some(self as _)
     }
 }
 
-impl Graphs for CudaContext {
+impl BackendGraphs for CudaContext {
     fn prepare(&self, work: &Work) -> Result<PreparedNode> {
         queue::graph::prepare(&self.gpu, work)
     }
 
-    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
+    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>> {
         queue::graph::instantiate(&self.gpu, nodes)
     }
 }
 
-impl Images for CudaContext {
-    fn create(&self, description: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+impl BackendImages for CudaContext {
+    fn create(&self, description: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
         image::create(&self.gpu, description)
     }
 
-    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>> {
+    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn BackendSampler>> {
         Ok(image::create_sampler(sampler))
     }
 
-    fn views(&self) -> Option<&dyn Views> {
+    fn views(&self) -> Option<&dyn BackendViews> {
         Some(self)
     }
 }
 
-impl Views for CudaContext {
+impl BackendViews for CudaContext {
     fn check_format(&self, format: ImageFormat) -> Result<()> {
         image::check_format(format)
     }
@@ -213,7 +213,7 @@ impl Views for CudaContext {
         &self,
         description: &ImageDescription,
         levels: u32,
-    ) -> Result<Arc<dyn DeviceLevels>> {
+    ) -> Result<Arc<dyn BackendLevels>> {
         image::create_levels(&self.gpu, description, levels)
     }
 
@@ -222,36 +222,43 @@ impl Views for CudaContext {
         source: &ViewSource<'_>,
         description: &ImageDescription,
         sampling: &Sampling,
-    ) -> Result<Arc<dyn DeviceView>> {
+    ) -> Result<Arc<dyn BackendView>> {
         image::sampled(&self.gpu, source, description, sampling)
     }
 
-    fn unsampled(&self, image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
+    fn unsampled(&self, image: &Arc<dyn BackendImage>) -> Result<Arc<dyn BackendView>> {
         image::unsampled(image)
     }
 
-    fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+    fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn BackendExternalMemory>> {
         image::import(&self.gpu, file, len)
     }
 }
 
-impl Programs for CudaContext {
+impl BackendPrograms for CudaContext {
     fn load(
         &self,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
-    ) -> Result<Arc<dyn LoadedProgram>> {
+    ) -> Result<Arc<dyn BackendProgram>> {
         program::load(&self.gpu, images, options)
     }
 
-    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
+    unsafe fn adopt(
+        &self,
+        program: usize,
+        ownership: Ownership,
+    ) -> Result<Arc<dyn BackendProgram>> {
         // SAFETY: promised by the caller.
         Ok(unsafe { program::adopt(&self.gpu, program, ownership) })
     }
 }
 
-impl Fabric for CudaContext {
-    fn create_segment(&self, len: usize) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])> {
+impl BackendFabric for CudaContext {
+    fn create_segment(
+        &self,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, [u8; DRIVER_HANDLE_SIZE])> {
         memory::create_for_fabric(&self.gpu, len)
     }
 
@@ -259,7 +266,7 @@ impl Fabric for CudaContext {
         &self,
         handle: &[u8; DRIVER_HANDLE_SIZE],
         len: usize,
-    ) -> Result<Arc<dyn Segment>> {
+    ) -> Result<Arc<dyn BackendSegment>> {
         memory::import_from_fabric(&self.gpu, handle, len)
     }
 }

@@ -6,7 +6,7 @@ use super::driver::{ContextHandle, CudaEvent, EventHandle, StreamHandle};
 use super::memory::external;
 use super::queue;
 use crosshandle_hal::{
-    BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment,
+    BackendContext, BackendQueue, BackendSegment, NativeContext, NativeDevice, NativeEvent,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
@@ -122,7 +122,11 @@ impl NativeContext for CudaContext {
         external::find(self.gpu(), address)
     }
 
-    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
+    unsafe fn adopt_memory(
+        &self,
+        address: usize,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, usize)> {
         let mut adopted = external::adopt(self.gpu(), &[(address, len)])?;
         Ok(adopted.remove(0))
     }
@@ -130,7 +134,7 @@ impl NativeContext for CudaContext {
     unsafe fn adopt_memory_parts(
         &self,
         parts: &[(usize, usize)],
-    ) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+    ) -> Result<Vec<(Arc<dyn BackendSegment>, usize)>> {
         external::adopt(self.gpu(), parts)
     }
 }

@@ -1,6 +1,6 @@
 //! Graphs: work that is recorded once, and then run as one command any number of times.
 //!
-//! A backend whose driver has graphs creates a driver graph from the nodes ([`Graphs`]) and
+//! A backend whose driver has graphs creates a driver graph from the nodes ([`BackendGraphs`]) and
 //! launches it. The other backends replay the nodes: for [`Work::Graph`], they do the work of all
 //! nodes one after the other. They follow the order of recording, which satisfies all dependencies.
 
@@ -59,7 +59,7 @@ pub struct GraphNode {
     pub is_on_host: bool,
     /// Whether the node stands for the end of a whole graph. Such a node is never updated.
     pub ends_graph: bool,
-    /// The result of [`Graphs::prepare`] for the work.
+    /// The result of [`BackendGraphs::prepare`] for the work.
     pub prepared: PreparedNode,
 }
 
@@ -72,8 +72,8 @@ pub type GraphNodes = Arc<Vec<Arc<GraphNode>>>;
 /// One run of an executable graph.
 pub struct GraphRun {
     pub nodes: GraphNodes,
-    /// The driver's graph, if the backend has [`Graphs`].
-    pub driver_graph: Option<Arc<dyn DriverGraph>>,
+    /// The driver's graph, if the backend has [`BackendGraphs`].
+    pub driver_graph: Option<Arc<dyn BackendGraph>>,
     /// The number of bytes that one run copies.
     pub copied: u64,
     /// The counter of copied bytes of the graph's context.
@@ -91,17 +91,17 @@ impl GraphRun {
 }
 
 /// A factory of the driver's graphs. Its calls may wait for the device, as loading a program may.
-pub trait Graphs {
+pub trait BackendGraphs {
     /// Prepares a node for the driver's graph.
     fn prepare(&self, work: &Work) -> Result<PreparedNode>;
 
     /// Creates a graph from prepared nodes.
-    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>>;
+    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>>;
 }
 
 /// An executable graph of the driver. For [`Work::Graph`], a backend launches it with the nodes of
 /// that run, because runs before and after an update have different nodes.
-pub trait DriverGraph: Any + Send + Sync {
+pub trait BackendGraph: Any + Send + Sync {
     /// Returns whether a run may replace the node at `index` by `node`, which differs only in its
     /// work.
     fn accepts(&self, index: usize, node: &GraphNode) -> bool;

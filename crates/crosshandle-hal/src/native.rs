@@ -1,6 +1,6 @@
 //! Objects of drivers, for programs that call the driver too.
 
-use super::{BackendContext, BackendQueue, Segment};
+use super::{BackendContext, BackendQueue, BackendSegment};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
@@ -74,7 +74,11 @@ pub trait NativeContext {
     ///
     /// # Safety
     /// The allocation lives until the result is dropped and all commands that use it have finished.
-    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)>;
+    unsafe fn adopt_memory(
+        &self,
+        address: usize,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, usize)>;
 
     /// Adopts several parts of memory, each given as an address and a length. Parts of one
     /// allocation may share one segment, and so may parts of adjacent allocations.
@@ -84,7 +88,7 @@ pub trait NativeContext {
     unsafe fn adopt_memory_parts(
         &self,
         parts: &[(usize, usize)],
-    ) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+    ) -> Result<Vec<(Arc<dyn BackendSegment>, usize)>> {
         let parts = parts.iter();
         // SAFETY: promised by the caller.
         let adopt = |(address, len): &(usize, usize)| unsafe { self.adopt_memory(*address, *len) };
@@ -102,7 +106,7 @@ pub trait NativeContext {
         &self,
         _address: usize,
         _ownership: Ownership,
-    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+    ) -> Result<(Arc<dyn BackendSegment>, usize, usize)> {
         Err(Error::Unsupported(
             "whole allocations cannot be adopted here; say how many bytes".into(),
         ))

@@ -1,6 +1,6 @@
 //! Submissions: commands in the form that a backend receives.
 
-use super::{GraphRun, ImageCopy, LoadedKernel, WaitList};
+use super::{BackendKernel, GraphRun, ImageCopy, WaitList};
 use crosshandle_ipc::EventCore;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Address, KernelArguments, LaunchShape, Pitches, Region};
@@ -159,7 +159,7 @@ pub struct RowFill {
 /// A launch of a kernel. The object layer has checked the shape. It has also checked the sizes of
 /// the arguments, if the driver reports the expected sizes.
 pub struct Launch {
-    pub kernel: Arc<dyn LoadedKernel>,
+    pub kernel: Arc<dyn BackendKernel>,
     pub shape: LaunchShape,
     pub arguments: KernelArguments,
 }

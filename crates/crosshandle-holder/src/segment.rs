@@ -5,7 +5,7 @@ use super::identity::Maker;
 use crosshandle_handle::{BackendKind, MemoryHandle};
 use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_ipc::broker::{Fetched, FileId, Route};
-use crosshandle_ipc::{Attachment, First, OpenDeadline, Origin, Shared};
+use crosshandle_ipc::{Attachment, BackendObject, First, OpenDeadline, Origin};
 use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_os::memfd;
 use crosshandle_os::threads::disposer::{Disposal, PeerDescriptor};
@@ -90,7 +90,7 @@ impl AsFd for HeldSegment {
     }
 }
 
-impl Shared for HeldSegment {
+impl BackendObject for HeldSegment {
     fn len(&self) -> usize {
         self.len as usize
     }
@@ -164,7 +164,7 @@ pub fn fetch_held(
     handle: &MemoryHandle,
     origin: &Origin,
     deadline: &OpenDeadline,
-) -> Result<Arc<dyn Shared>> {
+) -> Result<Arc<dyn BackendObject>> {
     let (memory, _) = fetch(handle, Route::Holder, origin, deadline)?;
     Ok(memory)
 }

@@ -5,10 +5,10 @@ use super::program::{self, HostImages, HostPrograms, Units};
 use super::queue::HostQueue;
 use crosshandle_hal::common::host_memory::{HostRange, HostSegment, PhysicalFile};
 use crosshandle_hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Images, Programs, Segment,
+    Backend, BackendContext, BackendDevice, BackendImages, BackendObject, BackendPrograms,
+    BackendQueue, BackendRange, BackendSegment, Import,
 };
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_ipc::{Import, Shared};
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::error::Result;
 use crosshandle_types::{
@@ -129,11 +129,11 @@ impl BackendContext for HostContext {
         true
     }
 
-    fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+    fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn BackendSegment>> {
         Ok(Arc::new(HostSegment::create(len)?))
     }
 
-    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn BackendSegment>> {
         Ok(Arc::new(HostSegment::import(
             &import.file,
             import.len,
@@ -141,15 +141,15 @@ impl BackendContext for HostContext {
         )?))
     }
 
-    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn BackendObject>> {
         Ok(Arc::new(PhysicalFile::create(len)?))
     }
 
-    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn BackendObject>> {
         Ok(Arc::new(PhysicalFile::import(import.file, import.len)?))
     }
 
-    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn BackendRange>> {
         Ok(Box::new(HostRange::reserve(wish, len, align)?))
     }
 
@@ -157,11 +157,11 @@ impl BackendContext for HostContext {
         Ok(Box::new(HostQueue::new(order, &self.units)))
     }
 
-    fn images(&self) -> Option<&dyn Images> {
+    fn images(&self) -> Option<&dyn BackendImages> {
         Some(&self.images)
     }
 
-    fn programs(&self) -> Option<&dyn Programs> {
+    fn programs(&self) -> Option<&dyn BackendPrograms> {
         Some(&self.programs)
     }
 }

@@ -112,7 +112,7 @@ fn take_closed_among(deferred: &mut VecDeque<Deferred>, most: usize) -> Vec<Defe
 #[cfg(test)]
 mod tests {
     use super::super::liveness::LivenessLocks;
-    use super::super::records::Shared;
+    use super::super::records::BackendObject;
     use super::*;
     use crosshandle_types::Access;
     use crosshandle_types::error::{Error, Result};
@@ -120,7 +120,7 @@ mod tests {
 
     struct BareMemory;
 
-    impl Shared for BareMemory {
+    impl BackendObject for BareMemory {
         fn len(&self) -> usize {
             1
         }
@@ -154,7 +154,7 @@ mod tests {
             return;
         }
         assert!(!is_open(), "it was never given the segment");
-        let memory: Arc<dyn Shared> = Arc::new(BareMemory);
+        let memory: Arc<dyn BackendObject> = Arc::new(BareMemory);
         ledger.note_given(7, &memory, || None);
         assert!(is_open());
         ledger.mark_hung_up();

@@ -583,7 +583,7 @@ mod tests {
     fn what_is_awaited_comes_first_and_the_rest_is_counted() {
         /// Memory whose particulars alone matter.
         struct Nothing;
-        impl crate::Shared for Nothing {
+        impl crate::BackendObject for Nothing {
             fn len(&self) -> usize {
                 1
             }

@@ -43,13 +43,15 @@ pub use broker::{FetchedHandle, FetchedPieces, OpenDeadline};
 pub use chunks::MAX_NAME_BYTES;
 pub use describe::Label;
 pub use event::{
-    DriverEvent, DriverEvents, EventCore, Import, MirrorHold, Profile, Timestamps, awaiting,
-    late_completion, wait_any,
+    BackendEvent, BackendEvents, BackendTimestamps, EventCore, Import, MirrorHold, Profile,
+    awaiting, late_completion, wait_any,
 };
-pub use event_arena::{Pin, Pinner};
+pub use event_arena::{BackendPinner, Pin};
 pub use exporter::{Exporter, HeldMemory};
 pub use record::{Credential, Record};
-pub use records::{ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMemory, Shared};
+pub use records::{
+    BackendObject, ExportCells, KeepAlive, Particulars, Piece, PieceSet, PiecedMemory,
+};
 
 #[cfg(any(test, feature = "testing"))]
 pub use attachment::testing;

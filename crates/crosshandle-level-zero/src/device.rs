@@ -7,11 +7,11 @@ use super::memory::{LevelZeroPhysical, LevelZeroRange, LevelZeroSegment};
 use super::queue::{self, Drain, QueueCommon};
 use super::tuning::{DEVICE_SEGMENT_BYTES, HOST_SEGMENT_BYTES};
 use crosshandle_hal::{
-    AddressRange, Backend, BackendContext, BackendDevice, BackendQueue, Images, NativeContext,
-    NativeDevice, Programs, Segment,
+    Backend, BackendContext, BackendDevice, BackendEvents, BackendImages, BackendObject,
+    BackendPrograms, BackendQueue, BackendRange, BackendSegment, Import, NativeContext,
+    NativeDevice,
 };
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_ipc::{DriverEvents, Import, Shared};
 use crosshandle_types::error::Result;
 use crosshandle_types::{Access, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, QueueOrder};
 use std::sync::Arc;
@@ -149,32 +149,32 @@ impl BackendContext for LevelZeroContext {
         }
     }
 
-    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+    fn create_segment(&self, kind: MemoryKind, len: usize) -> Result<Arc<dyn BackendSegment>> {
         let segment = LevelZeroSegment::create(&self.gpu, &self.context, kind, len)?;
         Ok(Arc::new(segment))
     }
 
-    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn Segment>> {
+    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn BackendSegment>> {
         let segment = LevelZeroSegment::import(&self.gpu, &self.context, &import, access)?;
         Ok(Arc::new(segment))
     }
 
-    fn create_physical(&self, len: usize) -> Result<Arc<dyn Shared>> {
+    fn create_physical(&self, len: usize) -> Result<Arc<dyn BackendObject>> {
         let memory = LevelZeroPhysical::create(&self.gpu, &self.context, len)?;
         Ok(Arc::new(memory))
     }
 
-    fn import_physical(&self, import: Import) -> Result<Arc<dyn Shared>> {
+    fn import_physical(&self, import: Import) -> Result<Arc<dyn BackendObject>> {
         let memory = LevelZeroPhysical::import(&self.gpu, &self.context, &import)?;
         Ok(Arc::new(memory))
     }
 
-    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn AddressRange>> {
+    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn BackendRange>> {
         let range = LevelZeroRange::reserve(&self.context, wish, len, align)?;
         Ok(Box::new(range))
     }
 
-    fn driver_events(&self) -> Option<Arc<dyn DriverEvents>> {
+    fn driver_events(&self) -> Option<Arc<dyn BackendEvents>> {
         Some(Arc::clone(&self.events) as _)
     }
 
@@ -186,11 +186,11 @@ impl BackendContext for LevelZeroContext {
         Some(self)
     }
 
-    fn images(&self) -> Option<&dyn Images> {
+    fn images(&self) -> Option<&dyn BackendImages> {
         Some(self)
     }
 
-    fn programs(&self) -> Option<&dyn Programs> {
+    fn programs(&self) -> Option<&dyn BackendPrograms> {
         Some(self)
     }
 }

@@ -5,8 +5,8 @@
 use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
 use super::gpu::Gpu;
 use super::ipc_handle::{self, Exported, ReceivedHandle, Subject};
-use crosshandle_ipc::broker::protocol::BackendBlob;
-use crosshandle_ipc::{DriverEvent, DriverEvents, EventCore, Import, Shared};
+use crosshandle_hal::{BackendBlob, BackendEvent, BackendEvents, BackendObject, Import};
+use crosshandle_ipc::EventCore;
 use crosshandle_os::{descriptor, process};
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
@@ -21,8 +21,8 @@ pub(super) struct LevelZeroEvents {
     pub(super) context: Arc<DriverContext>,
 }
 
-impl DriverEvents for LevelZeroEvents {
-    fn create(&self) -> Result<DriverEvent> {
+impl BackendEvents for LevelZeroEvents {
+    fn create(&self) -> Result<BackendEvent> {
         CreatedEvent::check_live(&self.context, self.gpu.handle())?;
         let created = CreatedEvent::create(&self.context, self.gpu.handle());
         let event = created.ok_or_else(missing)??;
@@ -31,7 +31,7 @@ impl DriverEvents for LevelZeroEvents {
         Ok(self.named(object, handle, true))
     }
 
-    fn open(&self, import: Import) -> Result<DriverEvent> {
+    fn open(&self, import: Import) -> Result<BackendEvent> {
         let driver = self.context.driver;
         let handle = ipc_handle::decode(driver, Subject::Event, &import.note)?;
         // The exporter has made this check too, but the two processes may have different
@@ -55,8 +55,8 @@ impl DriverEvents for LevelZeroEvents {
 }
 
 impl LevelZeroEvents {
-    fn named(&self, object: LevelZeroEvent, handle: EventHandle, may_signal: bool) -> DriverEvent {
-        DriverEvent {
+    fn named(&self, object: LevelZeroEvent, handle: EventHandle, may_signal: bool) -> BackendEvent {
+        BackendEvent {
             object: Arc::new(object),
             handle: handle.0.expose_provenance(),
             owner: address_of(&self.context),
@@ -115,7 +115,7 @@ pub(super) fn mirror_to_wait_for(
 
 /// Returns the driver's handle of a mirror if the mirror belongs to `context`.
 #[inline]
-fn handle_of(event: &DriverEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
+fn handle_of(event: &BackendEvent, context: &Arc<DriverContext>) -> Option<EventHandle> {
     (event.owner == address_of(context))
         .then(|| Handle(ptr::with_exposed_provenance_mut(event.handle)))
 }
@@ -133,7 +133,7 @@ impl LevelZeroEvent {
     }
 }
 
-impl Shared for LevelZeroEvent {
+impl BackendObject for LevelZeroEvent {
     fn len(&self) -> usize {
         1
     }

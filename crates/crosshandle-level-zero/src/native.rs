@@ -7,9 +7,9 @@ use super::gpu::Gpu;
 use super::memory::LevelZeroSegment;
 use super::queue;
 use crosshandle_hal::{
-    BackendContext, BackendQueue, NativeContext, NativeDevice, NativeEvent, Segment,
+    BackendContext, BackendObject, BackendQueue, BackendSegment, NativeContext, NativeDevice,
+    NativeEvent,
 };
-use crosshandle_ipc::Shared;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
@@ -79,7 +79,11 @@ impl NativeContext for LevelZeroContext {
         Ok(LevelZeroSegment::find(self.gpu(), self.context(), address))
     }
 
-    unsafe fn adopt_memory(&self, address: usize, len: usize) -> Result<(Arc<dyn Segment>, usize)> {
+    unsafe fn adopt_memory(
+        &self,
+        address: usize,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, usize)> {
         let (segment, offset) =
             LevelZeroSegment::adopt(self.gpu(), self.context(), address, false)?;
         let rest = segment.len() - offset;
@@ -96,7 +100,7 @@ impl NativeContext for LevelZeroContext {
         &self,
         address: usize,
         ownership: Ownership,
-    ) -> Result<(Arc<dyn Segment>, usize, usize)> {
+    ) -> Result<(Arc<dyn BackendSegment>, usize, usize)> {
         let is_given = ownership == Ownership::Owned;
         let adopted = LevelZeroSegment::adopt(self.gpu(), self.context(), address, is_given);
         let (segment, offset) = adopted?;

@@ -5,7 +5,8 @@
 //! chooses its loader when it starts.
 
 use super::driver::{Driver, DriverContext, Handle, description};
-use crosshandle::{Command, Context, Device, EventOptions, MemoryRange, Queue};
+use crosshandle::native::NativeEvent;
+use crosshandle::{Command, Context, Device, Event, EventOptions, Memory, MemoryRange, Queue};
 use crosshandle_handle::MemoryHandle;
 use crosshandle_types::error::Error;
 use crosshandle_types::{NativeObject, Ownership, QueueOrder};
@@ -160,7 +161,7 @@ fn memory_of_the_program_is_shared() {
     let theirs = Theirs::new(&context, 4 * BYTES);
     let place = theirs.start.map_addr(|start| start.saturating_add(BYTES));
     // SAFETY: the allocation lives until the end of the test.
-    let adopt = |place, len| unsafe { context.adopt_memory(place, len) };
+    let adopt = |place, len| unsafe { Memory::adopt(&context, place, len) };
     let queue = context.create_queue().unwrap();
     for byte in [10, 20] {
         let memory = adopt(place, 2 * BYTES).unwrap();
@@ -180,7 +181,7 @@ fn memory_of_the_program_is_shared() {
         assert!(error.to_string().contains(text), "{error}");
     };
     // SAFETY: the allocation lives until the end of the test. A transfer of ownership is refused.
-    let whole = |ownership| unsafe { context.adopt_allocation(place, ownership) };
+    let whole = |ownership| unsafe { Memory::adopt_allocation(&context, place, ownership) };
     assert_eq!(whole(Ownership::Borrowed).unwrap().len(), 3 * BYTES);
     refused(whole(Ownership::Owned), "by its start");
     refused(adopt(place, 4 * BYTES), "one allocation");
@@ -219,7 +220,7 @@ fn an_event_of_the_driver_happens_also_if_ours_has_failed() {
     queue
         .submit(command.after_value(&gate, 1).signal(&event))
         .unwrap();
-    let theirs = context.native_event(&event).unwrap();
+    let theirs = NativeEvent::new(&context, &event).unwrap();
     assert!(!has_happened(&context, theirs.native(), Duration::ZERO));
     gate.signal().unwrap();
     assert!(has_happened(&context, theirs.native(), SOON));
@@ -228,7 +229,7 @@ fn an_event_of_the_driver_happens_also_if_ours_has_failed() {
     // SAFETY: the event lives until the end of the test.
     let adopted = unsafe {
         let options = EventOptions::new();
-        context.adopt_event(theirs.native(), Ownership::Borrowed, options)
+        Event::adopt(&context, theirs.native(), Ownership::Borrowed, options)
     };
     adopted.unwrap().wait_timeout(SOON).unwrap();
 }
@@ -357,7 +358,7 @@ fn what_is_another_drivers_is_refused() {
     let options = crosshandle::ContextOptions::new();
     // SAFETY: the objects are refused before they are used.
     unsafe {
-        assert!(context.adopt_queue(of_host, Ownership::Borrowed).is_err());
+        assert!(Queue::adopt(&context, of_host, Ownership::Borrowed).is_err());
         assert!(Context::adopt(&device, of_host, options.clone()).is_err());
         let same = Context::adopt(&device, context.native().unwrap(), options).unwrap();
         assert_eq!(same.native(), context.native());

@@ -1,7 +1,7 @@
-//! Compares the link with plain UCX, and with itself over TLS, in two network namespaces with a
-//! pair of veths and two processes. Run `cargo bench -p crosshandle-link` as root, with UCX in
-//! `CROSSHANDLE_UCX`. An argument, as in `cargo bench -p crosshandle-link -- 5`, is the number of
-//! repetitions.
+//! Measures a link over UCX, a link over TLS, and plain UCX. Two processes run in two network
+//! namespaces that a pair of virtual network devices (veth) connects. Run `cargo bench -p
+//! crosshandle-link` as root, with UCX in `CROSSHANDLE_UCX`. An argument, as in `cargo bench -p
+//! crosshandle-link -- 5`, is the number of repetitions.
 
 #[allow(dead_code)]
 #[path = "../tests/two_hosts/hosts.rs"]

@@ -1,5 +1,5 @@
-//! The cost of a link: links this process to itself over loopback, and prints what each side of a
-//! link uses.
+//! Measures the cost of a link. Links this process to itself over loopback, and prints the
+//! resources that each side of a link uses.
 //!
 //! ```text
 //! many_links COUNT...        such as: many_links 1 10 100 1000
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Duration of the idle phase in which the CPU time of idle links is measured.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Resources that this process uses now.
+/// The resources that this process uses at a moment.
 struct Taken {
     resident_kib: i64,
     threads: i64,
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for _ in 0..count {
             let dialled = Link::connect(address, &context, &options)?;
             let accepted = listener.accept(Some(LIMIT))?;
-            // Each has open memory and an open event, as a link in use has.
+            // Each link has open memory and an open event, as in real use.
             let there = dialled.open_memory(&memory.handle()?)?;
             let mirror = dialled.open_event(&event.handle()?)?;
             links.push((dialled, accepted, there, mirror));

@@ -10,7 +10,7 @@
 //!
 //! Without UCX, or with `tls` for INTERFACE, the bytes travel over TLS.
 
-use crosshandle::{Context, Device};
+use crosshandle::{Buffer, Context, Device};
 use crosshandle_link::{
     Data, Identity, Link, LinkOptions, Listener, NeighbourLink, SharedLink, Token,
 };
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             writeln!(file, "{}", Token::generate()?.to_text())?;
         }
         ["owner", address, file, interface] => {
-            let array = context.allocate_buffer_from(&[1.0f32; ELEMENTS])?;
+            let array = Buffer::from_slice(&context, &[1.0f32; ELEMENTS])?;
             let ready = context.create_event()?;
             let listener = Listener::bind(address, &context, &options(file, interface)?)?;
             println!(
@@ -89,7 +89,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 link.open_event(&event.parse()?)?,
             );
             // Every second element, written by a queue command as for any copy.
-            let doubled = context.allocate_buffer_from(&[2.0f32; ELEMENTS / 2])?;
+            let doubled = Buffer::from_slice(&context, &[2.0f32; ELEMENTS / 2])?;
             let queue = context.create_queue()?;
             let half = array.range(..array.len() / 2)?;
             queue.submit(half.copy_from(doubled.all())?)?;
@@ -113,7 +113,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 link.open_event(&event.parse()?)?,
             );
             // The bytes move directly into memory of this process.
-            let copy = context.allocate_buffer_from(&[0.0f32; ELEMENTS])?;
+            let copy = Buffer::from_slice(&context, &[0.0f32; ELEMENTS])?;
             array.copy_to(0, copy.as_memory(), 0..array.len())?;
             let sum: f64 = copy.to_vec()?.into_iter().map(f64::from).sum();
             println!("neighbour: the array's sum is {sum}");

@@ -1,4 +1,4 @@
-//! Names of hosts, from a text file that lists the addresses at which each host listens.
+//! Lookup of host names in a text file that lists the addresses at which each host listens.
 
 use crate::error::{Error, Result};
 use crate::link::Link;
@@ -30,7 +30,7 @@ pub struct HostDirectory {
 }
 
 impl HostDirectory {
-    /// Remembers the path of the file. The file is read when a name is looked up.
+    /// Creates a directory from the path of its file. The file is read when a name is looked up.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
@@ -45,7 +45,7 @@ impl HostDirectory {
         let cannot = "reading the names of hosts";
         let file = OpenOptions::new()
             .read(true)
-            // Without this flag, opening a pipe would block.
+            // Without this flag, opening a named pipe would block.
             .custom_flags(OFlags::NONBLOCK.bits() as i32)
             .open(&self.path)
             .map_err(Error::os(cannot))?;
@@ -53,7 +53,8 @@ impl HostDirectory {
             return Err(wrong(&self.path, "it is not a regular file"));
         }
         let mut text = String::new();
-        // The file may grow while it is read, so the limit is on the bytes that were read.
+        // The file may grow while it is read, so the limit applies to the bytes that were read, not
+        // to the file's size.
         file.take(MAX_BYTES + 1)
             .read_to_string(&mut text)
             .map_err(Error::os(cannot))?;
@@ -82,7 +83,7 @@ impl HostDirectory {
                 Err(error) => last = Some(error),
             }
         }
-        // Each line has at least one address.
+        // A line has at least one address, so this is the error of the last attempt.
         Err(last.unwrap_or(Error::Protocol("a host has no address")))
     }
 }
@@ -156,7 +157,7 @@ mod tests {
         let context = Context::new(&Device::find("host").unwrap()).unwrap();
         let options = LinkOptions::new(Identity::Token(Token::generate().unwrap())).data(Data::Tls);
         let listener = Listener::bind("127.0.0.1:0", &context, &options).unwrap();
-        // No socket listens at the first address: its port was free a moment ago.
+        // No socket listens at the first address, because its port was free a moment ago.
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let free = closed.local_addr().unwrap();
         drop(closed);

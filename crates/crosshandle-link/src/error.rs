@@ -15,14 +15,14 @@ pub enum Error {
     #[error(transparent)]
     Local(#[from] crosshandle::Error),
 
-    /// The remote host refused a request. Either it could not open the handle, or it does not allow
-    /// the access.
+    /// The remote host refused a request. It could not open the handle, or does not allow the
+    /// access.
     #[error("the remote host refuses: {0}")]
     Refused(Arc<str>),
 
     /// The link has ended: the remote host was silent for the keep-alive time, or one side closed
-    /// the link. Objects that were opened over the link can no longer be used. Make a new link and
-    /// open them again.
+    /// the link. Objects that were opened over the link can no longer be used. Make a new link, and
+    /// open the objects again.
     #[error("the link to {peer} has ended: {why}; link again and reopen its objects")]
     Ended {
         /// The address of the remote host, as it was dialled or as the host connected.
@@ -31,7 +31,7 @@ pub enum Error {
         why: Arc<str>,
     },
 
-    /// The peer cannot prove that it may link, or it speaks another protocol.
+    /// The peer cannot prove that it may link, or uses another protocol.
     #[error("no link to {peer}: {why}")]
     NotAdmitted {
         /// The address of the remote host, as it was dialled or as the host connected.
@@ -112,8 +112,7 @@ impl Error {
         }
     }
 
-    /// Returns `true` if UCX refuses what the call asks for, so that a new endpoint would refuse it
-    /// too.
+    /// Returns `true` if UCX refuses the request itself, so that a new endpoint would not help.
     pub(crate) fn is_definitive(&self) -> bool {
         let Self::Ucx { code, .. } = self else {
             return false;

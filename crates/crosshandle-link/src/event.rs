@@ -14,14 +14,13 @@ const MAX_STEP: u64 = 1 << 29;
 
 /// An event of the remote host.
 ///
-/// Its [mirror](Self::mirror) is an ordinary event of this host that advances with the remote
-/// host's event and has the same numbers. Wait for the mirror as for any event, in this process or
-/// in others, but don't signal it. [`signal`](Self::signal) signals the remote host's event, which
-/// gives the signal its number.
+/// The [mirror](Self::mirror) is an ordinary event of this host. It advances with the remote host's
+/// event, and its signals have the same numbers. Any process of this host can wait for the mirror
+/// as for any event, but must not signal it. [`signal`](Self::signal) signals the remote host's
+/// event, which gives the signal its number.
 ///
-/// When the link ends, pending waits for the mirror fail with
-/// [`PeerDied`](crosshandle::Error::PeerDied). They also fail when the last clone of this object is
-/// dropped.
+/// Pending waits for the mirror fail with [`PeerDied`](crosshandle::Error::PeerDied) when the link
+/// ends or the last clone of this object is dropped.
 #[derive(Clone)]
 pub struct RemoteEvent {
     opened: Arc<Opened>,
@@ -51,7 +50,7 @@ impl Drop for Opened {
 /// The event of this host that follows an event of the remote host.
 pub(crate) struct Mirror {
     event: Event,
-    /// Locked while the mirror advances. `true` if it advances no more.
+    /// Whether the mirror was abandoned, and no longer advances. Locked while it advances.
     is_abandoned: Mutex<bool>,
 }
 
@@ -84,15 +83,15 @@ impl Mirror {
             if submitted >= number {
                 return;
             }
-            // Signalling fails only if the program signals the mirror itself, or beyond the maximum
-            // number of an event.
+            // Signalling fails only if the program signals the mirror itself, or if the number
+            // exceeds the maximum of an event.
             if !to(number.min(submitted + MAX_STEP)) && self.event.submitted() <= submitted {
                 return;
             }
         }
     }
 
-    /// Advances past a row of failed signals, which fail on the mirror too.
+    /// Advances past consecutive failed signals. The mirror's signals with these numbers fail too.
     pub(crate) fn fail(&self, failure: &Failure<'_>) {
         let Failure { first, count, why } = *failure;
         let before = first.saturating_sub(1);
@@ -116,8 +115,8 @@ impl Mirror {
 }
 
 impl Session {
-    /// Calls `action` with the mirror of an event. Does nothing if the mirror is closed, which the
-    /// peer may not know yet.
+    /// Calls `action` with the mirror of an event. Does nothing if this side has closed the mirror,
+    /// because the peer may not know that yet.
     pub(crate) fn with_mirror(&self, id: u32, action: impl FnOnce(&Mirror)) {
         let mirror = self.state().mirrors.get(&id).cloned();
         if let Some(mirror) = mirror.and_then(|mirror| mirror.upgrade()) {
@@ -193,7 +192,7 @@ impl RemoteEvent {
         &self.opened.mirror.event
     }
 
-    /// Signals the remote host's event. Waits for a round trip and returns the signal's number.
+    /// Signals the remote host's event, and returns the signal's number. Waits for the reply.
     ///
     /// # Errors
     /// Returns [`Error::Refused`] with the remote host's error, or [`Error::Ended`].
@@ -217,7 +216,7 @@ impl RemoteEvent {
     }
 
     /// Makes a command that signals the remote host's event. Like any command, it runs in the order
-    /// of its queue and can wait for events.
+    /// of its queue, and can wait for events.
     pub fn signal_command(&self) -> Command {
         let this = self.clone();
         Command::call(move || this.signal().map(drop))

@@ -1,4 +1,4 @@
-//! Links between hosts: opens handles that were made on another machine.
+//! Links between hosts: a process opens handles that were made on another machine.
 //!
 //! Processes of one host share memory and events. Memory of another host cannot be shared or
 //! mapped, so it is read, written and copied over a [`Link`], which connects two hosts. A process
@@ -11,7 +11,7 @@
 //! use crosshandle_link::{Identity, Link, LinkOptions, Listener, Token};
 //!
 //! # fn owner(token: Token) -> Result<(), Box<dyn std::error::Error>> {
-//! // The host that has the objects.
+//! // A process of the host that has the objects.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let memory = context.allocate(1 << 20)?;
 //! let ready = context.create_event()?;
@@ -25,7 +25,7 @@
 //! # }
 //!
 //! # fn user(token: Token, memory: &str, ready: &str) -> Result<(), Box<dyn std::error::Error>> {
-//! // The remote host, given the same token and the two words.
+//! // A process of another host. It has the same token, and the two handles as text.
 //! let context = Context::new(&Device::find("host")?)?;
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let link = Link::connect("192.0.2.1:7417", &context, &options)?;
@@ -38,8 +38,7 @@
 //! # }
 //! ```
 //!
-//! `docs/hosts.md` describes the protocol, says what a link protects from whom, and has benchmark
-//! results.
+//! `docs/hosts.md` describes the protocol, the attacks that a link withstands, and its speed.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

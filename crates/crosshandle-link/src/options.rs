@@ -7,29 +7,29 @@ use crate::ucx::worker::Settings;
 use crosshandle::holder::Holder;
 use std::time::Duration;
 
-/// How the bytes of memory travel. Both sides must choose the same value.
+/// The transport for the bytes of memory. Both sides must choose the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Data {
-    /// Over UCX, on any network that UCX finds. This is the fast way. UCX neither encrypts nor
-    /// authenticates connections, and a linked host can reach all memory of the process that runs
-    /// the link. Use it only with networks and hosts that are trusted to that extent.
+    /// UCX, on any network that UCX supports. This is the fast transport. UCX neither encrypts nor
+    /// authenticates connections, and a linked host can access all memory of the process that has
+    /// the link. Use UCX only with networks and hosts that you trust with that.
     #[default]
     Ucx,
-    /// Over the control connection. The bytes are encrypted, and the owner checks each access. This
-    /// is slower, and works without UCX.
+    /// The control connection, which uses TLS. The bytes are encrypted, and the owner checks each
+    /// access. This transport is slower, and works without UCX.
     Tls,
 }
 
-/// How memory moves if the host cannot access it, such as a GPU's memory.
+/// The path for memory that the host cannot access, such as GPU memory.
 ///
-/// *Staged* memory is copied part by part, by a queue, to or from host memory. Otherwise UCX moves
-/// the memory itself. The owner of the memory chooses. Device memory of this host that a queue
-/// copies from or to is always staged on this host.
+/// If memory is *staged*, a queue copies it part by part to or from host memory. If it is not
+/// staged, UCX accesses the memory directly. The owner of the memory chooses. On the other side,
+/// device memory that a command copies from or to is always staged.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Staging {
-    /// UCX moves GPU memory over transports that access it themselves, which are RDMA and CUDA's
-    /// own transports between processes of one machine. Over other transports, such as TCP, UCX
-    /// would copy the memory in pieces of a few KiB, so the memory is staged instead.
+    /// UCX moves GPU memory over transports that access it directly: RDMA, and CUDA's transports
+    /// between processes of one machine. Over other transports, such as TCP, UCX would copy the
+    /// memory in pieces of a few KiB, so the memory is staged instead.
     #[default]
     Auto,
     /// All GPU memory is staged. UCX never accesses it.
@@ -62,7 +62,7 @@ impl LinkOptions {
         }
     }
 
-    /// Sets how the bytes of memory travel (default: over UCX).
+    /// Sets the transport for the bytes of memory (default: UCX).
     pub fn data(mut self, data: Data) -> Self {
         self.data = data;
         self
@@ -75,18 +75,17 @@ impl LinkOptions {
         self
     }
 
-    /// Sets how long the link survives without hearing from the peer (default: 10 s; between 200 ms
-    /// and one hour). The shorter value of the two sides applies.
+    /// Sets the time of silence of the peer after which the link ends (default: 10 s; between 200
+    /// ms and one hour). The shorter value of the two sides applies.
     pub fn keep_alive(mut self, keep_alive: Duration) -> Self {
         self.keep_alive = keep_alive;
         self
     }
 
-    /// Sets the only network interface that UCX listens on and uses (default: all interfaces, or
-    /// `UCX_NET_DEVICES`).
+    /// Restricts UCX to one network interface (default: all interfaces, or `UCX_NET_DEVICES`).
     ///
-    /// The name is the system's name of the interface, such as `eth0`, or a port of an InfiniBand
-    /// device, such as `mlx5_0:1`. Every host that can reach this interface can reach UCX.
+    /// `name` is the system's name of the interface, such as `eth0`, or a port of an InfiniBand
+    /// device, such as `mlx5_0:1`. Every host that can reach this interface can connect to UCX.
     pub fn interface(mut self, name: impl Into<String>) -> Self {
         self.ucx.interface = Some(name.into());
         self
@@ -100,8 +99,8 @@ impl LinkOptions {
     }
 
     /// Lets the peer look up and read the named objects of this holder with
-    /// [`Link::open_name`](crate::Link::open_name) (default: it must not). An object that needs a
-    /// token is served only if `holder` has the token.
+    /// [`Link::open_name`](crate::Link::open_name) (default: the peer cannot). An object that needs
+    /// a token is served only if `holder` has the token.
     pub fn names(mut self, holder: Holder) -> Self {
         self.names = Some(holder);
         self

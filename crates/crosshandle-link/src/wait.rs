@@ -1,4 +1,4 @@
-//! Waits on condition variables with a deadline, ignoring poison.
+//! Waits on condition variables with a deadline. Poisoned locks are used as if they were not.
 
 use crosshandle::adapter_support::Deadline;
 use std::sync::{Condvar, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! Messages as bytes: one declaration makes the type, the encoder and the decoder. Numbers are
+//! Encoding of messages: one declaration makes the type, the encoder and the decoder. Numbers are
 //! little-endian, and fields follow each other without padding.
 
 /// Declares an enumeration of messages. On the wire, a message is the number of its kind (1 byte)
@@ -69,7 +69,7 @@ macro_rules! messages {
 }
 pub(crate) use messages;
 
-/// The bytes of a message that were not read yet.
+/// The bytes of a message that have not been read yet.
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -89,7 +89,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// How values of type `T` are written and read.
+/// A format in which values of type `T` are written and read.
 pub(crate) trait Format<'a, T = Self>: Sized {
     /// Appends the value's bytes.
     fn write(value: &T, to: &mut Vec<u8>);
@@ -150,8 +150,8 @@ impl<'a, const N: usize> Format<'a> for &'a [u8; N] {
     }
 }
 
-/// The format of the last field of a message: the rest of the bytes, at most `MAX`. A text that is
-/// too long is cut off when it is written.
+/// The format of the last field of a message, which takes the rest of the bytes, at most `MAX`. A
+/// longer text is cut off when it is written.
 pub(crate) struct Rest<const MAX: usize>;
 
 impl<'a, const MAX: usize> Format<'a, &'a [u8]> for Rest<MAX> {

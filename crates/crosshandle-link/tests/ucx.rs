@@ -2,9 +2,9 @@
 
 use crosshandle_link::bare::{Settings, Worker};
 
-/// Over TCP, UCX moves memory by address alone. With the key of one piece of memory, another piece
-/// can be read that was never registered. If this test fails, UCX has become stricter, and the
-/// table of threats is out of date.
+/// Over TCP, UCX checks only addresses and no keys. A peer that has the key of one allocation can
+/// read another allocation that was never registered. If this test fails, UCX has become stricter,
+/// and the table of threats in `docs/hosts.md` is out of date.
 #[test]
 fn over_tcp_keys_protect_nothing() {
     let settings = Settings {
@@ -29,7 +29,7 @@ fn over_tcp_keys_protect_nothing() {
     };
     let mut read = vec![0u8; 4096];
     let from = secret.as_ptr().addr() as u64;
-    // SAFETY: the place outlives the request, and the key is the worker's.
+    // SAFETY: `read` outlives the request, and this worker unpacked the key.
     let mut request = unsafe { user.get(read.as_mut_ptr(), 4096, from, key) }.unwrap();
     while !user.is_done(&mut request).unwrap() {
         user.progress();

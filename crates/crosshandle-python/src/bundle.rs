@@ -14,7 +14,7 @@ use crosshandle::adapter_support::PerProcess;
 use crosshandle::handle::bundle::{
     self, Bundle, BundleError, BundledArray, Dimension, ElementType, ReadyEvent, Unpacked,
 };
-use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE};
+use crosshandle::handle::{BackendKind, DeviceUuid, HANDLE_SIZE, PackedBundle};
 use crosshandle::{Error, MemoryHandle};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -28,11 +28,12 @@ use std::time::Duration;
 /// Packs arrays, and the structure that arranges them, into bytes.
 ///
 /// With `read_only`, other processes can only open the arrays read-only. `event` is the handle of
-/// an event and the number of the signal after which all arrays are ready. Without it, each array
-/// keeps its own signals.
+/// an event and the number of the signal after which all arrays are ready. Without `event`, each
+/// array keeps its own signals.
 ///
-/// If the table of the bundle is too long for the bytes, it is in memory of `context`, which is the
-/// second result. The caller must keep this memory as long as other processes may unpack the bytes.
+/// If the table of the arrays is too long for the bytes, this function puts it into new memory of
+/// `context`, and returns that memory as the second result. The caller must keep the memory as long
+/// as other processes may unpack the bytes.
 #[pyfunction]
 #[pyo3(signature = (context, structure, arrays, read_only, *, event = None))]
 pub(crate) fn pack_shared<'py>(
@@ -48,7 +49,7 @@ pub(crate) fn pack_shared<'py>(
     if let Some((bytes, table)) = recent_table(&bundle) {
         return Ok((PyBytes::new(py, &bytes), Some(Memory::of(table))));
     }
-    let packed: Result<_> = context.0.pack_bundle(&bundle).map_err(Into::into);
+    let packed: Result<_> = PackedBundle::pack(&context.0, &bundle).map_err(Into::into);
     let (bytes, table) = packed?.into_parts();
     let sent = PyBytes::new(py, &bytes);
     let Some(table) = table else {
@@ -67,7 +68,7 @@ pub(crate) fn pack_shared<'py>(
     Ok((sent, Some(table)))
 }
 
-/// A bundle whose table is in shared memory.
+/// A bundle that this process has packed and whose table is in shared memory.
 struct Recent {
     bundle: Bundle,
     bytes: Vec<u8>,
@@ -109,7 +110,7 @@ pub(crate) fn unpack<'py>(
             // The table is in host memory, even if the arrays are on other devices.
             let host = default_context(py, None)?;
             let context = &host.get().0;
-            detached_for(py, timeout, || context.unpack_bundle(data))?
+            detached_for(py, timeout, || PackedBundle::unpack(context, data))?
         }
     };
     let context_of = |handle: &MemoryHandle| match &context {
@@ -118,7 +119,7 @@ pub(crate) fn unpack<'py>(
     };
     let signals = open_signals(py, &bundle, timeout, context_of)?;
     let is_empty = |array: &BundledArray| array.layout.dimensions.iter().any(|own| own.size == 0);
-    // An array without elements has no bytes to open, so its exporter need not keep it.
+    // Arrays without elements have no bytes, so their memory is not opened.
     let full = bundle.arrays.iter().filter(|array| !is_empty(array));
     let mut opened = open_all(py, full, writable, timeout, context_of)?.into_iter();
     let mut waits = Vec::new();
@@ -157,7 +158,7 @@ pub(crate) fn unpack<'py>(
 }
 
 /// Opens each event of a bundle once, in the context of the first array. The result is `None` for
-/// an event that has ended after its signal had completed.
+/// an event that no longer exists, if its signal had completed.
 fn open_signals<'py>(
     py: Python<'py>,
     bundle: &Bundle,
@@ -193,13 +194,13 @@ fn open_signals<'py>(
     Ok(signals)
 }
 
-/// Memory and byte range of an array, with the signals that it waits for, as indexes and as
-/// objects.
+/// The memory and the byte range of an array, and its signals: their indexes in the bundle, and the
+/// opened signals.
 type Wait = (Arc<SharedMemory>, Range<usize>, Vec<u32>, Ready);
 
 /// Records in each memory when the arrays' bytes are ready. All views of these bytes then wait.
 fn note_arrivals(waits: Vec<Wait>) {
-    // Usually all arrays wait for the same signals. Then one record for each memory is enough.
+    // If all arrays wait for the same signals, as is usual, one record for each memory is enough.
     let is_one = waits.windows(2).all(|pair| pair[0].2 == pair[1].2);
     let mut noted = HashSet::new();
     for (memory, bytes, _, ready) in waits {
@@ -218,8 +219,8 @@ struct Group<'py> {
     handles: Vec<MemoryHandle>,
 }
 
-/// Opens the memory of a bundle's arrays, together for each context. Returns the memory of each
-/// array.
+/// Opens the memory of a bundle's arrays, with one call for each context. Returns the memory of
+/// each array.
 fn open_all<'a, 'py>(
     py: Python<'py>,
     arrays: impl Iterator<Item = &'a BundledArray>,
@@ -284,11 +285,11 @@ fn add<'py>(
     (place, groups[place].handles.len() - 1)
 }
 
-/// The default contexts of devices, in the order of their first use.
+/// The default contexts that `context_of` has found, in the order of their first use.
 type Known = Vec<((BackendKind, DeviceUuid), Py<Context>)>;
 static KNOWN: PerProcess<Mutex<Known>> = PerProcess::new(Mutex::default);
 
-/// Forgets the default contexts so that they can end, because the interpreter is about to exit.
+/// Drops the cached default contexts, so that they can end before the interpreter exits.
 #[pyfunction]
 pub(crate) fn forget_contexts() {
     leave_events_open();
@@ -296,8 +297,7 @@ pub(crate) fn forget_contexts() {
     drop(known);
 }
 
-/// Returns this process's default context for a handle's device. It is cached, because it is needed
-/// often.
+/// Returns this process's default context for a handle's device, from a cache if possible.
 fn context_of<'py>(py: Python<'py>, handle: &MemoryHandle) -> PyResult<Bound<'py, Context>> {
     let device = (handle.backend(), handle.device());
     {

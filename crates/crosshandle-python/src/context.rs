@@ -21,15 +21,16 @@ use pyo3::sync::PyOnceLock;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-/// A process's connection to one device. It creates the objects that the process shares, and opens
-/// those of other processes.
+/// A process's connection to one device. It creates objects that the process shares, and opens
+/// objects of other processes.
 ///
-/// Memory and events belong to a context and keep it alive. Any thread may use it. `pooling=False`
-/// gives each allocation its own segment, so a process that opens one allocation cannot access
-/// another. `overcommit=True` allows host memory larger than the machine's free memory, for memory
-/// that is mostly unused. `socket_dir` is the directory in which processes find each other. By
-/// default it comes from the environment, see the README. `exchange_timeout` is the maximum number
-/// of seconds that opening waits for an exporter.
+/// Memory and events belong to a context and keep it alive. Any thread may use a context. With
+/// `pooling=False`, each allocation has its own segment, so a process that opens one allocation
+/// cannot access another. `overcommit=True` allows allocations of host memory that are larger than
+/// the machine's free memory, for programs that use only a part of an allocation. `socket_dir` is
+/// the directory in which processes find each other. Its default comes from the environment, see
+/// the README. `exchange_timeout` is the maximum number of seconds that opening waits for an
+/// exporter.
 ///
 /// >>> context = crosshandle.Context("host", name="trainer")
 /// >>> memory, ready = context.allocate(4096), context.event(name="ready")
@@ -53,8 +54,7 @@ use std::sync::{Arc, OnceLock};
 pub(crate) struct Context(
     pub(crate) crosshandle::Context,
     pub(crate) Wholes,
-    /// Memory that all arrays without elements share, if they come from other processes or
-    /// libraries.
+    /// Memory that all empty arrays from other processes and libraries share.
     OnceLock<Arc<SharedMemory>>,
 );
 
@@ -98,11 +98,12 @@ impl Context {
         Device(self.0.device().clone())
     }
 
-    /// Allocates `nbytes` bytes that can be shared. Their contents are arbitrary.
+    /// Allocates `nbytes` bytes of memory that can be shared. The memory is not initialized.
     ///
-    /// `align` is a power of two. `populate` allocates all pages of host memory now, so that a lack
-    /// of memory is an exception here and not a signal later. `overcommit` allows host memory
-    /// larger than the machine's free memory. Raises `OutOfMemoryError`.
+    /// `align` is a power of two. With `populate`, all pages of host memory are allocated now, so
+    /// that a lack of memory raises an exception here instead of killing the process later. With
+    /// `overcommit`, host memory may be larger than the machine's free memory. Raises
+    /// `OutOfMemoryError`.
     #[pyo3(signature = (nbytes, *, name = None, align = None, populate = false, overcommit = false))]
     fn allocate(
         &self,
@@ -128,7 +129,7 @@ impl Context {
 
     /// Opens memory that another process has exported, without a copy.
     ///
-    /// `handle` is a `MemoryHandle`, its bytes or its text. A read-only handle needs
+    /// `handle` is a `MemoryHandle`, its bytes or its text. For a read-only handle, pass
     /// `writable=False`. `timeout` is the maximum number of seconds to wait for the exporter. The
     /// context's `exchange_timeout` applies if it is shorter.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
@@ -181,17 +182,22 @@ impl Context {
     /// Creates `nbytes` bytes of physical memory. The size is a multiple of the device's
     /// granularity, which is 2 MiB on GPUs and a page on the host.
     fn physical_memory(&self, py: Python<'_>, nbytes: usize) -> Result<PhysicalMemory> {
-        let memory = detached(py, || self.0.create_physical_memory(nbytes))?;
+        let memory = detached(py, || {
+            crosshandle::virtual_memory::PhysicalMemory::new(&self.0, nbytes)
+        })?;
         Ok(PhysicalMemory::new(memory, None))
     }
 
-    /// Reserves `nbytes` bytes of addresses. Physical memory can be mapped into them.
+    /// Reserves `nbytes` bytes of addresses, into which physical memory can be mapped.
     fn reserve(&self, py: Python<'_>, nbytes: usize) -> Result<VirtualRange> {
-        Ok(VirtualRange::new(detached(py, || self.0.reserve(nbytes))?))
+        Ok(VirtualRange::new(detached(py, || {
+            crosshandle::virtual_memory::VirtualRange::reserve(&self.0, nbytes)
+        })?))
     }
 
-    /// Opens the object of a handle: memory, physical memory or an event. Memory opens read-only if
-    /// the handle only allows reading, or with `writable=False`. `timeout` is as for `open_memory`.
+    /// Opens the object that a handle refers to: memory, physical memory or an event. Memory opens
+    /// read-only if the handle only allows reading or if `writable` is False. `timeout` is as for
+    /// `open_memory`.
     #[pyo3(signature = (handle, *, writable = true, timeout = None))]
     fn open(
         &self,
@@ -214,16 +220,20 @@ impl Context {
             AnyHandle::PhysicalMemory(handle) => {
                 let memory =
                     detached_for(py, timeout, || match !writable || handle.is_read_only() {
-                        true => self.0.open_physical_memory_read_only(&handle),
-                        false => self.0.open_physical_memory(&handle),
+                        true => crosshandle::virtual_memory::PhysicalMemory::open_read_only(
+                            &self.0, &handle,
+                        ),
+                        false => {
+                            crosshandle::virtual_memory::PhysicalMemory::open(&self.0, &handle)
+                        }
                     })?;
                 Ok(Py::new(py, PhysicalMemory::new(memory, Some(handle)))?.into_any())
             }
         }
     }
 
-    /// Creates a queue that runs commands in order. With `in_order=False`, commands run as soon as
-    /// they are ready.
+    /// Creates a queue that runs commands in order. With `in_order=False`, a command runs as soon
+    /// as the events that it waits for have been signalled.
     ///
     /// With `stream`, the queue is that stream. `stream` is a stream of torch, CuPy, numba or
     /// cuda.core, any object with `__cuda_stream__`, or the driver's number of a stream. Work that
@@ -247,8 +257,8 @@ impl Context {
         Ok(Bound::new(py, Queue::new(queue, None))?.into_any())
     }
 
-    /// Adopts a stream of the driver by its number. The queue keeps `stream`, the object that owns
-    /// the driver's stream.
+    /// Adopts a stream of the driver by its number. The queue keeps `stream` alive, which is the
+    /// object that owns the driver's stream.
     fn _adopt_stream(
         &self,
         py: Python<'_>,
@@ -256,14 +266,14 @@ impl Context {
         stream: Option<Py<PyAny>>,
     ) -> Result<Queue> {
         let native = NativeObject::new(self.0.device().info().backend, number);
-        // SAFETY: the queue keeps the stream's object, and is dropped before it. If the program
-        // gave only a number, it has promised to keep the stream.
-        let adopt = || unsafe { self.0.adopt_queue(native, Ownership::Borrowed) };
+        // SAFETY: the queue keeps the stream's object alive, and is dropped before that object. A
+        // program that passes only a number promises to keep the stream.
+        let adopt = || unsafe { crosshandle::Queue::adopt(&self.0, native, Ownership::Borrowed) };
         Ok(Queue::new(detached(py, adopt)?, stream))
     }
 
-    /// Creates an array in new memory. Its elements are arbitrary. `shape` is a number or a tuple.
-    /// `dtype` is a NumPy dtype or a name (default: `float64`).
+    /// Creates an array in new memory, without initializing its elements. `shape` is a number or a
+    /// tuple. `dtype` is a NumPy dtype or a name (default: `float64`).
     #[pyo3(signature = (shape, dtype = None))]
     fn empty(
         &self,
@@ -275,7 +285,7 @@ impl Context {
         self.empty_of(py, dtype, Layout::shape_of(shape)?)
     }
 
-    /// Returns freed memory that is kept for reuse to the system. Idle host memory is returned
+    /// Frees the unused memory that this context keeps for reuse. Idle host memory is returned
     /// automatically within about a second.
     fn trim(&self, py: Python<'_>) {
         py.detach(|| self.0.trim());

@@ -160,7 +160,7 @@ fn name_elsewhere(device: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
         Some("cuda" | "gpu") => {
             let index = match index {
                 Some(index) => index,
-                // torch then means its current device.
+                // A torch device without an index is torch's current device.
                 None => device
                     .py()
                     .import("torch")?

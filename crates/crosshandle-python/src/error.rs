@@ -32,7 +32,8 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         return interrupt::raised();
     }
     build(py, error).unwrap_or_else(|failed| {
-        // The Python package is incomplete. The error text still describes the problem.
+        // The import fails if the Python package is incomplete. The error text still describes the
+        // problem.
         drop(failed);
         PyRuntimeError::new_err(error.to_string())
     })

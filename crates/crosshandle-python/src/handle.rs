@@ -15,7 +15,7 @@ macro_rules! handle_class {
         ///
         /// `bytes(handle)` returns the handle as 104 bytes, and `str(handle)` returns it as text.
         /// Both forms can be sent over any channel, and the class converts both back to a handle.
-        /// Handles are compared and hashed by their bytes.
+        /// Two handles are equal if their bytes are equal.
         #[pyclass(frozen, eq, hash, module = "crosshandle")]
         #[derive(PartialEq, Eq, Hash)]
         pub(crate) struct $Class(pub(crate) crosshandle::handle::$Class);
@@ -46,8 +46,8 @@ macro_rules! handle_class {
                 self.0.device().to_string()
             }
 
-            /// The id of the process that made the handle, in its own PID namespace. Use it only in
-            /// messages.
+            /// The id of the process that made the handle, in that process's own PID namespace. Use
+            /// the id only in messages.
             #[getter]
             fn exporter_pid(&self) -> u32 {
                 self.0.exporter_pid()
@@ -136,7 +136,7 @@ handle_class! {
     }
 }
 
-/// The forms in which a program can pass a handle.
+/// A handle as a program passes it: as text or as bytes.
 pub(crate) enum Form {
     Text(String),
     Bytes(Data),

@@ -1,4 +1,4 @@
-//! Waits during which other Python threads run, and which Ctrl-C ends.
+//! Waits that let other Python threads run, and that end at Ctrl-C.
 //!
 //! | wait | how Ctrl-C is noticed |
 //! |---|---|
@@ -18,13 +18,13 @@ use std::time::{Duration, Instant};
 /// few microseconds.
 pub(crate) const SLICE: Duration = Duration::from_millis(40);
 
-/// Time that an event loop spins on an event if the loop awaits nothing else.
+/// Time for which an event loop spins on an event if the loop awaits nothing else.
 ///
-/// After that time, it leaves the wait to the thread for awaited events. A longer time catches
-/// slower replies, but is wasted if no signal completes.
+/// After that time, the thread for awaited events takes over. A longer time catches slower replies,
+/// but is wasted if no signal completes.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// Returns whether a signal completes within [`LOOK`].
+/// Spins for up to [`LOOK`], and returns whether the signal has completed.
 pub(crate) fn look(py: Python<'_>, event: &crosshandle::Event, value: u64) -> Result<bool> {
     match py.detach(|| event.wait_value_timeout(value, LOOK)) {
         Err(Error::TimedOut(_)) => Ok(false),
@@ -55,12 +55,13 @@ pub(crate) fn seconds(seconds: Option<f64>) -> PyResult<Option<Duration>> {
 }
 
 thread_local! {
-    /// The exception that a signal handler raised, until the interrupted call returns.
+    /// The exception that a signal handler of Python raised. It is kept until the interrupted call
+    /// returns.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Runs Python's signal handlers. Returns whether one raised an exception. Only the main thread has
-/// handlers to run.
+/// Runs Python's pending signal handlers, and returns whether a handler raised an exception. Does
+/// nothing on threads other than the main thread.
 fn handle_signals() -> bool {
     let handled = Python::try_attach(|py| py.check_signals());
     match handled {
@@ -79,8 +80,8 @@ pub(crate) fn raised() -> PyErr {
         .unwrap_or_else(|| PyKeyboardInterrupt::new_err(()))
 }
 
-/// Makes a call without the interpreter's lock. Its waits for other processes end at Ctrl-C, and
-/// after `timeout`.
+/// Makes a call without the interpreter's lock. Waits for other processes in the call end at Ctrl-C
+/// and after `timeout`.
 pub(crate) fn released<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -143,8 +144,9 @@ impl Slices {
     }
 }
 
-/// Makes a call on a thread of its own. If Ctrl-C or the timeout comes first, the thread finishes
-/// the call and drops the result. Returns `None` after the timeout.
+/// Makes a call on a new thread, and waits for its result. If Ctrl-C or the timeout comes first,
+/// the thread finishes the call in the background and drops the result. Returns `None` after the
+/// timeout.
 pub(crate) fn aside<T: Send + 'static>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -152,7 +154,7 @@ pub(crate) fn aside<T: Send + 'static>(
 ) -> PyResult<Option<T>> {
     let (sender, mut receiver) = sync_channel(1);
     crosshandle::adapter_support::run_blocking(move || {
-        // The caller may have stopped waiting.
+        // Sending fails if the caller has stopped waiting.
         let _ = sender.send(call());
     });
     let slices = Slices::new(timeout);

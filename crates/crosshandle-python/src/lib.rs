@@ -1,9 +1,9 @@
 //! The Python module `crosshandle._crosshandle`.
 //!
-//! Each class wraps an object of the library for Python. It can be closed and used in a `with`
-//! statement. Its waits let other threads run and end at Ctrl-C, and its errors are Python
-//! exceptions. Programs import `python/crosshandle`, which contains the parts that are written in
-//! Python.
+//! Each class wraps an object of the Rust library, and converts errors to Python exceptions.
+//! Objects can be closed, and used in a `with` statement. Their waits let other Python threads run,
+//! and end at Ctrl-C. Programs import `python/crosshandle`, which contains the parts that are
+//! written in Python.
 //!
 //! | file | holds |
 //! |---|---|

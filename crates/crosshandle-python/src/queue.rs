@@ -99,14 +99,14 @@ impl Queue {
         Ok(submitted?)
     }
 
-    /// Submits a signal of the event, which follows all earlier commands. Returns the signal's
-    /// number.
+    /// Submits a signal of the event. The event is signalled after all earlier commands. Returns
+    /// the signal's number.
     fn signal(&self, event: &Event) -> Result<u64> {
         Ok(self.queue.signal_numbered(&event.event)?)
     }
 
-    /// Makes all later commands wait for signal `value` of the event. The default is the latest
-    /// signal, or the first one if there is none.
+    /// Makes all later commands wait for signal `value` of the event. By default, `value` is the
+    /// latest signal, or the first signal if none was submitted yet.
     #[pyo3(signature = (event, value = None))]
     fn wait(&self, event: &Event, value: Option<u64>) -> Result<()> {
         match value {

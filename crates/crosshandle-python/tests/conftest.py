@@ -1,4 +1,4 @@
-"""Fixtures: each test has its own socket directory, and processes that never outlive it."""
+"""Fixtures for all tests: a socket directory, and processes that end with the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import crosshandle
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 DEADLINE = 30.0
-"""Far more seconds than any step needs."""
+"""Time limit of a step in seconds, far more than any step needs."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +50,8 @@ def _interrupts() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    # Once for each session, because the default context reads its directory when it is created.
+    # One directory serves the whole session, because the default context reads the variable only
+    # when it is created.
     directory: Path = tmp_path_factory.mktemp("sockets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CROSSHANDLE_SOCKET_DIR", str(directory))
@@ -58,7 +59,7 @@ def _sockets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 class Peer:
-    """A process that runs a function, with a pipe to it."""
+    """A process that runs one function of a test, and the pipe that connects it to the test."""
 
     def __init__(self, function: Callable[..., None], *arguments: Any):
         context = multiprocessing.get_context("spawn")

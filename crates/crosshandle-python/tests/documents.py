@@ -40,9 +40,9 @@ class Block:
     line: int
     source: str
     words: tuple[str, ...] = ()
-    """What it needs, and its role."""
+    """The words of the comment before the block: what the block needs, and its role."""
     reason: str | None = None
-    """Why it does not run."""
+    """The reason why the block does not run, or an empty string if it runs."""
 
     @property
     def name(self) -> str:

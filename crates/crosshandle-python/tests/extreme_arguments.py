@@ -1,8 +1,8 @@
-"""Calls every public callable of the package with extreme arguments. `test_extremes.py` runs it in
-its own process.
+"""Calls every public callable of the package with extreme arguments. `test_extremes.py` runs this
+script in its own process.
 
-It prints a line for each outcome that no program may see: a panic, or a failure that is not a
-Python exception.
+The script reports each outcome that no program may see: a panic, or a failure that is not a Python
+exception.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ LISTS: list[Any] = [[], (), [1 << 62] * 3, [-1], [0] * 1000, [1 << 64], range(1 
 OTHERS: list[Any] = [None, True, bytearray(3), memoryview(b"abcd")[::2], object(), int, ...]
 EXTREMES = [*INTEGERS, *NUMBERS, *TEXTS, *LISTS, *OTHERS]
 
-# These end an object that other calls need, or import libraries that end the process when memory is
-# low.
+# Methods that are not called: they close an object that other calls need, or import a library that
+# ends the process when memory is low.
 SKIPPED = {"close", "release", "cupy", "dpctl", "dpnp", "jax", "torch"}
 
 
@@ -79,7 +79,8 @@ class Calls:
                 signal.setitimer(signal.ITIMER_REAL, 0.03)
                 function(*positional, **named)
             finally:
-                # From here on a late alarm is ignored. Until here the block around catches it.
+                # An alarm that arrives before this line is caught by the surrounding block. A later
+                # one is ignored.
                 self.is_calling = False
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception:
@@ -147,7 +148,7 @@ def main() -> None:
     ends.append(listener.accept(timeout=20))
     connecting.join()
     other = ends[-1]
-    # A peer may have such memory. It is far larger than the machine's memory.
+    # Sparse memory of a peer may be far larger than the machine's memory.
     huge = sparse.allocate(1 << 44)
     remote, there = other.open_memory(huge.handle()), other.open_event(event.handle())
     opened = context.open_memory(huge.handle())
@@ -166,7 +167,8 @@ def main() -> None:
         ("Bundle", bundle), ("Link", other), ("Listener", listener), ("RemoteMemory", remote), ("RemoteEvent", there),
         ("Store", store.Store()),
     ]  # fmt: skip
-    # From now on, larger allocations fail, and an unchecked allocation ends the process.
+    # Limit the address space, so that large allocations fail, and an unchecked one ends the
+    # process.
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30), resource.RLIM_INFINITY))
     for module in (crosshandle, store, link):

@@ -26,7 +26,7 @@ from conftest import running_holder
 from crosshandle import link, store
 
 MODULES = ["crosshandle", "crosshandle.store", "crosshandle.link", "crosshandle.torch", "crosshandle.cupy"]
-# These are never detected. Examples that need them only run by hand.
+# The needs that this test cannot detect. Examples with these needs are run by hand.
 BY_HAND = {"sycl", "holder"}
 
 
@@ -78,7 +78,7 @@ def test_every_public_function_has_an_example() -> None:
     without = []
     for name, text in TEXTS.items():
         owner, _, member = name.rpartition(".")
-        # The example of the class may show the method.
+        # A method needs no example of its own if the example of its class calls it.
         examples = "".join(example.source for example in doctest.DocTestParser().get_examples(TEXTS.get(owner, "")))
         if name not in MODULES and ">>> " not in text and f".{member}(" not in examples:
             without.append(name)

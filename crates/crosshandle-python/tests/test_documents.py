@@ -71,7 +71,8 @@ class Played:
         return raised
 
     def notes(self) -> list[Any]:
-        """Returns the lines that started to run, and the number of lines if all have run."""
+        """Returns the text of each line that started to run. If all lines have run, the last item
+        is their number."""
         found = []
         try:
             while self._notes.poll(0):
@@ -147,13 +148,15 @@ def test_no_line_to_be_killed_at_hangs_the_other(program: documents.Program, kil
         for each in whole:
             each.stop()
     for number in range(share):
-        # Spread evenly over all lines. If there are more kills than lines, start over.
+        # The kills are spread evenly over all lines. If there are more kills than lines, lines
+        # repeat.
         line = 1 + (2 * number + 1) * lines // (2 * share) if share < lines else 1 + number % lines
         played = _start(program, killed, line)
         try:
             raised = played[1 - killed].result(SURVIVES)
             if isinstance(raised, crosshandle.TimedOutError):
-                # The death of a process that never attached cannot be detected.
+                # Only the death of a process that had attached is detected, so check whether it
+                # had.
                 begun = played[killed].notes()
                 opened = [text for text in begun[:-1] if "open(" in text]
                 assert not opened, f"killed at line {line}: {raised!r} after {opened}"

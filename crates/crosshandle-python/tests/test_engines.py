@@ -1,4 +1,5 @@
-"""Loaders for engines. Tests are skipped without torch, vLLM or SGLang. No test needs a GPU."""
+"""Loaders for inference engines, tested on the host. Each test is skipped if it needs torch, vLLM
+or SGLang and the library is missing."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def network(seed: int | None) -> Any:
     torch.manual_seed(seed)
     part = Part().to(torch.bfloat16)
     with torch.no_grad():
-        # Repacked as quantized weights are, with tensors that no file has.
+        # Change the module as an engine does for quantized weights: repack a weight, and add
+        # tensors that no file contains.
         part.up.weight = torch.nn.Parameter(part.up.weight.t().contiguous().t(), requires_grad=False)
         part.up.register_parameter("scale", torch.nn.Parameter(torch.rand(3), requires_grad=False))
         part.table = torch.arange(7, dtype=torch.float32) + seed
@@ -100,8 +102,8 @@ def test_what_an_engine_has_made_of_weights_is_mapped_by_the_next_one(start: Sta
     assert _state.adopt(part, model, FINGERPRINT) == 7
     assert _state.left_on_meta(part) == []
     assert answer(part) == expected
-    # The tied tensors are one object, strides and the engine's attributes are kept, and nothing was
-    # copied.
+    # Tied tensors are still one object, strides and the engine's attributes are kept, and no tensor
+    # was copied.
     assert part.head.weight is part.embed.weight
     assert part.up.weight.stride() == (1, 30) and part.up.weight.weight_loader == "the engine's"
     assert "table" not in part.state_dict()
@@ -122,7 +124,7 @@ def weights() -> dict[str, np.ndarray[Any, Any]]:
 
 
 class Engine:
-    """A stand-in for an engine's model, which copies out the weights as they come."""
+    """A stand-in for an engine's model, which copies each weight when it arrives."""
 
     def __init__(self) -> None:
         self.found: dict[str, Any] = {}

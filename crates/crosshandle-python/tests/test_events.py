@@ -22,7 +22,7 @@ from conftest import DEADLINE, Peer
 
 Start = Callable[..., Peer]
 
-# Seconds that a wait takes if nothing ends it, and how late it may end on a busy machine.
+# Timeout of a wait in seconds. On a busy machine, the wait may end this much later.
 WAIT = 1.0
 LATE = 10.0
 SOON = 0.02
@@ -100,14 +100,14 @@ def test_an_array_shared_before_its_signal_is_waited_for(start: Start) -> None:
         array.numpy()[:] = 7
         event.signal()
         assert peer.receive() == 7
-    # The latest signal, if there is one.
+    # If there is a signal, `wait` waits for the latest one.
     event.signal()
     with crosshandle.share(array, event=event) as bundle:
         assert int(crosshandle.open(bytes(bundle)).numpy()[0]) == 7
 
 
-# The pattern of the README: one process makes an array and an event, and its peer fills the array
-# and signals.
+# These two functions follow the README: one process makes an array and an event, and its peer fills
+# the array and signals the event.
 
 
 def give(pipe: Any) -> None:
@@ -157,10 +157,10 @@ def run_killed(pipe: Any, role: str, line: int) -> None:
 
 
 def play(role: str, line: int) -> tuple[Any, bool, int]:
-    """Runs one role here, next to a process that is killed at a line.
+    """Runs one role in this process. Another process runs the other role, and is killed at a line.
 
-    Returns the error if there was one, whether the other process had attached, and how many lines
-    it ran.
+    Returns the error or None, whether the other process had attached, and the number of lines that
+    the other process ran.
     """
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()
@@ -252,7 +252,7 @@ def test_the_death_of_the_last_process_ends_every_wait(start: Start) -> None:
     for raises in (event.ready, event.done, lambda: event.wait(timeout=0), lambda: event.wait_value(9)):
         with pytest.raises(crosshandle.PeerDiedError, match="done"):
             raises()
-    # The handle announces another process that may signal.
+    # Making a handle tells the event that another process may signal it.
     bytes(event.handle())
     assert not event.ready()
     assert event.signal() == 1 and event.ready()

@@ -29,8 +29,8 @@ class Owner:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    """Waits until a condition holds that another process causes. Allocates and frees memory
-    meanwhile, because that is when this process notices."""
+    """Waits until another process has made a condition true. Meanwhile allocates and frees memory,
+    because this process notices closed memory only then."""
     context = crosshandle.default_context()
     deadline = time.monotonic() + DEADLINE
     while not condition() and time.monotonic() < deadline:
@@ -108,7 +108,8 @@ def is_stale(data: bytes) -> bool:
 
 
 def numbers_in(block: rust.Block, count: int) -> Any:
-    """Returns an array of an allocator that reuses its memory when the array has ended."""
+    """Returns an array in memory of an allocator. The allocator reuses the memory after the array
+    has ended."""
     memory = (ctypes.c_int64 * count).from_address(block.address)
     memory.block = block
     memory.witness = Owner()

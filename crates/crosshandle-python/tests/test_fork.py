@@ -105,7 +105,7 @@ def afresh(pipe: Any, inherited: crosshandle.Array, data: bytes) -> None:
     assert view[0] == 5
     view[1] = os.getpid()
     assert crosshandle.pending() == (0, 0), "what its parent keeps"
-    # It opens objects that its parent has created,
+    # The child opens objects that its parent has created,
     opened, done = pickle.loads(data)
     assert np.all(opened.numpy() == 7)
     # and creates objects of its own.
@@ -162,14 +162,14 @@ def test_what_a_forked_child_cannot_use_names_the_remedy() -> None:
         refused(lambda: context.open(handle))
         refused(lambda: pickle.dumps(array))
         refused(lambda: pickle.dumps(opened))
-        # The child can access the bytes of all memory.
+        # The child can access the bytes of inherited memory.
         memory.write(b"child")
         assert opened.read(5) == b"child"
 
     child = Child(check)
     child.end()
     assert memory.read(5) == b"child"
-    # The parent keeps the objects that the child has dropped.
+    # The drops in the child have not affected the parent's objects.
     assert pickle.loads(pickle.dumps(opened)).read(5) == b"child"
     event.signal()
     queue.signal(event)
@@ -189,7 +189,7 @@ def test_a_child_of_a_child_starts_afresh() -> None:
         pipe.send(child.receive().shape)
         child.send("end")
         child.end()
-        # The grandchild has not taken the object.
+        # The grandchild has not received the object.
         pipe.send(array)
         pipe.recv()
 

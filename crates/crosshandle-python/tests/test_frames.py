@@ -217,7 +217,8 @@ def test_no_forged_table_breaks_anything() -> None:
 
 
 def _look(parts: Any, arrays: list[Any]) -> None:
-    """Opens a forged table. Either the bundle is refused, or all of the table can be read."""
+    """Opens a forged table. Checks that `open` refuses the bundle, or that all of the table can be
+    read."""
     try:
         frame = _frames.rearrange(parts, iter(arrays))
     except (ValueError, StopIteration, crosshandle.Error):
@@ -225,12 +226,12 @@ def _look(parts: Any, arrays: list[Any]) -> None:
     try:
         str(frame.native().to_pylist())
     except (ValueError, ArithmeticError, pa.ArrowException):
-        # Values for which Python has no objects, such as dates of the year 300,000.
+        # Python cannot represent some values, such as dates of the year 300,000.
         pass
 
 
 def _change(generator: random.Random, parts: Any) -> None:
-    """Changes a number, or removes a part."""
+    """Changes one number of a table's description, or removes a part of it."""
     while True:
         keys: list[Any] = list(parts) if isinstance(parts, dict) else list(range(len(parts)))
         if not keys:

@@ -375,7 +375,7 @@ def test_arrays_wait_for_their_event(other: Served, way: str) -> None:
         opened = crosshandle.open(bundle)["x"]
         assert opened.event.submitted == 1
         if way == "cupy":
-            # Also through the interface that includes a stream.
+            # The same through `__cuda_array_interface__`, which passes a stream.
             cupy = library("cupy")
             assert float(cupy.asarray(opened).sum()) == float(1 << 20)
 
@@ -429,7 +429,7 @@ def test_the_pool_of_torch(other: Served) -> None:
     pool = crosshandle.torch.MemPool(reserve=256 << 20)
     with torch.cuda.use_mem_pool(pool):
         tensors = [torch.full((1 << 20,), float(number), device="cuda") for number in range(40)]
-        # Larger than the reserve.
+        # A tensor that is larger than the reserve gets its own allocation.
         large = torch.ones(300 << 18, device="cuda")
     torch.cuda.synchronize()
     with crosshandle.share([*tensors, large]) as bundle:
@@ -490,7 +490,7 @@ def test_torch_multiprocessing_sends_bundles(other: Served) -> None:
             assert float(tensor.detach().float().sum()) == 2 * total
         with pytest.raises(RuntimeError, match="not a leaf"):
             ForkingPickler.dumps(leaf * 2)
-        # Host tensors are sent as before.
+        # torch sends host tensors in its own way.
         other.queue.put(torch.ones(4))
         assert other.call("receive")[2:] == [4.0, "cpu"]
     registration.undo()

@@ -20,7 +20,7 @@ import crosshandle
 from conftest import DEADLINE
 from crosshandle import link, store
 
-# The number of seconds by which a call may end late.
+# Maximum delay in seconds from Ctrl-C or the timeout to the end of a call.
 SOON = 1.0
 
 EXPORTER = """
@@ -61,7 +61,7 @@ def chosen(calls: dict[str, str], by_default: int) -> list[Any]:
 
 
 class Caller:
-    """A process that makes one call."""
+    """A process that runs `CALLER` for one call."""
 
     def __init__(self, call: str, *arguments: str, before: str = ""):
         program = CALLER.format(call=call, before=before)
@@ -100,7 +100,7 @@ class Caller:
 
 
 class Stopped:
-    """An exporter that was stopped. It does not reply, but it has not ended."""
+    """An exporter that was stopped by `SIGSTOP`. It does not reply, but it has not ended."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
@@ -152,8 +152,8 @@ NOT_READY = """
 from crosshandle import default_context
 event = default_context().event()
 array = crosshandle.default_context().allocate(64).array((4,), "int32")
-# A submitted signal that is never done, because it follows a wait for a signal that no process
-# makes.
+# Submits a signal that never completes, because it follows a wait for a signal that no process
+# submits.
 never = default_context().event()
 queue = default_context().queue()
 queue.wait(never, 1)
@@ -175,16 +175,10 @@ WAITING = {
 }
 
 
-@pytest.mark.parametrize("call", chosen(WAITING, 2))
-def test_waiting_for_a_signal(call: str) -> None:
-    # The queue's own commands only end with the process.
-    caller = Caller(call, before=NOT_READY)
-    caller.awaits()
-    began = time.monotonic()
-    caller.process.send_signal(signal.SIGINT)
-    assert caller.line() == "KeyboardInterrupt"
-    assert time.monotonic() - began < SOON
-    caller.stop()
+@pytest.mark.parametrize("call", chosen(WAITING, 2)) def test_waiting_for_a_signal(call: str) ->
+None: # The queue's commands end only when the process ends. caller = Caller(call, before=NOT_READY)
+caller.awaits() began = time.monotonic() caller.process.send_signal(signal.SIGINT) assert
+caller.line() == "KeyboardInterrupt" assert time.monotonic() - began < SOON caller.stop()
 
 
 def test_an_array_that_is_not_ready_in_time() -> None:

@@ -1,5 +1,4 @@
-"""What keeps memory, and how long: reserves of allocators, owners of lent memory, and waiting
-streams."""
+"""Lifetimes: reserves of allocators, owners of lent memory, and streams that wait."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ class Allocator:
 
 
 def test_a_reserve_ends_with_its_pool_and_what_is_in_it() -> None:
-    # Large, so that other tests' memory is not in the same block.
+    # The block is large, so that it contains no memory of other tests.
     context, number, reserve = crosshandle.Context(), 1001, 4 << 20
 
     def is_there(address: int) -> bool:
@@ -65,10 +64,10 @@ def test_a_reserve_ends_with_its_pool_and_what_is_in_it() -> None:
     allocator.free(two, reserve)
     _rust.abandon_arena(number, first)
     assert is_there(one) and is_there(two)
-    # The first pool's remaining arena is used by no other pool.
+    # The first pool has ended, but its arena is still in use. No other pool may use this arena.
     assert allocator.allocate(2000) == two
     allocator.free(two, 2000)
-    # Its last part was freed.
+    # This frees the last part of the first arena.
     allocator.free(one, 1000)
     assert not is_there(one) and is_there(two)
     _rust.abandon_arena(number, second)

@@ -20,9 +20,9 @@ AT_ONCE = 5.0
 
 
 def play(role: str, line: int) -> tuple[Any, float]:
-    """Runs one role here, next to a process that runs the other role and is killed at a line.
+    """Runs one role in this process. Another process runs the other role, and is killed at a line.
 
-    Returns the exception if there was one, and the seconds from the death to it.
+    Returns the exception or None, and the seconds from the death to the exception.
     """
     spawn = multiprocessing.get_context("spawn")
     pipe, theirs = spawn.Pipe()

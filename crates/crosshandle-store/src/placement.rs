@@ -137,9 +137,10 @@ impl OpenOptions {
         let len = bytes.max(at_least).checked_next_multiple_of(RESERVED_UNIT);
         let len = len.ok_or_else(|| Error::Invalid("the model is too long".into()))?;
         let range = match wanted {
-            None => context.reserve(len)?,
+            None => VirtualRange::reserve(context, len)?,
             Some(wanted) => {
-                let range = context.reserve_at(ptr::without_provenance(wanted), len)?;
+                let range =
+                    VirtualRange::reserve_at(context, ptr::without_provenance(wanted), len)?;
                 if range.as_ptr().addr() != wanted && !self.is_elsewhere_fine {
                     return Err(Error::AddressTaken { wanted });
                 }

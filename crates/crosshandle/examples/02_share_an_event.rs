@@ -24,7 +24,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
 fn producer() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
-    let squares: Buffer<u64> = context.allocate_buffer(COUNT as usize)?;
+    let squares: Buffer<u64> = Buffer::new(&context, COUNT as usize)?;
     let ready = context.create_event()?;
     let mut consumer = Command::new(std::env::current_exe()?)
         .arg(squares.handle()?.to_string())
@@ -46,7 +46,7 @@ fn producer() -> Result<(), Box<dyn Error>> {
 
 fn consumer(squares: &str, ready: &str) -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
-    let squares: Buffer<u64> = context.open_buffer(&squares.parse()?)?;
+    let squares: Buffer<u64> = Buffer::open(&context, &squares.parse()?)?;
     let ready = context.open_event(&ready.parse()?)?;
 
     // Waits for the first signal, even if it was not submitted yet.

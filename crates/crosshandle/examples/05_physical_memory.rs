@@ -4,6 +4,7 @@
 //! one mapping directly after the other. The result is a ring buffer in which an access beyond the
 //! end continues at the beginning. The importer maps the memory once, for reading only.
 
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Device, Result as ShareResult, virtual_memory::VirtualRange};
 use std::error::Error;
 use std::process::Command;
@@ -23,9 +24,9 @@ fn exporter() -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
     // Lengths and offsets are multiples of the device's granularity.
     let len = context.device().info().granularity;
-    let memory = context.create_physical_memory(len)?;
+    let memory = PhysicalMemory::new(&context, len)?;
 
-    let ring = context.reserve(2 * len)?;
+    let ring = VirtualRange::reserve(&context, 2 * len)?;
     ring.map(0, &memory, ..len, Access::ReadWrite)?;
     ring.map(len, &memory, ..len, Access::ReadWrite)?;
     // The message crosses the border of the mappings, so it is written in two parts, one in each
@@ -56,9 +57,9 @@ fn write(range: &VirtualRange, offset: usize, bytes: &[u8]) -> ShareResult<()> {
 
 fn importer(handle: &str) -> Result<(), Box<dyn Error>> {
     let context = Context::new(&Device::find("host")?)?;
-    let memory = context.open_physical_memory_read_only(&handle.parse()?)?;
+    let memory = PhysicalMemory::open_read_only(&context, &handle.parse()?)?;
     let len = memory.len();
-    let addresses = context.reserve(len)?;
+    let addresses = VirtualRange::reserve(&context, len)?;
     addresses.map(0, &memory, ..len, Access::ReadOnly)?;
 
     let mut message = vec![0; len];

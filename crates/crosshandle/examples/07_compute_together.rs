@@ -107,7 +107,7 @@ fn load(context: &Context) -> crosshandle::Result<Program> {
         BackendKind::Host => SOURCE,
         _ => PTX,
     };
-    context.load_program(ProgramImage::text(text))
+    Program::new(context, ProgramImage::text(text))
 }
 
 /// Creates a launch of one of the kernels on all words of the memory.

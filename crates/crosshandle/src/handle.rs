@@ -32,7 +32,7 @@
 //!
 //! All types are `Send + Sync`.
 
-pub use crate::api::context::PackedBundle;
+pub use crate::api::bundle::PackedBundle;
 pub use crosshandle_handle::{
     AnyHandle, BackendKind, Bounded, DeviceUuid, EventHandle, Explanation, FABRIC_HANDLE_SIZE,
     FabricHandle, Fields, HANDLE_SIZE, HandleError, HandleKind, Key, MemoryHandle,

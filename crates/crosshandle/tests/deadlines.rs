@@ -8,6 +8,7 @@
 mod common;
 
 use common::{Directory, Parent, Process, context, is};
+use crosshandle::virtual_memory::VirtualRange;
 use crosshandle::{
     Access, Command, Context, Error, Event, EventHandle, MemoryHandle, Result, report,
 };
@@ -91,7 +92,7 @@ fn call(
             let context = fresh(directory);
             let opened = context.open_memory_timeout(memory, Access::ReadWrite, TIMEOUT);
             assert!(opened.is_err(), "the exporter is stopped");
-            let range = Arc::new(context.reserve(4096)?);
+            let range = Arc::new(VirtualRange::reserve(&context, 4096)?);
             range
                 .open_memory_timeout(memory, Access::ReadWrite, TIMEOUT / 2)
                 .map(drop)

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{DEADLINE, Directory, Parent, Process, context, is};
-use crosshandle::memory::MemoryPoolOptions;
+use crosshandle::memory::{MemoryPool, MemoryPoolOptions};
 use crosshandle::{Command, Context, ContextOptions, Device, Error, EventHandle, MemoryHandle};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -23,7 +23,7 @@ fn what_a_forked_child_trims_stays_with_its_parent() {
     const BYTES: usize = 1 << 20;
     let device = Device::find("host").expect("there is always a host");
     let context = Context::new(&device).expect("a context");
-    let pool = context.create_memory_pool(MemoryPoolOptions::new());
+    let pool = MemoryPool::new(&context, MemoryPoolOptions::new());
     let allocate = || {
         let memory = [context.allocate(BYTES), pool.allocate(BYTES)];
         memory.map(|memory| memory.expect("memory"))

@@ -1,6 +1,9 @@
 //! Tests of images on the host, which need an OpenCL runtime with images. Without one, the tests
 //! print that and pass. The clients of the adapters test images across processes.
 
+use crosshandle::graph::Graph;
+use crosshandle::image::{ExternalMemory, ImageView, LevelledImage, Sampler};
+use crosshandle::kernel::Program;
 use crosshandle::{
     Command, Context, Device, Error, QueueOrder,
     image::{
@@ -40,7 +43,7 @@ fn context() -> Option<Context> {
 
 fn image(context: &Context) -> Image {
     let description = ImageDescription::new(ImageKind::TwoD, FORMAT, ALL.extent);
-    context.create_image(&description).unwrap()
+    Image::new(context, &description).unwrap()
 }
 
 fn sampler() -> SamplerDescription {
@@ -57,7 +60,7 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
     // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
-    let shift = context.load_program(module).unwrap();
+    let shift = Program::new(&context, module).unwrap();
     let shift = shift.kernel("shift").unwrap();
     for order in [QueueOrder::InOrder, QueueOrder::OutOfOrder] {
         let queue = context.create_queue_with(order).unwrap();
@@ -73,7 +76,7 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
         let arguments = KernelArguments::new()
             .with(&from)
             .with(&to)
-            .with(&context.create_sampler(&sampler()).unwrap())
+            .with(&Sampler::new(&context, &sampler()).unwrap())
             .value(1_u32);
         // SAFETY: the kernel accesses only pixels inside the images.
         let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
@@ -138,14 +141,14 @@ fn what_does_not_fit_is_refused() {
     invalid(Command::copy_image(&one, part, &one, [1, 1, 0]));
     invalid(Command::copy_image(&one, part, &one, [5, 0, 0]));
     let description = ImageDescription::new(ImageKind::TwoD, FORMAT, [usize::MAX, 1, 1]);
-    let refused = context.create_image(&description).unwrap_err();
+    let refused = Image::new(&context, &description).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
     let format = ImageFormat {
         order: ChannelOrder::Rgb,
         ..FORMAT
     };
     let description = ImageDescription::new(ImageKind::TwoD, format, [1; 3]);
-    let refused = context.create_image(&description).unwrap_err();
+    let refused = Image::new(&context, &description).unwrap_err();
     assert!(matches!(refused, Error::Unsupported(_)), "{refused}");
 
     let other = Context::new(context.device()).unwrap();
@@ -155,7 +158,7 @@ fn what_does_not_fit_is_refused() {
     let refused = context.create_queue().unwrap().submit(copy).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
     let foreign = || Command::read_image(&foreign, ALL, memory.all(), tight).unwrap();
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let refused = graph.add(foreign(), &[]).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
     let copy = Command::read_image(&one, ALL, memory.all(), tight).unwrap();
@@ -171,7 +174,7 @@ fn a_graph_copies_pixels_at_each_run() {
     // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
-    let program = context.load_program(module).unwrap();
+    let program = Program::new(&context, module).unwrap();
     let shift = program.kernel("shift").unwrap();
     let (from, to, memory) = (
         image(&context),
@@ -179,13 +182,13 @@ fn a_graph_copies_pixels_at_each_run() {
         context.allocate(BYTES).unwrap(),
     );
     let tight = from.tight_pitches(&ALL);
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let write = Command::write_image(memory.all(), tight, &from, ALL).unwrap();
     let write = graph.add(write, &[]).unwrap();
     let arguments = KernelArguments::new()
         .with(&from)
         .with(&to)
-        .with(&context.create_sampler(&sampler()).unwrap())
+        .with(&Sampler::new(&context, &sampler()).unwrap())
         .value(1_u32);
     // SAFETY: the kernel accesses only pixels inside the images.
     let launch = unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) };
@@ -247,9 +250,9 @@ fn a_kernel_takes_images_where_it_has_such_parameters() {
     // SAFETY: the module passed the assembler's validator.
     let module =
         unsafe { ProgramImage::spirv(include_bytes!("../../conformance/kernels/images.spv")) };
-    let program = context.load_program(module).unwrap();
+    let program = Program::new(&context, module).unwrap();
     let shift = program.kernel("shift").unwrap();
-    let (one, how) = (image(&context), context.create_sampler(&sampler()).unwrap());
+    let (one, how) = (image(&context), Sampler::new(&context, &sampler()).unwrap());
     let launch = |arguments| {
         // SAFETY: accepted arguments are no larger than the images.
         unsafe { Command::launch(&shift, LaunchShape::threads([6, 4, 1]), arguments) }
@@ -272,13 +275,11 @@ fn views_of_images_are_refused_where_there_are_none() {
     for refused in [
         one.sampled_view(&sampling).err(),
         one.unsampled_view().err(),
-        context.create_levelled_image(&description, 2).err(),
-        context
-            .view_memory(&memory.all(), &description, 24, &sampling)
-            .err(),
-        context.check_view(&description, 1).err(),
-        context.check_memory_view(&description, 24).err(),
-        context.import_external_memory(file.into(), 4096).err(),
+        LevelledImage::new(&context, &description, 2).err(),
+        ImageView::of_memory(&context, &memory.all(), &description, 24, &sampling).err(),
+        ImageView::check(&context, &description, 1).err(),
+        ImageView::check_memory(&context, &description, 24).err(),
+        ExternalMemory::import(&context, file.into(), 4096).err(),
     ] {
         assert!(
             matches!(&refused, Some(Error::Unsupported(text)) if text.contains("no views")),
@@ -286,6 +287,6 @@ fn views_of_images_are_refused_where_there_are_none() {
         );
     }
     let cube = ImageDescription::new(ImageKind::Cube, FORMAT, [4, 4, 6]);
-    let refused = context.create_image(&cube).unwrap_err();
+    let refused = Image::new(&context, &cube).unwrap_err();
     assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
 }

@@ -1,6 +1,7 @@
 //! Tests of programs on the host, which need an OpenCL runtime. Without one, the tests print that
 //! and pass. The conformance suite tests kernels across processes.
 
+use crosshandle::kernel::Program;
 use crosshandle::{
     Command, Context, Device, Error, Event, QueueOrder,
     kernel::{KernelArguments, LaunchShape, ProgramImage, ProgramOptions},
@@ -56,7 +57,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
             .map(|at| words.get(at).unwrap())
             .collect::<Vec<_>>()
     };
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     let mut names = program.kernel_names().unwrap();
     names.sort();
     assert_eq!(names, ["fill", "number", "reverse", "scale"]);
@@ -78,9 +79,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
 
     // The module multiplies by 3, and by a constant that is 1 by default.
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
-    let more = context
-        .load_program(module().specialized(&constants))
-        .unwrap();
+    let more = Program::new(&context, module().specialized(&constants)).unwrap();
     let scale = more.kernel("scale").unwrap();
     let arguments = KernelArguments::new()
         .with(&memory.all())
@@ -91,7 +90,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
 
     let options = ProgramOptions::new().compiler("-DFACTOR=2");
     let source = [ProgramImage::text(SOURCE)];
-    let program = context.load_program_with(&source, &options).unwrap();
+    let program = Program::with_options(&context, &source, &options).unwrap();
     let add = program.kernel("add").unwrap();
     let arguments = KernelArguments::new().with(&memory.all()).value(7_u32);
     let words = run(&add, LaunchShape::threads([1000, 1, 1]), arguments);
@@ -100,9 +99,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
     // A binary from the runtime can be loaded again.
     let binary = program.binary().unwrap().unwrap();
     // SAFETY: the runtime made the binary.
-    let again = context
-        .load_program(unsafe { ProgramImage::binary(&binary) })
-        .unwrap();
+    let again = Program::new(&context, unsafe { ProgramImage::binary(&binary) }).unwrap();
     let eight = again.kernel("eight").unwrap();
     assert_eq!(eight.properties().required_block, Some([8, 1, 1]));
     let arguments = KernelArguments::new().with(&memory.all());
@@ -113,9 +110,7 @@ fn arguments_shapes_and_constants_reach_the_kernel() {
 #[test]
 fn refusals_say_what_is_wrong() {
     let Some(context) = context() else { return };
-    let refused = context
-        .load_program(ProgramImage::text("kernel void broken("))
-        .unwrap_err();
+    let refused = Program::new(&context, ProgramImage::text("kernel void broken(")).unwrap_err();
     assert!(
         matches!(&refused, Error::Program { log, .. } if !log.is_empty()),
         "{refused}"
@@ -127,10 +122,10 @@ fn refusals_say_what_is_wrong() {
     ] {
         // SAFETY: the call refuses the bytes and does not compile them.
         let image = unsafe { ProgramImage::spirv(bytes) };
-        let refused = context.load_program(image).unwrap_err();
+        let refused = Program::new(&context, image).unwrap_err();
         assert!(matches!(refused, Error::InvalidArgument(_)), "{refused}");
     }
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     assert!(matches!(program.kernel("nothing"), Err(Error::NoSymbol(_))));
     assert!(matches!(
         program.variable("nothing"),
@@ -182,7 +177,7 @@ fn refusals_say_what_is_wrong() {
 #[test]
 fn launches_wait_and_signal_in_both_kinds_of_queues() {
     let Some(context) = context() else { return };
-    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    let program = Program::new(&context, ProgramImage::text(SOURCE)).unwrap();
     let add = program.kernel("add").unwrap();
     let memory = context.allocate(4).unwrap();
     let launch = || {
@@ -232,7 +227,7 @@ fn launches_wait_and_signal_in_both_kinds_of_queues() {
 #[test]
 fn launches_in_flight_keep_their_place() {
     let Some(context) = context() else { return };
-    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    let program = Program::new(&context, ProgramImage::text(SOURCE)).unwrap();
     let add = program.kernel("add").unwrap();
     const COPIES: usize = 40;
     let (memory, copies) = (
@@ -331,7 +326,7 @@ fn nothing_is_loaded_without_kernels() {
 #[test]
 fn a_forked_child_leaves_the_runtime_alone() {
     let Some(context) = context() else { return };
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     let fill = program.kernel("fill").unwrap();
     let queue = context.create_queue().unwrap();
     let memory = context.allocate(4096).unwrap();
@@ -358,7 +353,7 @@ fn a_forked_child_leaves_the_runtime_alone() {
             && program.binary().is_err()
             && program.kernel_names().is_none()
             && fill.suggested_block(0).is_err()
-            && context.load_program(module()).is_err();
+            && Program::new(&context, module()).is_err();
         drop((objects, queue, memory, fill, program, context));
         // SAFETY: the call ends the child without running the parent's code.
         unsafe { libc::_exit(if is_refused { 0 } else { 1 }) };
@@ -384,7 +379,7 @@ fn a_forked_child_leaves_the_runtime_alone() {
 #[test]
 fn variables_are_memory() {
     let Some(context) = context() else { return };
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     let factor = program.variable("factor").unwrap();
     assert_eq!(factor.len(), 4);
     let queue = context.create_queue().unwrap();

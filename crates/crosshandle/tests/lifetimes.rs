@@ -5,6 +5,7 @@ mod common;
 
 use common::{DEADLINE, Directory, Parent, Process, alone, context, is};
 use crosshandle::handle::AnyHandle;
+use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{
     Access, AllocationOptions, Command, ContextOptions, Error, EventHandle, EventOptions, Memory,
 };
@@ -78,9 +79,9 @@ fn records_of_physical_memory_are_used_again() {
     let unit = context.device().info().granularity;
     let mut greatest = 0;
     for _ in 0..1_000 {
-        let memory = context.create_physical_memory(unit).expect("memory");
+        let memory = PhysicalMemory::new(&context, unit).expect("memory");
         let handle = memory.handle().expect("a handle");
-        let opened = opener.open_physical_memory(&handle).expect("opened");
+        let opened = PhysicalMemory::open(&opener, &handle).expect("opened");
         // The exporter drops first, so the record is still open when it is retired.
         drop(memory);
         drop(opened);
@@ -183,8 +184,8 @@ fn mapped_bytes_can_be_used_twice_at_a_time_and_stay_mapped() {
         |directory| {
             let context = directory.context();
             let unit = context.device().info().granularity;
-            let memory = context.create_physical_memory(2 * unit).expect("memory");
-            let range = context.reserve(2 * unit).expect("addresses");
+            let memory = PhysicalMemory::new(&context, 2 * unit).expect("memory");
+            let range = VirtualRange::reserve(&context, 2 * unit).expect("addresses");
             range
                 .map(0, &memory, ..2 * unit, Access::ReadWrite)
                 .expect("mapped");

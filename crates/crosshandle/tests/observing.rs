@@ -5,6 +5,7 @@
 mod common;
 
 use common::{DEADLINE, Directory, Parent, Process, alone, is};
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Context, Error, Event, Memory};
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write};
@@ -164,7 +165,7 @@ impl Offer {
         let event = context.create_event().expect("an event");
         // Only the exporter can detect that this handle is stale.
         let unit = context.device().info().granularity;
-        let freed = context.create_physical_memory(unit).expect("memory");
+        let freed = PhysicalMemory::new(context, unit).expect("memory");
         let handles = format!(
             "{} {} {}",
             memory.handle().expect("a handle"),
@@ -191,7 +192,7 @@ fn open(context: &Context, handles: &str) -> (Memory, Event) {
     event.wait_value_timeout(1, DEADLINE).expect("a signal");
     let late = event.wait_value_timeout(2, Duration::from_millis(10));
     assert!(late.is_err_and(|error| error.is_timeout()));
-    let refused = context.open_physical_memory(&freed.parse().expect("a handle"));
+    let refused = PhysicalMemory::open(context, &freed.parse().expect("a handle"));
     assert!(matches!(refused, Err(Error::Stale)), "{refused:?}");
     (memory.expect("memory"), event)
 }
@@ -322,7 +323,7 @@ fn a_flood_of_refusals_is_told_in_few_words() {
         let stale = handles.split(' ').nth(2).expect("three handles");
         let stale = stale.parse().expect("a handle");
         for _ in 0..FLOOD {
-            assert!(context.open_physical_memory(&stale).is_err());
+            assert!(PhysicalMemory::open(&context, &stale).is_err());
         }
         parent.say("refused");
         return parent.wait();

@@ -1,6 +1,8 @@
 //! Tests of parts of the host, which need an OpenCL runtime that can divide it. Without one, the
 //! tests print that and pass.
 
+use crosshandle::image::Image;
+use crosshandle::kernel::Program;
 use crosshandle::{
     Command, Context, Device, Error, Memory,
     device::{AffinityDomain, Partition},
@@ -42,7 +44,7 @@ fn host() -> Option<(Device, u32)> {
 }
 
 fn kernel(context: &Context, name: &str) -> Kernel {
-    let program = context.load_program(ProgramImage::text(SOURCE)).unwrap();
+    let program = Program::new(context, ProgramImage::text(SOURCE)).unwrap();
     program.kernel(name).unwrap()
 }
 
@@ -165,7 +167,7 @@ fn parts_copy_pixels() {
         channel: ChannelType::UnsignedInt8,
     };
     let description = ImageDescription::new(ImageKind::TwoD, format, [8, 4, 1]);
-    let image = context.create_image(&description).unwrap();
+    let image = Image::new(&context, &description).unwrap();
     let all = ImagePart {
         origin: [0; 3],
         extent: [8, 4, 1],

@@ -208,7 +208,7 @@ fn use_alone(context: &Context, watch: &Watch) {
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC);
     let file = std::fs::File::from(file.expect("a file"));
     let watched = |_| watch.look();
-    let copied = context.write_file(&memory, .., &file, 0, watched);
+    let copied = memory.write_file(context, .., &file, 0, watched);
     copied.expect("a copy to a file");
 }
 

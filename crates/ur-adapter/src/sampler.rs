@@ -123,7 +123,7 @@ impl Sampler {
         if let Some(sampler) = self.inner.get() {
             return Ok(sampler.clone());
         }
-        let sampler = context.create_sampler(&self.state.description())?;
+        let sampler = crosshandle::image::Sampler::new(context, &self.state.description())?;
         Ok(self.inner.get_or_init(|| sampler).clone())
     }
 }

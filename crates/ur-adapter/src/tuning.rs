@@ -1,4 +1,4 @@
-//! Times and limits that were chosen freely.
+//! Time limits and sizes that are a choice of this adapter.
 
 use std::time::Duration;
 

@@ -6,6 +6,7 @@ use crate::harness::{Harness, deadline, slowdown};
 use crate::peer::PeerOptions;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, procfs, raw};
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Command, Context, Error, PeerPolicy, report::SOCKET_DIR_VARIABLE};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -76,7 +77,7 @@ pub(crate) fn other_users_can_be_admitted(harness: &Harness) -> Verdict {
     if harness.capabilities().read_only_memory {
         // The other user has a read-only descriptor, and cannot make a writable one of it.
         let unit = context.device().info().granularity;
-        let physical = context.create_physical_memory(unit)?;
+        let physical = PhysicalMemory::new(&context, unit)?;
         let handle = physical.handle_read_only()?;
         guest.ask(format!("open-physical p {handle} read-only=yes context=c"))?;
         if harness.is_host() {

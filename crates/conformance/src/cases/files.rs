@@ -22,7 +22,7 @@ pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
         let memory = context.allocate_with(AllocationOptions::new(LEN).kind(kind))?;
         peer.ask(format!("open-memory m {}", memory.handle()?))?;
         let done = AtomicUsize::new(0);
-        context.read_file(&memory, .., &File::open(&path)?, 100, |bytes| {
+        memory.read_file(&context, .., &File::open(&path)?, 100, |bytes| {
             done.fetch_add(bytes, Ordering::Relaxed);
         })?;
         assert_eq!(done.into_inner(), LEN);
@@ -35,12 +35,12 @@ pub(crate) fn memory_goes_to_files_and_back(harness: &Harness) -> Verdict {
         let copy = harness.directory().join("copy");
         fs::write(&copy, "head")?;
         let file = File::options().write(true).open(&copy)?;
-        context.write_file(&opened, 1_000.., &file, 4, |_| {})?;
+        opened.write_file(&context, 1_000.., &file, 4, |_| {})?;
         let copied = fs::read(&copy)?;
         assert!(copied[..4] == *b"head" && copied[4..] == pattern(2, LEN)[1_000..]);
         // Reads a part of the file into a part of the memory.
-        context.read_file(
-            &memory,
+        memory.read_file(
+            &context,
             5_000_000..5_000_007,
             &File::open(&copy)?,
             4,
@@ -68,21 +68,21 @@ pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
         other => Err(Failure::new(format!("{what}: {other:?}"))),
     };
     refused(
-        context.read_file(&memory, .., &file, 0, |_| {}),
+        memory.read_file(&context, .., &file, 0, |_| {}),
         "1 bytes too early",
     )?;
     refused(
-        context.read_file(&memory, ..LEN + 1, &file, 0, |_| {}),
+        memory.read_file(&context, ..LEN + 1, &file, 0, |_| {}),
         "not inside",
     )?;
     refused(
-        context.write_file(&memory, LEN + 1.., &file, 0, |_| {}),
+        memory.write_file(&context, LEN + 1.., &file, 0, |_| {}),
         "before its start or outside",
     )?;
     // A copy of no bytes succeeds.
-    context.read_file(&memory, ..0, &file, u64::MAX, |_| {})?;
+    memory.read_file(&context, ..0, &file, u64::MAX, |_| {})?;
     // The file is open for reading only.
-    let written = context.write_file(&memory, .., &file, 0, |_| {});
+    let written = memory.write_file(&context, .., &file, 0, |_| {});
     assert!(matches!(written, Err(Error::Os { .. })), "{written:?}");
 
     peer.ask(format!("open-memory m {}", memory.handle()?))?;
@@ -91,7 +91,7 @@ pub(crate) fn what_does_not_fit_is_refused(harness: &Harness) -> Verdict {
     peer.ask("allocate n 5000")?;
     let handle = peer.ask("memory-handle n")?.remove(0).parse()?;
     let opened = context.open_memory_read_only(&handle)?;
-    let written = context.read_file(&opened, .., &file, 0, |_| {});
+    let written = opened.read_file(&context, .., &file, 0, |_| {});
     assert!(matches!(written, Err(Error::ReadOnly)), "{written:?}");
     PASSED
 }

@@ -6,6 +6,7 @@ use crate::kernels::Kernels;
 use crate::pattern::{Random, pattern};
 use crate::suite::{Outcome, PASSED};
 use crate::{Transfer, Usage};
+use crosshandle::graph::Graph;
 use crosshandle::{
     Command, Context, Error, Memory, Queue, QueueOrder, Result,
     graph::ExecutableGraph,
@@ -24,7 +25,7 @@ fn block(memory: &Memory, index: usize) -> Result<crosshandle::MemoryRange> {
 
 /// Creates a graph that moves every block one place down, and the first one to the end.
 fn rotation(context: &Context, memory: &Memory) -> Result<ExecutableGraph> {
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(context);
     let copy = |from, to| Command::copy(block(memory, from)?, block(memory, to)?);
     let mut last = graph.add(copy(0, BLOCKS)?, &[])?;
     for index in 0..BLOCKS {
@@ -117,7 +118,7 @@ pub(crate) fn kernels_compute_in_turns(harness: &Harness) -> Verdict {
     let kernels = Kernels::load(&context)?;
     let memory = context.allocate(4 * COUNT)?;
     let own = context.allocate(4 * COUNT)?;
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let first = graph.add(kernels.fill(&memory.all(), 0)?, &[])?;
     let second = graph.add(kernels.scale(&memory.all(), 1)?, &[first])?;
     graph.add(Command::copy(memory.all(), own.all())?, &[second])?;
@@ -160,7 +161,7 @@ pub(crate) fn updates_change_later_runs(harness: &Harness) -> Verdict {
     let transfer = Transfer::new(&context)?;
     let (memory, results) = (context.allocate(LEN)?, context.allocate(LEN)?);
     let gate = context.create_event()?;
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let fill = |pattern: &[u8]| Command::fill(memory.range(..240)?, pattern);
     let first = graph.add(fill(&[0])?, &[])?;
     let second = graph.add(
@@ -362,7 +363,7 @@ pub(crate) fn nodes_do_what_commands_do(harness: &Harness) -> Verdict {
         let bytes = pattern(seed, LEN);
         transfer.write(&eager, 0, &bytes)?;
         transfer.write(&recorded, 0, &bytes)?;
-        let mut graph = context.create_graph();
+        let mut graph = Graph::new(&context);
         let mut nodes = Vec::new();
         let (mut one, mut two) = (Random(seed), Random(seed));
         for number in 0..40 {
@@ -401,7 +402,7 @@ pub(crate) fn dependencies_are_kept(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let memory = context.allocate(LEN)?;
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     // The graph has a source, several branches of several steps, and nodes that depend on all of
     // them.
     let source = graph.add(Command::fill(block(&memory, 0)?, &[1])?, &[])?;
@@ -457,7 +458,7 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
     let event = context.create_event()?;
     let queue = context.create_queue()?;
     let fill = || Command::fill(memory.all(), &[3]);
-    let (mut graph, mut other) = (context.create_graph(), context.create_graph());
+    let (mut graph, mut other) = (Graph::new(&context), Graph::new(&context));
     let foreign = other.add(fill()?, &[])?;
     let other = other.instantiate()?;
     assert!(is_invalid(graph.add(fill()?, &[foreign])));
@@ -507,7 +508,7 @@ pub(crate) fn what_is_wrong_is_refused(harness: &Harness) -> Verdict {
 /// A graph without nodes waits and signals as a marker does.
 pub(crate) fn empty_graphs_wait_and_signal(harness: &Harness) -> Verdict {
     let context = harness.context()?;
-    let executable = context.create_graph().instantiate()?;
+    let executable = Graph::new(&context).instantiate()?;
     assert!(executable.is_empty());
     let (gate, done) = (context.create_event()?, context.create_event()?);
     let peer = harness.peer()?;
@@ -529,7 +530,7 @@ pub(crate) fn graphs_come_and_go(harness: &Harness) -> Verdict {
     let queue = context.create_queue()?;
     let memory = context.allocate(LEN)?;
     let round = |_| -> Result<(), Failure> {
-        let mut graph = context.create_graph();
+        let mut graph = Graph::new(&context);
         let node = graph.add(Command::fill(memory.all(), &[1])?, &[])?;
         let copy = Command::copy(block(&memory, 0)?, block(&memory, 1)?)?;
         graph.add(copy, &[node])?;

@@ -10,7 +10,8 @@ use crate::{Transfer, pattern};
 use crosshandle::handle::bundle::{
     Bundle, BundledArray, Dimension, ElementType, Layout, ReadyEvent,
 };
-use crosshandle::handle::{BackendKind, HANDLE_SIZE};
+use crosshandle::handle::{BackendKind, HANDLE_SIZE, PackedBundle};
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind,
     virtual_memory::PhysicalMemoryHandle,
@@ -188,7 +189,7 @@ pub(crate) fn wrong_extents_are_refused(harness: &Harness) -> Verdict {
     let more = (2 * unit as u64).to_le_bytes();
     let wrong = with(handle.as_bytes(), at::LENGTH, &more);
     let wrong = PhysicalMemoryHandle::from_bytes(&wrong)?;
-    expect(context.open_physical_memory(&wrong).map(drop), "Extent")?;
+    expect(PhysicalMemory::open(&context, &wrong).map(drop), "Extent")?;
     PASSED
 }
 
@@ -265,8 +266,8 @@ pub(crate) fn segments_cannot_be_confused(harness: &Harness) -> Verdict {
     let handle: PhysicalMemoryHandle = peer.ask("physical-handle p")?.remove(0).parse()?;
     let forged = with(handle.as_bytes(), at::SEGMENT, &numbers[0]);
     let forged = PhysicalMemoryHandle::from_bytes(&forged)?;
-    expect(context.open_physical_memory(&forged).map(drop), "Handle")?;
-    context.open_physical_memory(&handle)?;
+    expect(PhysicalMemory::open(&context, &forged).map(drop), "Handle")?;
+    PhysicalMemory::open(&context, &handle)?;
     PASSED
 }
 
@@ -345,7 +346,7 @@ pub(crate) fn bundles_cross(harness: &Harness) -> Verdict {
         };
         let size = memory.len() / count;
         transfer.write(&memory, (count - 1) * size, &pattern(count as u64, 100))?;
-        let packed = context.pack_bundle(&bundle(&memory, count, Some(ready))?)?;
+        let packed = PackedBundle::pack(&context, &bundle(&memory, count, Some(ready))?)?;
         assert_eq!(packed.table().is_some(), count == 400);
         let bytes = digits(packed.as_bytes());
         let words = peer.ask(format!("open-bundle b {bytes}"))?;
@@ -375,12 +376,12 @@ pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let memory = context.allocate(1 << 20)?;
     let bundle = bundle(&memory, 400, None)?;
-    let packed = context.pack_bundle(&bundle)?;
-    assert_eq!(context.unpack_bundle(packed.as_bytes())?, bundle);
+    let packed = PackedBundle::pack(&context, &bundle)?;
+    assert_eq!(PackedBundle::unpack(&context, packed.as_bytes())?, bundle);
     for bit in (0..packed.as_bytes().len() * 8).step_by(13) {
         let mut bytes = packed.as_bytes().to_vec();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        let refused = context.unpack_bundle(&bytes);
+        let refused = PackedBundle::unpack(&context, &bytes);
         assert!(refused.is_err(), "bit {bit}: {refused:?}");
     }
     // The creator may write to the table at any time.
@@ -388,19 +389,19 @@ pub(crate) fn bundles_of_others_are_checked(harness: &Harness) -> Verdict {
     let mut byte = [0];
     table.read(1000, &mut byte)?;
     table.write(1000, &[byte[0] ^ 1])?;
-    let refused = context.unpack_bundle(packed.as_bytes());
+    let refused = PackedBundle::unpack(&context, packed.as_bytes());
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
     );
     table.write(1000, &byte)?;
-    assert_eq!(context.unpack_bundle(packed.as_bytes())?, bundle);
+    assert_eq!(PackedBundle::unpack(&context, packed.as_bytes())?, bundle);
     // The table is replaced by memory with other contents, and by memory that the host cannot read.
     let raw = bundle.encode_table()?;
     for kind in [MemoryKind::Host, MemoryKind::Device] {
         let other = context.allocate_with(AllocationOptions::new(raw.len()).kind(kind))?;
         let head = bundle.encode_head(&other.handle()?, &raw)?;
-        let refused = context.unpack_bundle(&head);
+        let refused = PackedBundle::unpack(&context, &head);
         assert!(
             matches!(
                 refused,

@@ -154,7 +154,9 @@ pub(crate) fn programs_come_and_go(harness: &Harness) -> Verdict {
     let round = |number: usize| match &binary {
         Some(binary) if !number.is_multiple_of(ROUNDS_TO_COMPILE) => {
             // SAFETY: the same driver made this binary from the kernels.
-            run(context.load_program(unsafe { ProgramImage::binary(binary) })?)
+            run(Program::new(&context, unsafe {
+                ProgramImage::binary(binary)
+            })?)
         }
         _ => run(Kernels::program(&context)?),
     };

@@ -6,6 +6,7 @@ use crate::raw::Socket;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
 use crosshandle::handle::BackendKind;
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Command, Error, Event, Memory};
 use std::time::{Duration, Instant};
 
@@ -20,7 +21,7 @@ pub(crate) fn importer_without_descriptors(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     // The driver's own descriptors are open before the limit is set.
     peer.ask("allocate own 100")?;
-    let physical = context.create_physical_memory(unit)?;
+    let physical = PhysicalMemory::new(&context, unit)?;
     peer.ask(format!("open-physical p {}", physical.handle()?))?;
     // The arena of the exporter's events is open as well.
     let first = context.create_event()?;

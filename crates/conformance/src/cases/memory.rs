@@ -5,7 +5,7 @@ use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::{Outcome, PASSED};
 use crate::{Transfer, pattern};
-use crosshandle::{Access, AllocationOptions, Error, Memory, MemoryHandle, MemoryKind};
+use crosshandle::{Access, AllocationOptions, Buffer, Error, Memory, MemoryHandle, MemoryKind};
 use std::time::Instant;
 
 pub(super) const KINDS: [(MemoryKind, &str); 3] = [
@@ -137,7 +137,7 @@ pub(crate) fn buffers_hold_elements(harness: &Harness) -> Verdict {
         .chunks_exact(40)
         .map(|chunk| chunk.try_into().expect("as long"))
         .collect();
-    let buffer = context.allocate_buffer_from(&elements)?;
+    let buffer = Buffer::from_slice(&context, &elements)?;
     assert_eq!(buffer.len(), 100);
     assert!(transfer.read(buffer.as_memory(), 0, 4_000)? == bytes);
     peer.ask(format!("open-memory m {}", buffer.handle()?))?;

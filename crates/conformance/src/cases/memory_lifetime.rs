@@ -6,6 +6,7 @@ use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Transfer, Usage, pattern};
 use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{
     Access, AllocationOptions, Command, Context, Error, Memory, MemoryHandle, MemoryKind,
 };
@@ -404,8 +405,8 @@ pub(crate) fn queues_hold_up_no_memory(harness: &Harness) -> Verdict {
         drop(memory);
         context.trim();
     }
-    let physical = context.create_physical_memory(unit)?;
-    let range = context.reserve(unit)?;
+    let physical = PhysicalMemory::new(&context, unit)?;
+    let range = VirtualRange::reserve(&context, unit)?;
     range.map(0, &physical, ..unit, Access::ReadWrite)?;
     transfer.write_range(&range, 0, &pattern(1, 1_000))?;
     range.unmap(..unit)?;

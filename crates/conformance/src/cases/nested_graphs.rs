@@ -4,6 +4,7 @@ use crate::Transfer;
 use crate::failure::Verdict;
 use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
+use crosshandle::graph::Graph;
 use crosshandle::{Command, Context, Error, Memory, Result};
 
 const BLOCK: usize = 1 << 10;
@@ -39,21 +40,21 @@ pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let memory = context.allocate(BLOCKS * BLOCK)?;
-    let mut innermost = context.create_graph();
+    let mut innermost = Graph::new(&context);
     innermost.add(copy(&memory, 0, 1)?, &[])?;
     innermost.add(copy(&memory, 0, 2)?, &[])?;
-    let mut inner = context.create_graph();
+    let mut inner = Graph::new(&context);
     let run = innermost.instantiate()?;
     let both = inner.add(run.command(), &[])?;
     inner.add(copy(&memory, 2, 3)?, &[both])?;
     let run = inner.instantiate()?;
     assert_eq!((run.len(), inner.len()), (4, 4));
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let first = graph.add(fill(&memory, 0, 7)?, &[])?;
     let nested = graph.add(run.command(), &[first])?;
     let changed = graph.add(fill(&memory, 0, 9)?, &[nested])?;
     // An empty graph still keeps the order.
-    let nothing = context.create_graph().instantiate()?;
+    let nothing = Graph::new(&context).instantiate()?;
     let nothing = graph.add(nothing.command(), &[changed])?;
     graph.add(copy(&memory, 0, 4)?, &[nothing])?;
     // The same graph is added again, with a barrier on each side.
@@ -77,8 +78,8 @@ pub(crate) fn they_keep_their_place(harness: &Harness) -> Verdict {
         queue.finish_timeout(deadline())?;
     }
     // The source of the first copy changes before the graph runs a second time.
-    let mut graph = context.create_graph();
-    let mut once = context.create_graph();
+    let mut graph = Graph::new(&context);
+    let mut once = Graph::new(&context);
     once.add(copy(&memory, 0, 1)?, &[])?;
     let once = once.instantiate()?;
     let first = graph.add(fill(&memory, 0, 3)?, &[])?;
@@ -99,10 +100,10 @@ pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
     let context: Context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let memory = context.allocate(2 * BLOCK)?;
-    let mut inner = context.create_graph();
+    let mut inner = Graph::new(&context);
     let node = inner.add(fill(&memory, 0, 1)?, &[])?;
     let inner = inner.instantiate()?;
-    let mut graph = context.create_graph();
+    let mut graph = Graph::new(&context);
     let nested = graph.add(inner.command(), &[])?;
     let last = graph.add(copy(&memory, 0, 1)?, &[nested])?;
     inner.update(node, fill(&memory, 0, 2)?)?;
@@ -116,7 +117,7 @@ pub(crate) fn they_stay_as_they_were(harness: &Harness) -> Verdict {
     let signals = graph.add(inner.command().signal(&event), &[]).map(drop);
     assert!(is_unsupported(signals));
     // This graph belongs to another context, whose graphs no queue of this context runs.
-    let stranger = harness.context()?.create_graph().instantiate()?;
+    let stranger = Graph::new(&harness.context()?).instantiate()?;
     let refused = graph.add(stranger.command(), &[]);
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),

@@ -5,6 +5,7 @@ use crate::harness::Harness;
 use crate::procfs;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer, Usage, pattern};
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     Access, Error,
     virtual_memory::{PhysicalMemoryHandle, VirtualRange},
@@ -29,8 +30,8 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
-    let memory = context.create_physical_memory(3 * unit)?;
-    let range = context.reserve(8 * unit)?;
+    let memory = PhysicalMemory::new(&context, 3 * unit)?;
+    let range = VirtualRange::reserve(&context, 8 * unit)?;
     range.map(0, &memory, ..3 * unit, Access::ReadWrite)?;
     if harness.is_host() {
         let first = transfer.read_range(&range, 0, 3 * unit)?;
@@ -53,7 +54,7 @@ pub(crate) fn mapped_in_both(harness: &Harness) -> Verdict {
     peer.ask(format!("map r 0 own 0 {unit} read-write"))?;
     peer.ask("range-write r 0 3 1000")?;
     let handle: PhysicalMemoryHandle = peer.ask("physical-handle own")?.remove(0).parse()?;
-    let opened = context.open_physical_memory(&handle)?;
+    let opened = PhysicalMemory::open(&context, &handle)?;
     range.map(7 * unit, &opened, ..unit, Access::ReadWrite)?;
     assert!(has(&transfer, &range, 7 * unit, 3)?);
     let refused = opened.handle();
@@ -66,8 +67,8 @@ pub(crate) fn parts_are_mapped(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
-    let memory = context.create_physical_memory(3 * unit)?;
-    let range = context.reserve(8 * unit)?;
+    let memory = PhysicalMemory::new(&context, 3 * unit)?;
+    let range = VirtualRange::reserve(&context, 8 * unit)?;
     let parts = [(4 * unit, unit, 2 * unit), (6 * unit, 0, unit)];
     if !harness.capabilities().partial_mappings {
         for (offset, memory_offset, len) in parts {
@@ -107,8 +108,8 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
-    let memory = context.create_physical_memory(unit)?;
-    let range = context.reserve(unit)?;
+    let memory = PhysicalMemory::new(&context, unit)?;
+    let range = VirtualRange::reserve(&context, unit)?;
     range.map(0, &memory, ..unit, Access::ReadWrite)?;
     let handle = memory.handle()?;
     drop(memory);
@@ -128,7 +129,7 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
     let victim = harness.peer()?;
     victim.ask(format!("physical p {unit}"))?;
     let handle: PhysicalMemoryHandle = victim.ask("physical-handle p")?.remove(0).parse()?;
-    let opened = context.open_physical_memory(&handle)?;
+    let opened = PhysicalMemory::open(&context, &handle)?;
     victim.kill();
     range.map(0, &opened, ..unit, Access::ReadWrite)?;
     transfer.write_range(&range, 0, &pattern(3, 1_000))?;
@@ -141,18 +142,18 @@ pub(crate) fn lives_while_anyone_has_it(harness: &Harness) -> Verdict {
 pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let memory = context.create_physical_memory(4 * unit)?;
-    let range = context.reserve(8 * unit)?;
+    let memory = PhysicalMemory::new(&context, 4 * unit)?;
+    let range = VirtualRange::reserve(&context, 8 * unit)?;
     let all = Access::ReadWrite;
-    let half = context.create_physical_memory(2 * unit)?;
+    let half = PhysicalMemory::new(&context, 2 * unit)?;
     range.map(2 * unit, &half, ..2 * unit, all)?;
     let refused = |what: &str, result: crosshandle::Result<()>| match result {
         Err(Error::InvalidArgument(message)) if !message.is_empty() => Ok(()),
         other => Err(Failure::new(format!("{what}: {other:?}"))),
     };
     for len in [0, 1, unit - 1, unit + 1] {
-        refused("physical", context.create_physical_memory(len).map(drop))?;
-        refused("reserve", context.reserve(len).map(drop))?;
+        refused("physical", PhysicalMemory::new(&context, len).map(drop))?;
+        refused("reserve", VirtualRange::reserve(&context, len).map(drop))?;
         refused("map length", range.map(0, &memory, ..len, all))?;
     }
     refused("map offset", range.map(1, &memory, ..unit, all))?;
@@ -195,7 +196,7 @@ pub(crate) fn mappings_are_exact(harness: &Harness) -> Verdict {
     refused("twice", range.unmap(2 * unit..4 * unit))?;
     range.map(unit, &memory, ..4 * unit, all)?;
     // One call can change the access of adjacent mappings.
-    let quarter = context.create_physical_memory(unit)?;
+    let quarter = PhysicalMemory::new(&context, unit)?;
     range.map(5 * unit, &quarter, ..unit, all)?;
     refused("access", range.set_access(unit..4 * unit, Access::ReadOnly))?;
     range.set_access(unit..6 * unit, Access::ReadOnly)?;
@@ -211,8 +212,8 @@ pub(crate) fn access_is_taken_and_given(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
-    let memory = context.create_physical_memory(unit)?;
-    let range = context.reserve(2 * unit)?;
+    let memory = PhysicalMemory::new(&context, unit)?;
+    let range = VirtualRange::reserve(&context, 2 * unit)?;
     range.map(0, &memory, ..unit, None)?;
     assert_eq!((range.access(0), range.is_mapped(0)), (None, true));
     let refused = |range: &VirtualRange| {
@@ -243,7 +244,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
-    let memory = context.create_physical_memory(unit)?;
+    let memory = PhysicalMemory::new(&context, unit)?;
     let [first, second] = [memory.export()?, memory.export()?];
     let [handle, stale] = [first.handle(), second.handle()];
     assert_ne!(handle, stale);
@@ -252,7 +253,7 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     peer.ask(format!("open-physical b {stale}"))?;
     drop(second);
     peer.refused(format!("open-physical c {stale}"), "Stale")?;
-    let refused = context.open_physical_memory(&stale);
+    let refused = PhysicalMemory::open(&context, &stale);
     assert!(matches!(refused, Err(Error::Stale)));
     peer.ask(format!("open-physical c {handle}"))?;
     // The export keeps the memory, and opened memory is not affected by its end.
@@ -263,9 +264,9 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
     peer.ask(format!("reserve r {}", 2 * unit))?;
     peer.ask(format!("map r 0 b 0 {unit} read-write"))?;
     peer.ask(format!("map r {unit} d 0 {unit} read-write"))?;
-    let opened = context.create_physical_memory(unit)?.export()?.handle();
+    let opened = PhysicalMemory::new(&context, unit)?.export()?.handle();
     assert!(matches!(
-        context.open_physical_memory(&opened),
+        PhysicalMemory::open(&context, &opened),
         Err(Error::Stale)
     ));
     PASSED
@@ -275,22 +276,22 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
 pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let free = context.reserve(8 * unit)?;
+    let free = VirtualRange::reserve(&context, 8 * unit)?;
     let start = free.as_ptr();
     drop(free);
-    let first = context.reserve_at(start, 4 * unit)?;
-    let second = context.reserve_at(start.wrapping_add(4 * unit), 4 * unit)?;
+    let first = VirtualRange::reserve_at(&context, start, 4 * unit)?;
+    let second = VirtualRange::reserve_at(&context, start.wrapping_add(4 * unit), 4 * unit)?;
     if first.as_ptr() == start {
         // No other range can have the address of the first one.
-        let other = context.reserve_at(start, unit)?;
+        let other = VirtualRange::reserve_at(&context, start, unit)?;
         assert_ne!(other.as_ptr(), start);
     }
     for range in [&first, &second] {
         assert_eq!(range.len(), 4 * unit);
-        let memory = context.create_physical_memory(4 * unit)?;
+        let memory = PhysicalMemory::new(&context, 4 * unit)?;
         range.map(0, &memory, ..4 * unit, Access::ReadWrite)?;
     }
-    let odd = context.reserve_at(start.wrapping_add(1), unit)?;
+    let odd = VirtualRange::reserve_at(&context, start.wrapping_add(1), unit)?;
     assert!(odd.as_ptr().addr().is_multiple_of(unit));
     PASSED
 }
@@ -315,7 +316,7 @@ pub(crate) fn access_is_kept(harness: &Harness) -> Verdict {
         }
         Ok(())
     };
-    let memory = context.create_physical_memory(unit)?;
+    let memory = PhysicalMemory::new(&context, unit)?;
     for handle in [memory.handle_read_only()?, memory.handle()?] {
         let peer = harness.peer()?;
         if handle.is_read_only() {
@@ -352,9 +353,9 @@ pub(crate) fn rounds_leave_nothing_behind(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
     let peer = harness.peer()?;
-    let range = context.reserve(4 * unit)?;
+    let range = VirtualRange::reserve(&context, 4 * unit)?;
     let round = |number: usize| -> Result<(), Failure> {
-        let memory = context.create_physical_memory(2 * unit)?;
+        let memory = PhysicalMemory::new(&context, 2 * unit)?;
         range.map(unit, &memory, ..2 * unit, Access::ReadWrite)?;
         peer.ask(format!("open-physical p {}", memory.handle()?))?;
         peer.ask(format!("reserve r {}", 2 * unit))?;

@@ -8,6 +8,7 @@ use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
 use crate::{Peer, Transfer, pattern};
 use crosshandle::handle::BackendKind;
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
 
@@ -26,10 +27,10 @@ fn mapped(
     lengths: &[usize],
 ) -> Result<VirtualRange, Failure> {
     let unit = context.device().info().granularity;
-    let range = context.reserve(places * unit)?;
+    let range = VirtualRange::reserve(context, places * unit)?;
     let mut next = from;
     for len in lengths {
-        let memory = context.create_physical_memory(len * unit)?;
+        let memory = PhysicalMemory::new(context, len * unit)?;
         range.map(next * unit, &memory, .., Access::ReadWrite)?;
         next += len;
     }
@@ -89,7 +90,7 @@ pub(crate) fn mappings_side_by_side_have_one_handle(harness: &Harness) -> Verdic
     // A range may also consist of one mapping or of a part of one.
     let part = range.export(2 * unit..2 * unit + 10)?.handle();
     assert_eq!(part?.len(), 10);
-    let refused = context.reserve(unit)?.export(..);
+    let refused = VirtualRange::reserve(&context, unit)?.export(..);
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     PASSED
 }
@@ -154,7 +155,7 @@ pub(crate) fn holes_are_refused(harness: &Harness) -> Verdict {
     let peer = harness.peer()?;
     peer.ask(format!("physical p {unit}"))?;
     let handle = peer.ask("physical-handle p")?.remove(0).parse()?;
-    let opened = context.open_physical_memory(&handle)?;
+    let opened = PhysicalMemory::open(&context, &handle)?;
     range.map(3 * unit, &opened, .., Access::ReadWrite)?;
     let foreign = range.export(2 * unit..4 * unit);
     assert!(matches!(foreign, Err(Error::InvalidArgument(_))));
@@ -176,12 +177,12 @@ pub(crate) fn handles_mean_what_was_mapped_then(harness: &Harness) -> Verdict {
     let handle = export.handle()?;
     let early = harness.peer()?;
     early.ask(format!("open-memory m {handle}"))?;
-    let other = context.create_physical_memory(unit)?;
+    let other = PhysicalMemory::new(&context, unit)?;
     range.unmap(unit..2 * unit)?;
     range.map(unit, &other, .., Access::ReadWrite)?;
     range.map(
         3 * unit,
-        &context.create_physical_memory(unit)?,
+        &PhysicalMemory::new(&context, unit)?,
         ..,
         Access::ReadWrite,
     )?;

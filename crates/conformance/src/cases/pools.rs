@@ -5,6 +5,7 @@ use crate::failure::Verdict;
 use crate::harness::Harness;
 use crate::suite::PASSED;
 use crate::{Transfer, pattern};
+use crosshandle::memory::MemoryPool;
 use crosshandle::{AllocationOptions, Error, MemoryKind, memory::MemoryPoolOptions};
 
 const KIB: usize = 1 << 10;
@@ -15,7 +16,7 @@ pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let peer = harness.peer()?;
-    let pool = context.create_memory_pool(MemoryPoolOptions::new());
+    let pool = MemoryPool::new(&context, MemoryPoolOptions::new());
     let kinds = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
     for (seed, kind) in (1..).zip(kinds) {
         let memory = pool.allocate_with(AllocationOptions::new(10_000).kind(kind))?;
@@ -36,7 +37,7 @@ pub(crate) fn their_memory_is_shared(harness: &Harness) -> Verdict {
 pub(crate) fn they_share_no_page(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let pools = [(); 2].map(|()| context.create_memory_pool(MemoryPoolOptions::new()));
+    let pools = [(); 2].map(|()| MemoryPool::new(&context, MemoryPoolOptions::new()));
     let mut pages = [Vec::new(), Vec::new(), Vec::new()];
     let mut all = Vec::new();
     for _ in 0..100 {
@@ -57,7 +58,7 @@ pub(crate) fn they_share_no_page(harness: &Harness) -> Verdict {
 /// The reported bytes, reserved and used, current and peak, match the allocations.
 pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
     let context = harness.context()?;
-    let pool = context.create_memory_pool(MemoryPoolOptions::new());
+    let pool = MemoryPool::new(&context, MemoryPoolOptions::new());
     let usage = pool.usage();
     assert_eq!((usage.reserved, usage.used), (0, 0));
     let small = pool.allocate(4 * KIB)?;
@@ -98,7 +99,7 @@ pub(crate) fn their_books_are_true(harness: &Harness) -> Verdict {
 pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let limit = 16 * MIB;
-    let pool = context.create_memory_pool(MemoryPoolOptions::new().limit(limit));
+    let pool = MemoryPool::new(&context, MemoryPoolOptions::new().limit(limit));
     assert_eq!(pool.limit(), limit);
     let large = pool.allocate(10 * MIB)?;
     let refused = pool.allocate(10 * MIB);
@@ -121,7 +122,7 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
     assert!(small.len() * 100 * KIB > limit / 2, "{}", small.len());
     // This limit is below the usual size of a segment.
     let limit = (300 * KIB).max(context.device().info().granularity);
-    let tiny = context.create_memory_pool(MemoryPoolOptions::new().limit(limit));
+    let tiny = MemoryPool::new(&context, MemoryPoolOptions::new().limit(limit));
     drop(tiny.allocate(200 * KIB)?);
     assert!(tiny.usage().reserved <= limit);
     PASSED
@@ -130,13 +131,13 @@ pub(crate) fn their_limits_hold(harness: &Harness) -> Verdict {
 /// A pool releases unused memory when it is told to keep less, and all memory when it is dropped.
 pub(crate) fn they_keep_what_they_may(harness: &Harness) -> Verdict {
     let context = harness.context()?;
-    let pool = context.create_memory_pool(MemoryPoolOptions::new().keep(0));
+    let pool = MemoryPool::new(&context, MemoryPoolOptions::new().keep(0));
     drop(pool.allocate(8 * MIB)?);
     assert_eq!(pool.usage().reserved, 0);
     pool.set_kept(64 * MIB);
     drop(pool.allocate(8 * MIB)?);
     assert_eq!((pool.kept(), pool.usage().reserved), (64 * MIB, 8 * MIB));
-    let each = context.create_memory_pool(MemoryPoolOptions::new().keep_each(4 * MIB));
+    let each = MemoryPool::new(&context, MemoryPoolOptions::new().keep_each(4 * MIB));
     drop((each.allocate(8 * MIB)?, each.allocate(4 * MIB)?));
     assert_eq!(each.usage().reserved, 4 * MIB);
     // Allocations outlive their pool.

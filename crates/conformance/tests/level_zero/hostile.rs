@@ -2,6 +2,7 @@
 
 use crate::roles::{LONG, await_the_end, calls, harness, report};
 use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     Command, Context, Error, EventHandle, MemoryHandle, Result,
     virtual_memory::PhysicalMemoryHandle,
@@ -32,9 +33,9 @@ impl Kind {
             Self::Memory => context
                 .open_memory(&MemoryHandle::from_bytes(bytes)?)
                 .map(drop),
-            Self::Physical => context
-                .open_physical_memory(&PhysicalMemoryHandle::from_bytes(bytes)?)
-                .map(drop),
+            Self::Physical => {
+                PhysicalMemory::open(context, &PhysicalMemoryHandle::from_bytes(bytes)?).map(drop)
+            }
             Self::Event => context
                 .open_event(&EventHandle::from_bytes(bytes)?)
                 .map(drop),

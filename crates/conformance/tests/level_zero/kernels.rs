@@ -1,6 +1,7 @@
 //! Roles with kernels, which need an OpenCL runtime for the CPU. Without one, they print that.
 
 use crate::roles::{LONG, harness};
+use crosshandle::kernel::Program;
 use crosshandle::{
     Command, Context, Error, QueueOrder,
     kernel::{Kernel, KernelArguments, LaunchShape, ProgramImage, ProgramOptions},
@@ -51,7 +52,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
             .map(|word| u32::from_ne_bytes(*word))
             .collect::<Vec<_>>()
     };
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     let mut names = program.kernel_names().unwrap();
     names.sort();
     assert_eq!(names, ["fill", "number", "reverse", "scale"]);
@@ -88,7 +89,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     let constants = [(0, 10_u32.to_le_bytes().to_vec())];
     let options = ProgramOptions::new().compiler("-cl-fast-relaxed-math -ze-opt-disable");
     let images = [module().specialized(&constants)];
-    let more = context.load_program_with(&images, &options).unwrap();
+    let more = Program::with_options(&context, &images, &options).unwrap();
     let scale = more.kernel("scale").unwrap();
     let arguments = || first().value(1_u32).value(COUNT as u32);
     let covering = LaunchShape::covering(COUNT, 64).unwrap();
@@ -98,7 +99,7 @@ pub(crate) fn arguments_shapes_and_constants_reach_kernels() {
     // A binary from the driver can be loaded again.
     let binary = more.binary().unwrap().unwrap();
     // SAFETY: the driver made the binary.
-    let again = context.load_program(unsafe { ProgramImage::binary(&binary) });
+    let again = Program::new(&context, unsafe { ProgramImage::binary(&binary) });
     let again = again.unwrap().kernel("scale").unwrap();
     let words = run(&again, covering, arguments());
     assert_eq!(words[0], 30 * (30 * 3 + 1) + 1);
@@ -132,7 +133,7 @@ pub(crate) fn several_modules_are_linked() {
     let other = unsafe { ProgramImage::spirv(&other) }
         .specialized(&constants)
         .compiled_with("-cl-mad-enable");
-    let linked = context.load_program_with(&[module(), other], &ProgramOptions::new());
+    let linked = Program::with_options(&context, &[module(), other], &ProgramOptions::new());
     let linked = linked.unwrap();
     assert_eq!(linked.kernel_names().map(|names| names.len()), Some(8));
     let transfer = Transfer::new(&context).unwrap();
@@ -168,30 +169,27 @@ pub(crate) fn several_modules_are_linked() {
         assert_eq!(bytes, wanted.to_ne_bytes(), "{name}");
     }
     // Two modules with the same kernels cannot be linked, and the linker's error says so.
-    let error = context
-        .load_program_with(&[module(), module()], &ProgramOptions::new())
-        .unwrap_err();
+    let error =
+        Program::with_options(&context, &[module(), module()], &ProgramOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Program { .. }), "{error}");
     // SAFETY: the binary is refused before it reaches the driver.
     let images = [module(), unsafe { ProgramImage::binary(b"binary") }];
-    let error = context.load_program_with(&images, &ProgramOptions::new());
+    let error = Program::with_options(&context, &images, &ProgramOptions::new());
     assert!(matches!(error, Err(Error::Unsupported(_))));
 }
 
 pub(crate) fn refusals_say_what_is_wrong() {
     let Some(context) = context() else { return };
-    let error = context
-        .load_program(ProgramImage::text("text"))
-        .unwrap_err();
+    let error = Program::new(&context, ProgramImage::text("text")).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
     let constants = [(0, vec![0; 8]), (7, vec![0; 4])];
     for constant in &constants {
         let image = module().specialized(std::slice::from_ref(constant));
-        let error = context.load_program(image).unwrap_err();
+        let error = Program::new(&context, image).unwrap_err();
         assert!(matches!(error, Error::InvalidArgument(_)), "{error}");
     }
     let wrong = ProgramOptions::new().compiler("-no-such-option");
-    let error = context.load_program_with(&[module()], &wrong).unwrap_err();
+    let error = Program::with_options(&context, &[module()], &wrong).unwrap_err();
     assert!(
         matches!(
             &error,
@@ -204,9 +202,9 @@ pub(crate) fn refusals_say_what_is_wrong() {
         "{error}"
     );
     // SAFETY: the driver recognises its own binaries, and refuses others.
-    let error = context.load_program(unsafe { ProgramImage::binary(b"no binary") });
+    let error = Program::new(&context, unsafe { ProgramImage::binary(b"no binary") });
     assert!(matches!(error, Err(Error::Program { .. })));
-    let program = context.load_program(module()).unwrap();
+    let program = Program::new(&context, module()).unwrap();
     assert!(matches!(program.kernel("nothing"), Err(Error::NoSymbol(_))));
     assert!(matches!(
         program.variable("nothing"),
@@ -248,8 +246,7 @@ pub(crate) fn refusals_say_what_is_wrong() {
 pub(crate) fn refused_launches_fail_in_their_turn() {
     let Some(context) = context() else { return };
     let transfer = Transfer::new(&context).unwrap();
-    let fill = context
-        .load_program(module())
+    let fill = Program::new(&context, module())
         .unwrap()
         .kernel("fill")
         .unwrap();
@@ -291,8 +288,7 @@ pub(crate) fn refused_launches_fail_in_their_turn() {
 /// signals no completion of it and keeps what it may use.
 pub(crate) fn a_refused_launch_keeps_what_it_may_use() {
     let Some(context) = context() else { return };
-    let fill = context
-        .load_program(module())
+    let fill = Program::new(&context, module())
         .unwrap()
         .kernel("fill")
         .unwrap();
@@ -322,6 +318,6 @@ pub(crate) fn a_driver_without_a_compiler_says_so() {
     let context = harness().context().unwrap();
     let error = context.device().kernels().unwrap_err();
     assert!(error.to_string().contains("compiler"), "{error}");
-    let error = context.load_program(module()).unwrap_err();
+    let error = Program::new(&context, module()).unwrap_err();
     assert!(matches!(error, Error::Unsupported(_)), "{error}");
 }

@@ -1,5 +1,6 @@
 //! Roles of single processes over the simulated driver, whose report is checked.
 
+use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{Access, Command, Error, Event, EventHandle, Memory, MemoryHandle};
 use crosshandle_conformance::{Devices, Harness, Peer, PeerOptions, Usage};
 use std::fs;
@@ -174,8 +175,8 @@ pub(crate) fn two_drivers_are_kept_apart() {
         crosshandle::Context::new(&device).unwrap()
     });
     let unit = contexts[0].device().info().granularity;
-    let memory = contexts[0].create_physical_memory(unit).unwrap();
-    let range = contexts[1].reserve(unit).unwrap();
+    let memory = PhysicalMemory::new(&contexts[0], unit).unwrap();
+    let range = VirtualRange::reserve(&contexts[1], unit).unwrap();
     let refused = range.map(0, &memory, ..unit, crosshandle::Access::ReadWrite);
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
@@ -234,8 +235,8 @@ pub(crate) fn mappings_may_fail_late() {
     let harness = harness();
     let context = harness.context().unwrap();
     let unit = context.device().info().granularity;
-    let memory = context.create_physical_memory(unit).unwrap();
-    let range = context.reserve(2 * unit).unwrap();
+    let memory = PhysicalMemory::new(&context, unit).unwrap();
+    let range = VirtualRange::reserve(&context, 2 * unit).unwrap();
     for offset in [0, unit, 0] {
         let failed = range.map(offset, &memory, ..unit, Access::ReadWrite);
         assert!(

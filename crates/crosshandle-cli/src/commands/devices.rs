@@ -16,7 +16,7 @@ pub(crate) struct Args {
 /// A device, in the form of the JSON output.
 #[derive(Serialize)]
 struct DeviceReport {
-    /// Name for `--device`.
+    /// The device's name, as `--device` accepts it.
     device: String,
     name: String,
     vendor: String,
@@ -36,7 +36,7 @@ struct Shares {
     memory: bool,
     physical_memory: bool,
     events: bool,
-    /// Exporters can restrict importers to reading.
+    /// Whether exporters can restrict importers to reading.
     read_only: bool,
 }
 

@@ -40,7 +40,7 @@ pub(crate) enum Command {
     /// Use memory and events of other hosts
     #[command(subcommand, after_help = EXIT_STATUS_HELP)]
     Link(link::Command),
-    /// List shared objects, the processes that share or use them, and the waits between processes
+    /// List shared objects, the processes that share or use them, and waits for other processes
     #[command(after_help = ps::AFTER_HELP)]
     Ps(ps::Args),
     /// Watch shared objects, the rates of copies and signals, and stuck waits

@@ -9,6 +9,7 @@ use crate::transfer::Transfer;
 use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_bytes;
 use crosshandle::handle::{AnyHandle, HandleError, HandleKind};
+use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{Access, MemoryHandle, virtual_memory::PhysicalMemoryHandle};
 use std::io::{self, Write};
 use std::ops::Range;
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 
 fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Result<()> {
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
-    // The memory is opened read-only. The kernel enforces that if the backend supports it.
+    // The memory is opened read-only, which the kernel enforces if the backend supports it.
     let memory = context.open_memory_read_only(handle)?;
     let range = args.range(memory.len())?;
     if let Some(path) = &args.output {
@@ -54,7 +55,7 @@ fn read_memory(args: &Args, settings: &Settings, handle: &MemoryHandle) -> Resul
         if new.is_regular() {
             let progress = Progress::bytes(range.len() as u64, "reading");
             let advance = |bytes| progress.advance(bytes as u64);
-            let written = context.write_file(&memory, range, new.file(), 0, advance);
+            let written = memory.write_file(&context, range, new.file(), 0, advance);
             written.context(&doing)?;
             drop(progress);
             return new.finish().context(&doing);
@@ -70,8 +71,8 @@ fn read_physical_memory(
     handle: &PhysicalMemoryHandle,
 ) -> Result<()> {
     let context = settings.context_for(handle.backend(), handle.device(), None)?;
-    let memory = context.open_physical_memory_read_only(handle)?;
-    let addresses = context.reserve(memory.len())?;
+    let memory = PhysicalMemory::open_read_only(&context, handle)?;
+    let addresses = VirtualRange::reserve(&context, memory.len())?;
     addresses.map(0, &memory, ..memory.len(), Access::ReadOnly)?;
     let range = args.range(memory.len())?;
     args.copy_to_output(range, |offset, into| {

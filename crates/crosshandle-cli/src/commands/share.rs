@@ -30,7 +30,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let device = Device::find(&args.device)?;
-    // The file gets its own segment, so that an importer can access nothing else.
+    // Without pooling, the file gets its own segment, so an importer cannot access other memory.
     let options = settings.context_options().pooling(false);
     let context = Context::with_options(&device, options)?;
     let memory =
@@ -71,7 +71,7 @@ pub(super) fn hold(
 
 /// Copies a file into new device memory, part by part.
 fn load(context: &Context, path: &Path) -> Result<Memory> {
-    // Opening a FIFO would otherwise wait for a writer.
+    // Without this flag, opening a FIFO would wait for a writer.
     let file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
@@ -91,12 +91,12 @@ fn load(context: &Context, path: &Path) -> Result<Memory> {
     let len = usize::try_from(metadata.len())
         .map_err(|_| Failure::error("it is larger than what a process can address"))?;
     let allocating = Progress::steps("allocating");
-    // The file fills the memory anyway. A file that is too large is then refused, instead of ending
-    // this process later.
+    // The file will fill all pages, so allocate them now: if memory is short, this call fails,
+    // instead of a later access ending the process.
     let memory = context.allocate_with(AllocationOptions::new(len).populate(true))?;
     drop(allocating);
     let progress = Progress::bytes(metadata.len(), "loading");
     let advance = |bytes| progress.advance(bytes as u64);
-    context.read_file(&memory, .., &file, 0, advance)?;
+    memory.read_file(context, .., &file, 0, advance)?;
     Ok(memory)
 }

@@ -1,5 +1,5 @@
-//! Makes foreign text safe for terminals and for JSON, such as names, labels, programs and messages
-//! of other hosts. Everything that this command prints passes through here.
+//! Makes text of other programs and hosts safe for terminals and for JSON. All output of this
+//! command passes through this module.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -23,7 +23,7 @@ pub(crate) fn is_obeyed(c: char) -> bool {
         )
 }
 
-/// Returns a line in which each character that would be interpreted is replaced.
+/// Returns a line in which every character that a terminal would interpret is replaced.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     match text.contains(is_obeyed) {
         false => Cow::Borrowed(text),
@@ -31,10 +31,11 @@ pub(crate) fn line(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns JSON with the same value, in which each character that would be interpreted is escaped.
+/// Returns JSON with the same value in which every character that a terminal would interpret is
+/// escaped.
 pub(crate) fn json(text: &str) -> Cow<'_, str> {
-    // Outside of strings JSON contains no such character except line feeds. In strings they are
-    // escaped.
+    // Outside of strings, the only such characters in JSON are line feeds. Inside of strings, line
+    // feeds are escaped already.
     let is_left = |c: char| c != '\n' && is_obeyed(c);
     if !text.contains(is_left) {
         return Cow::Borrowed(text);

@@ -68,6 +68,6 @@ pub(crate) fn say(level: Level, message: impl Display) {
             format!("{}\n", clean::json(&line))
         }
     };
-    // Written in one piece, because other processes write to the same file.
+    // The line is written by one call, because other processes may write to the same file.
     let _ = io::stderr().write_all(line.as_bytes());
 }

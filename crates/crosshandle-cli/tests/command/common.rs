@@ -1,4 +1,4 @@
-//! Runs the real command with a deadline. A process that is late is killed, and its test fails.
+//! Runs the real command with a deadline. If a process is late, it is killed and the test fails.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
@@ -237,7 +237,8 @@ impl Stream {
             let mut buffer = vec![0; 64 << 10];
             while let Ok(count @ 1..) = source.read(&mut buffer) {
                 if sender.send(buffer[..count].to_vec()).is_err() {
-                    // The stream was dropped. The pipe closes with this thread.
+                    // Sending fails if the stream was dropped. The pipe closes when this thread
+                    // ends.
                     return;
                 }
             }

@@ -1,4 +1,5 @@
-//! The demo: both processes verify the data. If one is killed at any point, its partner ends soon.
+//! The demo: both processes verify the data. If a process is killed at any point, its partner ends
+//! soon.
 
 use crate::common::{Running, Sandbox, wait_for_end};
 use rustix::process::{
@@ -82,7 +83,7 @@ fn killing_the_second_process_ends_the_first() {
 
 #[test]
 fn killing_the_first_process_ends_the_second() {
-    // The second process then becomes a child of this process, which can reap it.
+    // When the first process dies, the second becomes a child of this process, which can reap it.
     set_child_subreaper(Some(getpid())).expect("this process adopts");
     for point in POINTS {
         let sandbox = Sandbox::new();

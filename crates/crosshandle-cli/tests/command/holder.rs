@@ -102,7 +102,7 @@ fn a_model_comes_back_from_a_reader_that_keeps_it() {
         .read_line(&mut verified)
         .expect("it is verified");
     let (holder, successor) = pair.await_safe();
-    // Stopped, so that it cannot start another successor.
+    // The holder is stopped, so that it cannot start another successor.
     let pid = Pid::from_raw(holder.try_into().expect("a process")).expect("a process");
     kill_process(pid, Signal::STOP).expect("it lives");
     kill(successor);
@@ -237,7 +237,7 @@ fn a_service_manager_is_told_who_holds() {
     kill(holder);
     assert_eq!(hear(), format!("MAINPID={successor}\nREADY=1"));
     let (_, next) = pair.await_safe();
-    // A successor that is told to end does so at once, and not only after it has taken over.
+    // A successor that gets SIGTERM ends at once, and not only after it has taken over.
     let next_pid = Pid::from_raw(next.try_into().expect("a process")).expect("a process");
     kill_process(next_pid, Signal::TERM).expect("it lives");
     let begin = Instant::now();
@@ -269,7 +269,7 @@ fn a_socket_of_the_service_manager_is_taken_and_left() {
         .stdin(listener)
         .spawn()
         .expect("a holder");
-    // The request is sent before the holder runs, because its socket already exists.
+    // The request can be sent before the holder runs, because its socket already exists.
     let listed = sandbox.run(["ls"]).expect(0);
     assert_eq!(listed.text(), "");
     let file = sandbox.file("bytes", &contents(5000));
@@ -483,7 +483,8 @@ fn revoking_begins_an_epoch() {
     sandbox.run(["revoke", "absent"]).expect(1);
 }
 
-/// Closing a terminal sends SIGHUP to the processes of its session.
+/// A holder continues when its terminal is closed, which sends SIGHUP to the processes of its
+/// session.
 #[test]
 fn a_closed_terminal_ends_no_holder() {
     let sandbox = Sandbox::new();
@@ -495,7 +496,8 @@ fn a_closed_terminal_ends_no_holder() {
         _first: first,
     };
     let (holder, successor) = pair.await_safe();
-    // Not `getsid`: it returns 0 for a session of another PID namespace, which rustix rejects.
+    // The session is read from `/proc`: `getsid` returns 0 for a session of another PID namespace,
+    // which rustix rejects.
     let session = |pid: u32| -> u32 {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
         let (_, fields) = stat.rsplit_once(") ").expect("a command's name");

@@ -1,4 +1,4 @@
-//! Limits of the system: the command names the limit, and loses no data.
+//! Limits of the system: if a limit is reached, the command names it and loses no data.
 
 use crate::common::{Running, Sandbox, contents, text};
 use std::fs;

@@ -69,7 +69,8 @@ fn hold_up() {
     parent.wait();
 }
 
-/// Waits for the first event. A signal of the second event is submitted to follow it.
+/// Submits a signal of the second event that follows the first event, and waits for the first
+/// event.
 fn wait() {
     let context = peers::context(crosshandle::ContextOptions::new());
     let mut parent = Parent::new();

@@ -5,7 +5,7 @@ use crate::driver::{CudaEvent, EventHandle, StreamHandle};
 use crate::tuning::{
     CLOCK_LIFETIME_NS, CLOCK_PAUSE_NS, CLOCK_TRIES, CLOCK_TRY_READ_NS, CLOCK_TRY_SUBMIT_NS,
 };
-use crosshandle_ipc::Timestamps;
+use crosshandle_hal::BackendTimestamps;
 use crosshandle_os::process;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
@@ -145,7 +145,7 @@ impl CommandTimes {
     }
 }
 
-impl Timestamps for CommandTimes {
+impl BackendTimestamps for CommandTimes {
     fn read(&self) -> (u64, u64) {
         let times = self.gpu.enter().and_then(|_current| {
             let late = match &self.base {

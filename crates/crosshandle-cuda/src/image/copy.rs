@@ -2,14 +2,14 @@
 
 use super::object::CudaImage;
 use crate::driver::{DeviceAddress, RectCopy, Rows, Side};
-use crosshandle_hal::{DeviceImage, ImageCopy, ImageSide};
+use crosshandle_hal::{BackendImage, ImageCopy, ImageSide};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{ImageKind, Pitches};
 use smallvec::SmallVec;
 use std::any::Any;
 use std::sync::Arc;
 
-pub(super) fn inner(image: &Arc<dyn DeviceImage>) -> Result<&CudaImage> {
+pub(super) fn inner(image: &Arc<dyn BackendImage>) -> Result<&CudaImage> {
     let image: &dyn Any = &**image;
     let image = image.downcast_ref();
     image.ok_or_else(|| Error::invalid("this image does not belong to the CUDA backend"))

@@ -6,7 +6,7 @@ use crate::device::Gpu;
 use crate::driver::{DeviceAddress, ExternalHandle};
 use crate::memory::NVIDIA_MAJOR;
 use crate::scheduler::Urgency;
-use crosshandle_hal::{DeviceLevels, ExternalMapping, ExternalMemory};
+use crosshandle_hal::{BackendExternalMapping, BackendExternalMemory, BackendLevels};
 use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -34,7 +34,11 @@ unsafe impl Send for CudaMapping {}
 unsafe impl Sync for CudaMapping {}
 
 /// Imports memory. The caller holds no lock, because the driver may wait for streams.
-pub(crate) fn import(gpu: &Arc<Gpu>, file: OwnedFd, len: u64) -> Result<Arc<dyn ExternalMemory>> {
+pub(crate) fn import(
+    gpu: &Arc<Gpu>,
+    file: OwnedFd,
+    len: u64,
+) -> Result<Arc<dyn BackendExternalMemory>> {
     let kind = descriptor::kind(&file).map_err(Error::os("looking at imported memory"))?;
     // The driver must not see a descriptor of anything else.
     if !matches!(kind, FileKind::CharacterDevice { major } if major == NVIDIA_MAJOR) {
@@ -93,8 +97,8 @@ impl Drop for CudaMapping {
     }
 }
 
-impl ExternalMemory for CudaExternal {
-    fn map(self: Arc<Self>, offset: u64, len: u64) -> Result<Arc<dyn ExternalMapping>> {
+impl BackendExternalMemory for CudaExternal {
+    fn map(self: Arc<Self>, offset: u64, len: u64) -> Result<Arc<dyn BackendExternalMapping>> {
         let _current = self.gpu.enter()?;
         let driver = self.gpu.driver();
         let map = || driver.map_external(self.handle, offset, len);
@@ -111,7 +115,7 @@ impl ExternalMemory for CudaExternal {
         self: Arc<Self>,
         image: &ImageDescription,
         levels: u32,
-    ) -> Result<Arc<dyn DeviceLevels>> {
+    ) -> Result<Arc<dyn BackendLevels>> {
         let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
         let _current = self.gpu.enter()?;
         let driver = self.gpu.driver();
@@ -126,7 +130,7 @@ impl ExternalMemory for CudaExternal {
     }
 }
 
-impl ExternalMapping for CudaMapping {
+impl BackendExternalMapping for CudaMapping {
     fn start(&self) -> Address {
         Address::new(self.start)
     }

@@ -4,7 +4,7 @@ use super::format;
 use crate::device::Gpu;
 use crate::driver::{ArrayHandle, Driver, LevelsHandle, Pixel};
 use crate::scheduler::{self, Urgency};
-use crosshandle_hal::{DeviceImage, DeviceLevels, DeviceSampler};
+use crosshandle_hal::{BackendImage, BackendLevels, BackendSampler};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Addressing, Filter, ImageDescription, ImageKind, SamplerDescription};
@@ -58,7 +58,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
 }
 
 /// Creates an image. The caller holds no lock, because the driver may wait for streams.
-pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
     let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
     let _current = gpu.enter()?;
     let array = make(gpu, |driver| driver.create_array(&shape, pixel))?;
@@ -80,7 +80,7 @@ pub(crate) fn create_levels(
     gpu: &Arc<Gpu>,
     image: &ImageDescription,
     levels: u32,
-) -> Result<Arc<dyn DeviceLevels>> {
+) -> Result<Arc<dyn BackendLevels>> {
     let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
     let _current = gpu.enter()?;
     let levels = make(gpu, |driver| driver.create_levels(&shape, pixel, levels))?;
@@ -95,7 +95,7 @@ pub(crate) fn create_levels(
 }
 
 /// Creates a sampler.
-pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn DeviceSampler> {
+pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn BackendSampler> {
     Arc::new(CudaSampler(word(sampler)))
 }
 
@@ -179,7 +179,7 @@ impl Drop for CudaImage {
     }
 }
 
-impl DeviceImage for CudaImage {
+impl BackendImage for CudaImage {
     fn raw(&self) -> usize {
         self.array.number()
     }
@@ -233,8 +233,8 @@ impl Drop for CudaLevels {
     }
 }
 
-impl DeviceLevels for CudaLevels {
-    fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn DeviceImage>> {
+impl BackendLevels for CudaLevels {
+    fn level(self: Arc<Self>, number: u32) -> Result<Arc<dyn BackendImage>> {
         let _current = self.gpu.enter()?;
         let array = self.gpu.driver().level(self.levels, number)?;
         let mut image = CudaImage {
@@ -255,7 +255,7 @@ impl DeviceLevels for CudaLevels {
     }
 }
 
-impl DeviceSampler for CudaSampler {
+impl BackendSampler for CudaSampler {
     fn raw(&self) -> usize {
         0
     }

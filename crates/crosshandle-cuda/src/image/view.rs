@@ -7,7 +7,7 @@ use crate::device::Gpu;
 use crate::driver::sys::{CUaddress_mode as addressings, CUfilter_mode as filters};
 use crate::driver::{DeviceAddress, TextureRules, TextureSource};
 use crate::scheduler::Urgency;
-use crosshandle_hal::{DeviceImage, DeviceLevels, DeviceView, ViewSource};
+use crosshandle_hal::{BackendImage, BackendLevels, BackendView, ViewSource};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Addressing, Filter, ImageDescription, ImageFormat, ImageKind, Sampling};
@@ -25,7 +25,7 @@ struct Texture {
 /// The surface object of an image.
 struct Surface {
     number: u64,
-    _image: Arc<dyn DeviceImage>,
+    _image: Arc<dyn BackendImage>,
 }
 
 /// Creates a view that samples. The caller holds no lock, because the driver may wait for streams.
@@ -34,7 +34,7 @@ pub(crate) fn sampled(
     source: &ViewSource<'_>,
     image: &ImageDescription,
     sampling: &Sampling,
-) -> Result<Arc<dyn DeviceView>> {
+) -> Result<Arc<dyn BackendView>> {
     let pixel = format::pixel(image.format)?;
     let (texture, keep): (_, Option<Arc<dyn Any + Send + Sync>>) = match *source {
         ViewSource::Image(shown) => {
@@ -74,7 +74,7 @@ pub(crate) fn sampled(
 }
 
 /// Returns a view through which kernels read and write pixels without conversion.
-pub(crate) fn unsampled(image: &Arc<dyn DeviceImage>) -> Result<Arc<dyn DeviceView>> {
+pub(crate) fn unsampled(image: &Arc<dyn BackendImage>) -> Result<Arc<dyn BackendView>> {
     Ok(Arc::new(Surface {
         number: inner(image)?.surface(),
         _image: Arc::clone(image),
@@ -90,7 +90,7 @@ fn check_context(gpu: &Arc<Gpu>, own: &Arc<Gpu>) -> Result<()> {
     }
 }
 
-fn levels(levels: &Arc<dyn DeviceLevels>) -> Result<&CudaLevels> {
+fn levels(levels: &Arc<dyn BackendLevels>) -> Result<&CudaLevels> {
     let levels: &dyn Any = &**levels;
     let levels = levels.downcast_ref();
     levels.ok_or_else(|| Error::invalid("this image does not belong to the CUDA backend"))
@@ -157,13 +157,13 @@ impl Drop for Texture {
     }
 }
 
-impl DeviceView for Texture {
+impl BackendView for Texture {
     fn number(&self) -> u64 {
         self.number
     }
 }
 
-impl DeviceView for Surface {
+impl BackendView for Surface {
     fn number(&self) -> u64 {
         self.number
     }

@@ -4,9 +4,8 @@ use crate::device::Gpu;
 use crate::driver::{Allocation, DeviceAddress};
 use crate::scheduler;
 use crate::tuning::KEPT_PART;
-use crosshandle_hal::Segment;
+use crosshandle_hal::{BackendObject, BackendSegment};
 use crosshandle_handle::DRIVER_HANDLE_SIZE;
-use crosshandle_ipc::Shared;
 use crosshandle_os::descriptor;
 use crosshandle_os::descriptor::FileKind;
 use crosshandle_os::mapping::HUGE_PAGE;
@@ -188,7 +187,7 @@ impl CudaPhysical {
     }
 }
 
-impl Shared for CudaPhysical {
+impl BackendObject for CudaPhysical {
     fn len(&self) -> usize {
         self.len
     }
@@ -379,7 +378,7 @@ impl Drop for CudaSegment {
     }
 }
 
-impl Shared for CudaSegment {
+impl BackendObject for CudaSegment {
     fn len(&self) -> usize {
         self.memory.len
     }
@@ -393,7 +392,7 @@ impl Shared for CudaSegment {
     }
 }
 
-impl Segment for CudaSegment {
+impl BackendSegment for CudaSegment {
     fn start(&self) -> Address {
         self.reservation.start
     }

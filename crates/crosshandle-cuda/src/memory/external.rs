@@ -13,8 +13,8 @@ use super::device_memory::CudaPhysical;
 use crate::device::Gpu;
 use crate::driver::{DeviceAddress, Found, LegacyHandle};
 use crate::scheduler::{self, Urgency};
-use crosshandle_hal::Segment;
-use crosshandle_ipc::{BackendBlob, Piece, PiecePart, PieceSet, PiecedMemory, Shared};
+use crosshandle_hal::{BackendBlob, BackendObject, BackendSegment};
+use crosshandle_ipc::{Piece, PiecePart, PieceSet, PiecedMemory};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
@@ -33,13 +33,13 @@ const NUMBER_BYTES: usize = 16;
 pub(crate) fn adopt(
     gpu: &Arc<Gpu>,
     ranges: &[(usize, usize)],
-) -> Result<Vec<(Arc<dyn Segment>, usize)>> {
+) -> Result<Vec<(Arc<dyn BackendSegment>, usize)>> {
     let _current = gpu.enter()?;
     let mut touched = BTreeMap::new();
     for (address, len) in ranges {
         look_along(gpu, &mut touched, *address, *len)?;
     }
-    let mut segments: BTreeMap<usize, Arc<dyn Segment>> = BTreeMap::new();
+    let mut segments: BTreeMap<usize, Arc<dyn BackendSegment>> = BTreeMap::new();
     let mut allocations = touched.into_values().peekable();
     while let Some(first) = allocations.next() {
         let start = first.start as usize;
@@ -118,7 +118,7 @@ fn look_at(gpu: &Arc<Gpu>, address: usize, start: usize) -> Result<Found> {
 
 /// Adopts adjacent allocations. There is only one if it has a legacy IPC handle. The device's
 /// context is current.
-fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn Segment>> {
+fn adopt_run(gpu: &Arc<Gpu>, run: &[Found]) -> Result<Arc<dyn BackendSegment>> {
     let start = address_of(run[0].start)?;
     if let [found] = run {
         return match found.has_legacy_handle {
@@ -203,7 +203,7 @@ struct AddressSegment<S> {
     memory: S,
 }
 
-impl<S: Shared> Shared for AddressSegment<S> {
+impl<S: BackendObject> BackendObject for AddressSegment<S> {
     fn len(&self) -> usize {
         self.memory.len()
     }
@@ -225,7 +225,7 @@ impl<S: Shared> Shared for AddressSegment<S> {
     }
 }
 
-impl<S: Shared> Segment for AddressSegment<S> {
+impl<S: BackendObject> BackendSegment for AddressSegment<S> {
     fn start(&self) -> Address {
         self.start
     }
@@ -292,7 +292,7 @@ impl LegacyExport {
     }
 }
 
-impl Shared for LegacyExport {
+impl BackendObject for LegacyExport {
     fn len(&self) -> usize {
         self.len
     }
@@ -319,7 +319,7 @@ pub(crate) fn open_legacy(
     gpu: &Arc<Gpu>,
     handle: &BackendBlob,
     len: usize,
-) -> Result<Arc<dyn Segment>> {
+) -> Result<Arc<dyn BackendSegment>> {
     let bytes = handle.as_bytes();
     let Some((handle, number)) = bytes.split_first_chunk::<LEGACY_BYTES>() else {
         return Err(Error::Protocol("its handle of the driver is too short"));
@@ -380,7 +380,7 @@ impl Drop for LegacyImport {
     }
 }
 
-impl Shared for LegacyImport {
+impl BackendObject for LegacyImport {
     fn len(&self) -> usize {
         self.len
     }

@@ -15,7 +15,7 @@ pub(super) use staging::Staging;
 
 use super::device::Gpu;
 use super::tuning::{WORD_PAGE_BYTES, WORDS_RESERVED};
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_hal::common::host_memory::HostSegment;
 use crosshandle_handle::DRIVER_HANDLE_SIZE;
 use crosshandle_os::descriptor;
@@ -31,7 +31,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 /// Allocates memory of a kind and maps it.
-pub(super) fn create(gpu: &Arc<Gpu>, kind: MemoryKind, len: usize) -> Result<Arc<dyn Segment>> {
+pub(super) fn create(
+    gpu: &Arc<Gpu>,
+    kind: MemoryKind,
+    len: usize,
+) -> Result<Arc<dyn BackendSegment>> {
     match kind {
         MemoryKind::Device => Ok(Arc::new(CudaSegment::create(gpu, len)?)),
         MemoryKind::Host | MemoryKind::Shared => {
@@ -48,7 +52,7 @@ pub(super) fn import(
     file: &OwnedFd,
     len: usize,
     access: Access,
-) -> Result<Arc<dyn Segment>> {
+) -> Result<Arc<dyn BackendSegment>> {
     let kind = descriptor::kind(file).map_err(Error::os("looking at imported memory"))?;
     if kind == FileKind::Regular {
         let memory = HostSegment::import(file, len, access)?;
@@ -63,7 +67,7 @@ pub(super) fn import(
 pub(super) fn create_for_fabric(
     gpu: &Arc<Gpu>,
     len: usize,
-) -> Result<(Arc<dyn Segment>, [u8; DRIVER_HANDLE_SIZE])> {
+) -> Result<(Arc<dyn BackendSegment>, [u8; DRIVER_HANDLE_SIZE])> {
     let (memory, handle) = CudaPhysical::create_for_fabric(gpu, len)?;
     Ok((Arc::new(CudaSegment::map_new(memory)?), handle))
 }
@@ -73,7 +77,7 @@ pub(super) fn import_from_fabric(
     gpu: &Arc<Gpu>,
     handle: &[u8; DRIVER_HANDLE_SIZE],
     len: usize,
-) -> Result<Arc<dyn Segment>> {
+) -> Result<Arc<dyn BackendSegment>> {
     let memory = CudaPhysical::import_from_fabric(gpu, handle, len)?;
     Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
 }

@@ -3,10 +3,9 @@
 use crate::device::Gpu;
 use crate::driver::DeviceAddress;
 use crate::scheduler::{self, Urgency};
-use crosshandle_hal::Segment;
 use crosshandle_hal::common::host_memory::HostSegment;
+use crosshandle_hal::{BackendObject, BackendPinner, BackendSegment, Pin};
 use crosshandle_handle::BackendKind;
-use crosshandle_ipc::{Pin, Pinner, Shared};
 use crosshandle_os::mapping::Mapping;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, SharedBytes};
@@ -125,7 +124,7 @@ impl Drop for PinnedSegment {
     }
 }
 
-impl Shared for PinnedSegment {
+impl BackendObject for PinnedSegment {
     fn len(&self) -> usize {
         self.len
     }
@@ -135,7 +134,7 @@ impl Shared for PinnedSegment {
     }
 }
 
-impl Segment for PinnedSegment {
+impl BackendSegment for PinnedSegment {
     fn start(&self) -> Address {
         self.memory().start()
     }
@@ -160,7 +159,7 @@ impl Segment for PinnedSegment {
 /// Registers words of events with the driver of a GPU.
 pub(crate) struct WordPinner<'a>(pub(crate) &'a Arc<Gpu>);
 
-impl Pinner for WordPinner<'_> {
+impl BackendPinner for WordPinner<'_> {
     fn kind(&self) -> BackendKind {
         BackendKind::Cuda
     }

@@ -3,8 +3,7 @@
 use super::device_memory::{CudaPhysical, Reservation};
 use crate::device::Gpu;
 use crate::scheduler;
-use crosshandle_hal::AddressRange;
-use crosshandle_ipc::Shared;
+use crosshandle_hal::{BackendObject, BackendRange};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use crosshandle_types::{Access, Address, SharedBytes};
@@ -33,7 +32,7 @@ impl CudaRange {
     }
 }
 
-impl AddressRange for CudaRange {
+impl BackendRange for CudaRange {
     fn start(&self) -> Address {
         self.reservation.start()
     }
@@ -45,7 +44,7 @@ impl AddressRange for CudaRange {
     fn map(
         &self,
         offset: usize,
-        memory: &dyn Shared,
+        memory: &dyn BackendObject,
         memory_offset: usize,
         len: usize,
         access: Access,
@@ -67,7 +66,7 @@ impl AddressRange for CudaRange {
     fn place(
         &self,
         offset: usize,
-        memory: &dyn Shared,
+        memory: &dyn BackendObject,
         memory_offset: usize,
         len: usize,
         _access: Access,

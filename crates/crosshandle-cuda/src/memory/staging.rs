@@ -3,18 +3,18 @@
 use crate::device::Gpu;
 use crate::driver::DeviceAddress;
 use crate::tuning::{STAGING_BYTES, STAGING_KEPT};
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::MemoryKind;
 use crosshandle_types::error::Result;
 use crosshandle_types::sync::Mutex;
 use std::sync::Arc;
 
-static FREE: Mutex<Vec<Arc<dyn Segment>>> = Mutex::new(Vec::new());
+static FREE: Mutex<Vec<Arc<dyn BackendSegment>>> = Mutex::new(Vec::new());
 
 /// A copy of some bytes. When it is dropped, the device has read it.
 pub(crate) struct Staging {
-    segment: Option<Arc<dyn Segment>>,
+    segment: Option<Arc<dyn BackendSegment>>,
 }
 
 impl Staging {

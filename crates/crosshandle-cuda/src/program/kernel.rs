@@ -4,7 +4,7 @@ use super::CudaProgram;
 use crate::device::Gpu;
 use crate::driver::sys::CUfunction_attribute as Attribute;
 use crate::driver::{FunctionHandle, Grid, StreamHandle};
-use crosshandle_hal::{Launch, LoadedKernel};
+use crosshandle_hal::{BackendKernel, Launch};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use crosshandle_types::{KernelParameter, KernelProperties};
@@ -116,7 +116,7 @@ fn version(number: u32) -> (u32, u32) {
     (number / 10, number % 10)
 }
 
-impl LoadedKernel for CudaKernel {
+impl BackendKernel for CudaKernel {
     fn properties(&self) -> &KernelProperties {
         &self.properties
     }

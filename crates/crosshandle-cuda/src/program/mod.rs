@@ -9,7 +9,7 @@ use super::device::Gpu;
 use super::driver::ModuleHandle;
 use super::scheduler::Urgency;
 use super::tuning::PROGRAM_BYTES;
-use crosshandle_hal::{LoadedKernel, LoadedProgram};
+use crosshandle_hal::{BackendKernel, BackendProgram};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Address, Ownership, ProgramImage, ProgramOptions};
@@ -68,7 +68,7 @@ pub(super) fn load(
     gpu: &Arc<Gpu>,
     images: &[ProgramImage<'_>],
     options: &ProgramOptions,
-) -> Result<Arc<dyn LoadedProgram>> {
+) -> Result<Arc<dyn BackendProgram>> {
     let prepared = images.iter().map(image::prepare);
     let prepared = prepared.collect::<Result<Vec<_>>>()?;
     let _current = gpu.enter()?;
@@ -92,7 +92,7 @@ pub(super) unsafe fn adopt(
     gpu: &Arc<Gpu>,
     program: usize,
     ownership: Ownership,
-) -> Arc<dyn LoadedProgram> {
+) -> Arc<dyn BackendProgram> {
     // SAFETY: promised by the caller.
     let module = unsafe { ModuleHandle::from_raw(program) };
     Arc::new(CudaProgram::new(
@@ -103,8 +103,8 @@ pub(super) unsafe fn adopt(
     ))
 }
 
-impl LoadedProgram for CudaProgram {
-    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+impl BackendProgram for CudaProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>> {
         let _current = self.gpu.enter()?;
         let function = self.gpu.driver().function(self.module, name)?;
         Ok(Arc::new(CudaKernel::new(&self, function)?))

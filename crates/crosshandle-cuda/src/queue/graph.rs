@@ -19,7 +19,7 @@ use crate::driver::{
 use crate::program::{self, DriverLaunch};
 use crate::scheduler::Urgency;
 use crate::tuning::{GRAPH_COPY_ROW, GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
-use crosshandle_hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Work};
+use crosshandle_hal::{BackendGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use smallvec::SmallVec;
@@ -234,7 +234,7 @@ fn with_step<R>(
 
 /// Creates a driver graph of prepared nodes. The driver may wait for streams, so the caller holds
 /// no lock.
-pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn DriverGraph>> {
+pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>> {
     let _current = gpu.enter()?;
     let mut graph = gpu.driver().create_graph(gpu.context()?)?;
     let mut places: Vec<Range<usize>> = Vec::with_capacity(nodes.len());
@@ -293,7 +293,7 @@ fn upload(gpu: &Arc<Gpu>, graph: &Graph) {
     }
 }
 
-impl DriverGraph for CudaGraph {
+impl BackendGraph for CudaGraph {
     fn accepts(&self, index: usize, node: &GraphNode) -> bool {
         let state = self.state.lock();
         let (Some(present), Ok(new)) = (state.nodes.get(index), prepared(node)) else {

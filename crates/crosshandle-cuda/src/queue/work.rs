@@ -6,7 +6,7 @@ use crate::memory::{self, Staging};
 use crate::queue::graph;
 use crate::tuning::{GRAPH_MAX_CALLS, INLINE_PATTERN_BYTES, STREAM_MAX_CALLS};
 use crate::{image, program};
-use crosshandle_hal::{Operand, Segment, Work};
+use crosshandle_hal::{BackendSegment, Operand, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{MemoryKind, Pitches, Region};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub(super) enum Extra {
     /// A staged copy of a long pattern.
     Pattern(Staging),
     /// Device memory through which a copy between overlapping ranges goes.
-    Between(Arc<dyn Segment>),
+    Between(Arc<dyn BackendSegment>),
 }
 
 /// Creates the memory that the work uses in addition to its operands. The driver may wait for

@@ -24,7 +24,7 @@ fn refused_commands_are_dropped_without_their_queues_lock() {
     make_current(context.native().unwrap());
     let stream = Theirs::new();
     // SAFETY: the stream lives until the end of the test.
-    let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Borrowed) };
+    let queue = unsafe { Queue::adopt(&context, stream.handle(), Ownership::Borrowed) };
     let queue = Arc::new(queue.unwrap());
     let asks = Asks(Arc::clone(&queue));
     let call = Command::call(move || {

@@ -2,6 +2,8 @@
 
 use super::super::driver::sys;
 use super::native::{BYTES, SOON, context, ends, make_current, native};
+use crosshandle::image::LevelledImage;
+use crosshandle::kernel::Program;
 use crosshandle::{Command, Context, ContextOptions, Device};
 use crosshandle_types::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
@@ -24,7 +26,7 @@ fn make_and_drop_images(context: &Context) {
         addressing: Addressing::ClampToEdge,
         filter: Filter::Nearest,
     };
-    let levels = context.create_levelled_image(&description, 3).unwrap();
+    let levels = LevelledImage::new(context, &description, 3).unwrap();
     let level = levels.level(1).unwrap();
     let views = [
         levels.sampled_view(&sampler.into()).unwrap(),
@@ -60,7 +62,7 @@ fn a_context_of_the_program_may_end_when_nothing_is_left_in_it() {
             queue.submit(fill.signal(&filled)).unwrap();
             filled.wait_timeout(SOON).unwrap();
             assert_eq!(ends(&queue, &memory), [round as u8; 2]);
-            drop(inside.load_program(ProgramImage::text(IMAGE)).unwrap());
+            drop(Program::new(&inside, ProgramImage::text(IMAGE)).unwrap());
             make_and_drop_images(&inside);
         }
         // SAFETY: nothing uses the context any more.

@@ -3,7 +3,7 @@
 use super::super::driver::sys;
 use super::crowd::Crowd;
 use super::native::{BYTES, SOON, context, ends, make_current};
-use crosshandle::Command;
+use crosshandle::{Command, Memory};
 use crosshandle_handle::MemoryHandle;
 use crosshandle_types::error::Error;
 use std::process::Stdio;
@@ -29,7 +29,7 @@ fn memory_of_the_program_is_shared() {
     // SAFETY: the memory lives until the end of the test.
     let place = unsafe { start.add(4096) };
     // SAFETY: the memory lives until the end of the test.
-    let legacy = unsafe { context.adopt_memory(place, BYTES).unwrap() };
+    let legacy = unsafe { Memory::adopt(&context, place, BYTES).unwrap() };
     let found = context.allocation_at(place.as_ptr()).unwrap().unwrap();
     assert_eq!((found.address, found.len), (start.addr().get(), 4 * BYTES));
     assert!(found.number != 0);
@@ -43,7 +43,7 @@ fn memory_of_the_program_is_shared() {
     let other = context.allocate(8 * BYTES).unwrap();
     let inside = NonNull::new(other.as_ptr()).unwrap();
     // SAFETY: the memory lives until the end of the test.
-    let retained = unsafe { context.adopt_memory(inside, 4 * BYTES).unwrap() };
+    let retained = unsafe { Memory::adopt(&context, inside, 4 * BYTES).unwrap() };
     for (byte, memory) in [(0x11, &legacy), (0x22, &retained)] {
         let handle = memory.handle_at(1000).unwrap();
         queue
@@ -81,7 +81,7 @@ fn memory_of_the_program_is_shared() {
         );
     }
     // SAFETY: the memory is refused.
-    let adopt = |start, len| unsafe { context.adopt_memory(start, len) };
+    let adopt = |start, len| unsafe { Memory::adopt(&context, start, len) };
     assert!(
         adopt(place, 4 * BYTES)
             .unwrap_err()

@@ -1,5 +1,7 @@
 //! Tests of images, samplers and views on a GPU.
 
+use crosshandle::graph::Graph;
+use crosshandle::image::{ExternalMemory, ImageView, LevelledImage, Sampler};
 use crosshandle::{
     Command, Context, Device, Memory, Queue,
     image::Image,
@@ -32,7 +34,7 @@ fn fixture() -> Fixture {
     let program = ProgramImage::text(include_str!("../images.ptx"));
     Fixture {
         queue: context.create_queue().unwrap(),
-        program: context.load_program(program).unwrap(),
+        program: Program::new(&context, program).unwrap(),
         context,
     }
 }
@@ -47,7 +49,7 @@ impl Fixture {
 
     fn image(&self, kind: ImageKind, format: ImageFormat, extent: [usize; 3]) -> Image {
         let description = ImageDescription::new(kind, format, extent);
-        self.context.create_image(&description).unwrap()
+        Image::new(&self.context, &description).unwrap()
     }
 
     fn flat(&self, format: ImageFormat) -> Image {
@@ -296,7 +298,7 @@ fn commands_on_pixels_wait_and_signal_and_keep_what_they_use() {
         let arguments = KernelArguments::new()
             .with(&from)
             .with(&to)
-            .with(&context.create_sampler(&nearest()).unwrap())
+            .with(&Sampler::new(context, &nearest()).unwrap())
             .value(9_u32);
         let launch = fixture.launch(&kernel, arguments);
         queue
@@ -330,11 +332,11 @@ fn images_and_views_are_made_while_a_stream_waits() {
     let context = fixture.context.clone();
     let maker = std::thread::spawn(move || {
         let description = ImageDescription::new(ImageKind::TwoD, wide(), WHOLE.extent);
-        let image = context.create_image(&description).unwrap();
+        let image = Image::new(&context, &description).unwrap();
         tell.send("image").unwrap();
         let view = image.sampled_view(&nearest().into()).unwrap();
         tell.send("view").unwrap();
-        let levels = context.create_levelled_image(&description, 3).unwrap();
+        let levels = LevelledImage::new(&context, &description, 3).unwrap();
         tell.send("levels").unwrap();
         let level = levels.level(1).unwrap();
         tell.send("level").unwrap();
@@ -358,13 +360,13 @@ fn graphs_copy_pixels() {
     let (from, to) = (fixture.flat(wide()), fixture.flat(wide()));
     let memory = fixture.host(&pattern(PIXELS * 16, 1));
     let tight = from.tight_pitches(&WHOLE);
-    let mut graph = fixture.context.create_graph();
+    let mut graph = Graph::new(&fixture.context);
     let copy = Command::write_image(memory.all(), tight, &from, WHOLE).unwrap();
     let first = graph.add(copy, &[]).unwrap();
     let arguments = KernelArguments::new()
         .with(&from)
         .with(&to)
-        .with(&fixture.context.create_sampler(&nearest()).unwrap())
+        .with(&Sampler::new(&fixture.context, &nearest()).unwrap())
         .value(3_u32);
     let launch = fixture.launch(&fixture.kernel("shift"), arguments);
     let second = graph.add(launch, &[first]).unwrap();
@@ -453,10 +455,14 @@ fn memory_of_all_kinds_is_an_image() {
         let copy = Command::copy(host.all(), memory.all()).unwrap();
         fixture.queue.submit(copy).unwrap();
         let sampling = Sampling::from(nearest());
-        let view = fixture
-            .context
-            .view_memory(&memory.all(), &description, pitch, &sampling)
-            .unwrap();
+        let view = ImageView::of_memory(
+            &fixture.context,
+            &memory.all(),
+            &description,
+            pitch,
+            &sampling,
+        )
+        .unwrap();
         drop(memory);
         assert_eq!(blend(&fixture, &view, 0.5, [1.0; 2]), floats, "{kind:?}");
     }
@@ -509,19 +515,20 @@ fn what_there_is_not_is_refused() {
     let context = &fixture.context;
     let describe = |kind, format, extent| ImageDescription::new(kind, format, extent);
     let three = format(ChannelOrder::Rgb, ChannelType::Float);
-    let refused = context.create_image(&describe(ImageKind::TwoD, three, [4, 4, 1]));
+    let refused = Image::new(context, &describe(ImageKind::TwoD, three, [4, 4, 1]));
     assert!(matches!(refused, Err(Error::Unsupported(_))), "{refused:?}");
-    let large = context.create_image(&describe(ImageKind::TwoD, wide(), [1 << 30, 4, 1]));
+    let large = Image::new(context, &describe(ImageKind::TwoD, wide(), [1 << 30, 4, 1]));
     assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
     let limits = *context.device().images().unwrap();
     let wide_layers = [limits.layer_2d[0] + 1, 1, 2];
-    let large = context.create_image(&describe(ImageKind::TwoDArray, wide(), wide_layers));
+    let large = Image::new(
+        context,
+        &describe(ImageKind::TwoDArray, wide(), wide_layers),
+    );
     assert!(matches!(large, Err(Error::InvalidArgument(_))), "{large:?}");
     let long = [limits.layer_1d, 2, 1];
-    context
-        .create_image(&describe(ImageKind::OneDArray, wide(), long))
-        .unwrap();
-    let odd = context.create_image(&describe(ImageKind::Cube, wide(), [4, 5, 6]));
+    Image::new(context, &describe(ImageKind::OneDArray, wide(), long)).unwrap();
+    let odd = Image::new(context, &describe(ImageKind::Cube, wide(), [4, 5, 6]));
     assert!(matches!(odd, Err(Error::InvalidArgument(_))), "{odd:?}");
     let image = fixture.flat(wide());
     let linear = SamplerDescription {
@@ -553,7 +560,7 @@ fn many_images_come_and_go() {
     let description = ImageDescription::new(ImageKind::TwoD, wide(), [4096, 4096, 1]);
     // Each image has 256 MiB. All of them together are larger than the memory of a GPU.
     for _ in 0..800 {
-        let image = fixture.context.create_image(&description).unwrap();
+        let image = Image::new(&fixture.context, &description).unwrap();
         drop(image.sampled_view(&nearest().into()).unwrap());
     }
 }
@@ -570,7 +577,7 @@ fn memory_that_the_driver_exported_is_imported_as_external_memory() {
         let memory = driver.create_memory(gpu.handle(), len).unwrap();
         driver.export_memory(&memory).unwrap()
     };
-    let external = fixture.context.import_external_memory(exported, len as u64);
+    let external = ExternalMemory::import(&fixture.context, exported, len as u64);
     let external = external.expect("the driver takes its own descriptors here too");
     for (offset, part) in [(0, len as u64 + 1), (len as u64, 1), (0, 0), (u64::MAX, 2)] {
         let refused = external.map(offset, part);
@@ -598,13 +605,13 @@ fn memory_that_the_driver_exported_is_imported_as_external_memory() {
 fn descriptors_of_other_things_are_no_external_memory() {
     let fixture = fixture();
     let file = std::fs::File::open("/dev/zero").unwrap();
-    let refused = fixture.context.import_external_memory(file.into(), 1 << 21);
+    let refused = ExternalMemory::import(&fixture.context, file.into(), 1 << 21);
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"
     );
     let (read, _write) = std::io::pipe().unwrap();
-    let refused = fixture.context.import_external_memory(read.into(), 1 << 21);
+    let refused = ExternalMemory::import(&fixture.context, read.into(), 1 << 21);
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "{refused:?}"

@@ -8,7 +8,7 @@ mod programs;
 use super::device::{Gpu, first_gpu};
 use super::driver::{DeviceAddress, Driver, FillWord, StreamHandle, WordOp};
 use super::memory::{CudaPhysical, Reservation};
-use crosshandle_ipc::Shared;
+use crosshandle_hal::BackendObject;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, MemoryKind};
 use std::sync::Arc;

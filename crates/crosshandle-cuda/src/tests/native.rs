@@ -1,6 +1,7 @@
 //! Tests with the program's own contexts, streams and events next to this library's.
 
 use super::super::driver::sys;
+use crosshandle::native::NativeEvent;
 use crosshandle::{
     Command, Context, ContextOptions, Device, Event, EventOptions, Memory, MemoryRange, Queue,
 };
@@ -115,11 +116,7 @@ fn a_stream_of_the_program_runs_both_sides_commands_in_order() {
     make_current(context.native().unwrap());
     let stream = Theirs::new();
     // SAFETY: the stream lives until the end of the test.
-    let queue = unsafe {
-        context
-            .adopt_queue(stream.handle(), Ownership::Borrowed)
-            .unwrap()
-    };
+    let queue = unsafe { Queue::adopt(&context, stream.handle(), Ownership::Borrowed).unwrap() };
     assert_eq!(queue.native(), Some(stream.handle()));
     let memory = context.allocate(BYTES).unwrap();
     let gate = context.create_event().unwrap();
@@ -150,7 +147,7 @@ fn a_stream_of_the_program_may_go_when_it_is_done() {
     for _ in 0..10 {
         let stream = Theirs::new();
         // SAFETY: the stream lives until all its work has finished.
-        let queue = unsafe { context.adopt_queue(stream.handle(), Ownership::Borrowed) };
+        let queue = unsafe { Queue::adopt(&context, stream.handle(), Ownership::Borrowed) };
         let queue = queue.unwrap();
         let [gate, done] = [(); 2].map(|()| context.create_event().unwrap());
         let fill = Command::fill(memory.all(), &[1]).unwrap();
@@ -246,7 +243,7 @@ fn events_cross_both_ways() {
         queue
             .submit(Command::barrier().after_value(&gate, 1).signal(&filled))
             .unwrap();
-        let native_filled = context.native_event(&filled).unwrap();
+        let native_filled = NativeEvent::new(&context, &filled).unwrap();
         stream.wait(native_filled.native());
         stream.fill(&memory, byte);
         // This library adopts an event of the driver.
@@ -266,9 +263,7 @@ fn events_cross_both_ways() {
         // SAFETY: the event is live, and is destroyed only once.
         let done: Event = unsafe {
             let recorded = native(recorded as usize);
-            context
-                .adopt_event(recorded, given, EventOptions::new())
-                .unwrap()
+            Event::adopt(&context, recorded, given, EventOptions::new()).unwrap()
         };
         assert!(!done.try_wait().unwrap(), "{byte}");
         gate.signal().unwrap();
@@ -283,14 +278,14 @@ fn what_cannot_be_adopted_is_refused() {
     let context = context();
     make_current(context.native().unwrap());
     // SAFETY: the handles are live streams, or are refused before they are used.
-    let adopt = |value| unsafe { context.adopt_queue(native(value), Ownership::Borrowed) };
+    let adopt = |value| unsafe { Queue::adopt(&context, native(value), Ownership::Borrowed) };
     assert!(
         matches!(adopt(2), Err(Error::Unsupported(_))),
         "a thread's default stream"
     );
     let of_host = NativeObject::new(BackendKind::Host, 2);
     // SAFETY: the handle is refused before it is used.
-    let refused = unsafe { context.adopt_queue(of_host, Ownership::Borrowed) };
+    let refused = unsafe { Queue::adopt(&context, of_host, Ownership::Borrowed) };
     assert!(matches!(refused, Err(Error::InvalidArgument(_))));
     for default in [0, 1] {
         let queue = adopt(default).unwrap();
@@ -327,7 +322,7 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
 
     let made = native(made as usize);
     // SAFETY: the stream lives until all objects in its context are dropped.
-    let refused = unsafe { ordinary.adopt_queue(stream.handle(), Ownership::Borrowed) };
+    let refused = unsafe { Queue::adopt(&ordinary, stream.handle(), Ownership::Borrowed) };
     assert!(
         matches!(refused, Err(Error::InvalidArgument(_))),
         "a stream of another context"
@@ -338,11 +333,7 @@ fn a_context_of_the_program_works_and_can_be_destroyed_afterwards() {
         let inside = unsafe { Context::adopt(&device, made, ContextOptions::new()).unwrap() };
         assert_eq!(inside.native(), Some(made));
         // SAFETY: ownership of the stream is passed on.
-        let adopted = unsafe {
-            inside
-                .adopt_queue(stream.handle(), Ownership::Owned)
-                .unwrap()
-        };
+        let adopted = unsafe { Queue::adopt(&inside, stream.handle(), Ownership::Owned).unwrap() };
         for queue in [adopted, inside.create_queue().unwrap()] {
             let memory = inside.allocate(BYTES).unwrap();
             let host = inside

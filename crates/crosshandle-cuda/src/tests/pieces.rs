@@ -151,7 +151,7 @@ fn ranges_over_many_allocations_are_shared() {
     segment.map(0..6);
     segment.map(6..10);
     // SAFETY: pieces in use exist longer than the memory that is adopted over them.
-    let adopt = |place: NonNull<u8>, len| unsafe { context.adopt_memory(place, len) };
+    let adopt = |place: NonNull<u8>, len| unsafe { Memory::adopt(&context, place, len) };
     // SAFETY: the address lies inside the reserved range.
     let place = unsafe { segment.address(1).add(4096) };
     let memory = adopt(place, 6 * unit).unwrap();
@@ -200,7 +200,7 @@ fn ranges_over_many_allocations_are_shared() {
         (segment.address(4), 3 * unit),
     ];
     // SAFETY: the pieces exist longer than the adopted memory.
-    let parts = unsafe { context.adopt_memory_parts(&parts).unwrap() };
+    let parts = unsafe { Memory::adopt_parts(&context, &parts).unwrap() };
     let numbers: Vec<_> = parts.iter().map(number).collect();
     assert_eq!(numbers, [numbers[0]; 3]);
     let opened: Vec<_> = parts

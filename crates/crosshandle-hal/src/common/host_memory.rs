@@ -1,7 +1,7 @@
 //! Host memory: memfd files and their mappings.
 
-use crate::{AddressRange, Segment};
-use crosshandle_ipc::Shared;
+use crate::{BackendObject, BackendRange, BackendSegment};
+
 use crosshandle_os::cgroup::{self, MemoryLimit};
 use crosshandle_os::mapping::{HUGE_PAGE, Mapping, page_size};
 use crosshandle_os::memfd;
@@ -129,7 +129,7 @@ fn map(file: &OwnedFd, len: usize, align: usize, access: Access) -> Result<Mappi
     Mapping::shared(file, len, align, access).map_err(Error::memory("mapping memory", len))
 }
 
-impl Shared for HostSegment {
+impl BackendObject for HostSegment {
     fn len(&self) -> usize {
         self.mapping.len()
     }
@@ -142,7 +142,7 @@ impl Shared for HostSegment {
     }
 }
 
-impl Segment for HostSegment {
+impl BackendSegment for HostSegment {
     fn start(&self) -> Address {
         Address::new(self.mapping.start())
     }
@@ -232,7 +232,7 @@ impl PhysicalFile {
     }
 }
 
-impl Shared for PhysicalFile {
+impl BackendObject for PhysicalFile {
     fn len(&self) -> usize {
         self.len
     }
@@ -257,7 +257,7 @@ impl HostRange {
     }
 }
 
-impl AddressRange for HostRange {
+impl BackendRange for HostRange {
     fn start(&self) -> Address {
         Address::new(self.0.start())
     }
@@ -272,7 +272,7 @@ impl AddressRange for HostRange {
     fn map(
         &self,
         offset: usize,
-        memory: &dyn Shared,
+        memory: &dyn BackendObject,
         memory_offset: usize,
         len: usize,
         access: Access,

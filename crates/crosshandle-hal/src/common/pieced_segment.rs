@@ -1,7 +1,7 @@
 //! Memory of another process that consists of pieces, mapped side by side.
 
-use crate::{AddressRange, BackendContext, Segment};
-use crosshandle_ipc::{Import, PiecePart, Shared};
+use crate::{BackendContext, BackendRange, BackendSegment};
+use crosshandle_ipc::{BackendObject, Import, PiecePart};
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, SharedBytes};
@@ -15,9 +15,9 @@ use std::sync::{Arc, LazyLock};
 /// the piece is added.
 pub struct PiecedSegment {
     /// Dropped before the pieces, because they are mapped in it.
-    range: Box<dyn AddressRange>,
+    range: Box<dyn BackendRange>,
     /// The pieces that their mappings do not keep alive.
-    pieces: Vec<Arc<dyn Shared>>,
+    pieces: Vec<Arc<dyn BackendObject>>,
     len: usize,
     /// The number of bytes, from the start, that are mapped.
     placed: usize,
@@ -129,7 +129,7 @@ impl PiecedSegment {
     }
 
     /// Grants access after all pieces were added.
-    pub fn finish(self) -> Result<Arc<dyn Segment>> {
+    pub fn finish(self) -> Result<Arc<dyn BackendSegment>> {
         if self.placed != self.len {
             return Err(Error::Protocol("some of its pieces are missing"));
         }
@@ -140,7 +140,7 @@ impl PiecedSegment {
 
 const NOT_WHOLE: Error = Error::Protocol("its pieces are not of whole pages");
 
-impl Shared for PiecedSegment {
+impl BackendObject for PiecedSegment {
     fn len(&self) -> usize {
         self.len
     }
@@ -150,7 +150,7 @@ impl Shared for PiecedSegment {
     }
 }
 
-impl Segment for PiecedSegment {
+impl BackendSegment for PiecedSegment {
     fn start(&self) -> Address {
         self.range.start()
     }

@@ -7,9 +7,8 @@
 //!
 //! [`Bundle::encode`] writes everything into the bundle's bytes. A large bundle consists of a small
 //! head instead. The rest, the *table*, lies in shared memory, and the head contains a handle of
-//! that memory. `Context::pack_bundle` allocates the memory and
-//! `Context::unpack_bundle` opens it. This module is pure
-//! computation.
+//! that memory. `PackedBundle::pack` allocates the memory and `PackedBundle::unpack` opens it. This
+//! module is pure computation.
 //!
 //! # The bytes, version 3
 //! All numbers are little-endian.

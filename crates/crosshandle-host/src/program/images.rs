@@ -2,7 +2,7 @@
 //! copy them. Kernels use them in place.
 
 use super::{Units, error};
-use crosshandle_hal::{DeviceImage, DeviceSampler, ImageCopy, ImageSide, Images};
+use crosshandle_hal::{BackendImage, BackendImages, BackendSampler, ImageCopy, ImageSide};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageKind, ImageLimits,
@@ -55,8 +55,8 @@ impl HostImages {
     }
 }
 
-impl Images for HostImages {
-    fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+impl BackendImages for HostImages {
+    fn create(&self, image: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
         let translated = translate(image).ok_or_else(|| unsupported(image))?;
         let made = ImageObject::new(&self.0.device()?, &translated);
         let made = made.map_err(|failure| match failure.is_unsupported_format() {
@@ -70,7 +70,7 @@ impl Images for HostImages {
         }
     }
 
-    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>> {
+    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn BackendSampler>> {
         let description = opencl_cpu::SamplerDescription {
             is_normalized: sampler.is_normalized,
             addressing: match sampler.addressing {
@@ -87,13 +87,13 @@ impl Images for HostImages {
     }
 }
 
-impl DeviceImage for HostImage {
+impl BackendImage for HostImage {
     fn raw(&self) -> usize {
         self.0.raw()
     }
 }
 
-impl DeviceSampler for HostSampler {
+impl BackendSampler for HostSampler {
     fn raw(&self) -> usize {
         self.0.raw()
     }
@@ -164,7 +164,7 @@ fn channel(channel: ChannelType) -> opencl_cpu::ChannelType {
     }
 }
 
-fn inner(image: &Arc<dyn DeviceImage>) -> Result<&ImageObject> {
+fn inner(image: &Arc<dyn BackendImage>) -> Result<&ImageObject> {
     let image: &dyn Any = &**image;
     let image = image.downcast_ref::<HostImage>();
     image

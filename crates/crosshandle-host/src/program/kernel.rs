@@ -1,7 +1,7 @@
 //! Kernels on the host.
 
 use super::{error, limits};
-use crosshandle_hal::LoadedKernel;
+use crosshandle_hal::BackendKernel;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use crosshandle_types::{ArgumentKind, KernelArguments, KernelProperties, number};
@@ -97,7 +97,7 @@ pub(super) fn arguments(
     })
 }
 
-impl LoadedKernel for HostKernel {
+impl BackendKernel for HostKernel {
     fn properties(&self) -> &KernelProperties {
         &self.properties
     }

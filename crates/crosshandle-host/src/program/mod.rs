@@ -16,7 +16,7 @@ pub(super) use images::{HostImages, limits as image_limits};
 pub(super) use launch::{Launcher, StartedLaunch};
 pub(super) use units::Units;
 
-use crosshandle_hal::{LoadedKernel, LoadedProgram, Programs};
+use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Address, KernelLimits, Ownership, ProgramImage, ProgramOptions};
@@ -133,12 +133,12 @@ impl HostPrograms {
     }
 }
 
-impl Programs for HostPrograms {
+impl BackendPrograms for HostPrograms {
     fn load(
         &self,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
-    ) -> Result<Arc<dyn LoadedProgram>> {
+    ) -> Result<Arc<dyn BackendProgram>> {
         let device = self.0.device()?;
         let of_images: Vec<_> = images
             .iter()
@@ -157,7 +157,11 @@ impl Programs for HostPrograms {
         Ok(Arc::new(HostProgram(Arc::new(program))))
     }
 
-    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
+    unsafe fn adopt(
+        &self,
+        program: usize,
+        ownership: Ownership,
+    ) -> Result<Arc<dyn BackendProgram>> {
         let is_owned = ownership == Ownership::Owned;
         // SAFETY: promised by the caller.
         let program = unsafe { Program::adopt(runtime()?, program, is_owned) };
@@ -168,7 +172,7 @@ impl Programs for HostPrograms {
         &self,
         kernel: usize,
         ownership: Ownership,
-    ) -> Result<(Arc<dyn LoadedProgram>, String)> {
+    ) -> Result<(Arc<dyn BackendProgram>, String)> {
         let runtime = runtime()?;
         // SAFETY: promised by the caller.
         let (name, program) = unsafe {
@@ -191,8 +195,8 @@ impl Programs for HostPrograms {
 /// A program that the runtime has built.
 struct HostProgram(Arc<Program>);
 
-impl LoadedProgram for HostProgram {
-    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+impl BackendProgram for HostProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>> {
         match self.0.kernel(name) {
             Ok(kernel) => Ok(Arc::new(HostKernel::new(kernel))),
             Err(failure) if failure.is_unknown_name() => {

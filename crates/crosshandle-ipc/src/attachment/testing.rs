@@ -7,7 +7,7 @@ use crate::describe::Label;
 use crate::event::EventCore;
 use crate::exporter::Exporter;
 use crate::record::Credential;
-use crate::records::{ExportCells, Particulars, Shared};
+use crate::records::{BackendObject, ExportCells, Particulars};
 use crosshandle_events::WaitMode;
 use crosshandle_handle::{BackendKind, DeviceUuid, Fields};
 use crosshandle_types::Access;
@@ -47,7 +47,7 @@ impl HandleOnly {
     }
 }
 
-impl Shared for HandleOnly {
+impl BackendObject for HandleOnly {
     fn len(&self) -> usize {
         LEN
     }
@@ -87,7 +87,12 @@ impl Exporting {
 
     /// Shares memory of any kind as segment `SEGMENT + number`, and returns the fields of its
     /// handle.
-    pub fn share_memory(&self, number: u8, memory: Arc<dyn Shared>, access: Access) -> Fields {
+    pub fn share_memory(
+        &self,
+        number: u8,
+        memory: Arc<dyn BackendObject>,
+        access: Access,
+    ) -> Fields {
         let (cells, segment) = (ExportCells::default(), SEGMENT + u32::from(number));
         let exported =
             self.exporter

@@ -7,7 +7,7 @@
 use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::liveness::{LivenessLock, LivenessLocks};
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
-use crate::records::Shared;
+use crate::records::BackendObject;
 use crate::tuning::MAX_LEDGER_REPEATS;
 use crosshandle_events::open_count;
 use crosshandle_os::lock::{self, LockKind};
@@ -154,7 +154,7 @@ impl LedgerChunk {
 /// The segments that an importer was given, by their numbers.
 #[derive(Default)]
 struct Given {
-    segments: BTreeMap<u32, Weak<dyn Shared>>,
+    segments: BTreeMap<u32, Weak<dyn BackendObject>>,
     /// Number of segments above which those that no longer exist are removed.
     limit: usize,
 }
@@ -330,7 +330,7 @@ impl Ledger {
     pub fn note_given(
         &self,
         segment: u32,
-        object: &Arc<dyn Shared>,
+        object: &Arc<dyn BackendObject>,
         retired: impl FnOnce() -> Option<BTreeSet<u32>>,
     ) {
         let mut given = self.given.lock();

@@ -13,7 +13,7 @@
 //! An event must stay open until the device no longer uses it.
 
 use super::EventCore;
-use crate::event_arena::Pinner;
+use crate::event_arena::BackendPinner;
 use crosshandle_events::{DeviceWait, FailureReason, IssueError, Outcome, Owner, RING, Ticket};
 use crosshandle_types::error::{Error, Result};
 use std::ptr;
@@ -27,7 +27,7 @@ impl EventCore {
     /// Returns the address of the half word that devices use for a signal. From now on, devices of
     /// `pinner` can access it while the event is open.
     #[inline]
-    pub fn word(&self, number: u64, pinner: &impl Pinner) -> Result<usize> {
+    pub fn word(&self, number: u64, pinner: &impl BackendPinner) -> Result<usize> {
         self.pin(pinner)?;
         let word = self.slot().word_of(number);
         Ok(ptr::from_ref(word).expose_provenance() + UPPER_HALF)
@@ -35,7 +35,7 @@ impl EventCore {
 
     /// Gives the devices of `pinner` access to all words of the event.
     #[inline]
-    pub fn pin(&self, pinner: &impl Pinner) -> Result<()> {
+    pub fn pin(&self, pinner: &impl BackendPinner) -> Result<()> {
         let bit = 1 << pinner.kind() as u32;
         if self.pinned.load(Ordering::Acquire) & bit != 0 {
             return Ok(());
@@ -44,7 +44,7 @@ impl EventCore {
     }
 
     #[cold]
-    fn pin_first(&self, bit: u32, pinner: &dyn Pinner) -> Result<()> {
+    fn pin_first(&self, bit: u32, pinner: &dyn BackendPinner) -> Result<()> {
         self.arena().pin(self.slot(), pinner)?;
         self.pinned.fetch_or(bit, Ordering::Release);
         Ok(())

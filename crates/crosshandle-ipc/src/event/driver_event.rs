@@ -2,7 +2,7 @@
 
 use crate::broker::protocol::{BackendBlob, PiecePart};
 use crate::broker::{Fetched, PieceBatch};
-use crate::records::Shared;
+use crate::records::BackendObject;
 use crosshandle_os::threads::disposer::Disposal;
 use crosshandle_types::error::Result;
 use std::os::fd::OwnedFd;
@@ -52,18 +52,18 @@ impl PieceBatch {
 /// signals our event after it got a handle. Queues, including those of other processes, then wait
 /// for each other without the host. The event's slot remains the record of numbers, failures and
 /// deaths.
-pub trait DriverEvents: Send + Sync {
+pub trait BackendEvents: Send + Sync {
     /// Creates an event that can be shared.
-    fn create(&self) -> Result<DriverEvent>;
+    fn create(&self) -> Result<BackendEvent>;
 
     /// Opens an event that another process created.
-    fn open(&self, import: Import) -> Result<DriverEvent>;
+    fn open(&self, import: Import) -> Result<BackendEvent>;
 }
 
 /// A native event, which belongs to a driver.
-pub struct DriverEvent {
+pub struct BackendEvent {
     /// The object that shares the event, and destroys it on drop.
-    pub object: Arc<dyn Shared>,
+    pub object: Arc<dyn BackendObject>,
     /// The driver's handle.
     pub handle: usize,
     /// The address of the driver's object that the event belongs to and keeps. Only queues of the

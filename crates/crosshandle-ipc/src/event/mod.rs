@@ -13,9 +13,9 @@ mod profile;
 mod signal;
 mod wait;
 
-pub use driver_event::{DriverEvent, DriverEvents, Import};
+pub use driver_event::{BackendEvent, BackendEvents, Import};
 pub use native_mirror::MirrorHold;
-pub use profile::{Profile, Timestamps};
+pub use profile::{BackendTimestamps, Profile};
 pub use wait::wait_any;
 
 use super::attachment::Attachment;
@@ -106,7 +106,7 @@ impl EventCore {
         mode: WaitMode,
         isolated: bool,
         profiling: bool,
-        mirror: Option<Arc<dyn DriverEvents>>,
+        mirror: Option<Arc<dyn BackendEvents>>,
     ) -> Result<Arc<Self>> {
         let arena = match isolated {
             true => Some(Arc::new(EventArena::create(1)?)),
@@ -138,7 +138,7 @@ impl EventCore {
         credential: Credential,
         isolated: bool,
         mode: WaitMode,
-        mirror: Option<Arc<dyn DriverEvents>>,
+        mirror: Option<Arc<dyn BackendEvents>>,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let (slot, arena) = if isolated {

@@ -1,10 +1,10 @@
 //! Native mirrors: a driver's own events that mirror ours.
 
-use super::{DriverEvent, DriverEvents, EventCore, Role};
+use super::{BackendEvent, BackendEvents, EventCore, Role};
 use crate::attachment::Attachment;
 use crate::broker::protocol::BackendBlob;
 use crate::record::Credential;
-use crate::records::Shared;
+use crate::records::BackendObject;
 use crosshandle_events::Promise;
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
@@ -14,16 +14,16 @@ use std::sync::{Arc, OnceLock};
 /// A native mirror of an event. It is created, or fetched from the exporter, when a queue or
 /// another process first needs it. Most events never need one.
 pub(super) struct NativeMirror {
-    events: Arc<dyn DriverEvents>,
+    events: Arc<dyn BackendEvents>,
     /// The credential that opens the mirror, if another context created the event.
     credential: Option<Credential>,
     /// The mirror, once it was created or fetched. `None` inside the cell means that this failed,
     /// and it is not retried.
-    made: OnceLock<Option<DriverEvent>>,
+    made: OnceLock<Option<BackendEvent>>,
 }
 
 impl NativeMirror {
-    pub(super) fn new(events: Arc<dyn DriverEvents>, credential: Option<Credential>) -> Arc<Self> {
+    pub(super) fn new(events: Arc<dyn BackendEvents>, credential: Option<Credential>) -> Arc<Self> {
         Arc::new(Self {
             events,
             credential,
@@ -33,8 +33,8 @@ impl NativeMirror {
 
     fn get(
         &self,
-        make: impl FnOnce(&dyn DriverEvents) -> Result<DriverEvent>,
-    ) -> Option<&DriverEvent> {
+        make: impl FnOnce(&dyn BackendEvents) -> Result<BackendEvent>,
+    ) -> Option<&BackendEvent> {
         let make = || match make(&*self.events) {
             Ok(mirror) => Some(mirror),
             Err(error) => {
@@ -46,13 +46,13 @@ impl NativeMirror {
     }
 
     /// Returns the mirror of an event that this process created.
-    fn created(&self) -> Option<&DriverEvent> {
+    fn created(&self) -> Option<&BackendEvent> {
         self.get(|events| events.create())
     }
 }
 
 /// Shares the driver's event with importers.
-impl Shared for NativeMirror {
+impl BackendObject for NativeMirror {
     fn len(&self) -> usize {
         1
     }
@@ -73,7 +73,7 @@ impl EventCore {
     /// Returns the native event if it exists here or can be created without a request to another
     /// process.
     #[inline]
-    pub fn mirror(&self) -> Option<&DriverEvent> {
+    pub fn mirror(&self) -> Option<&BackendEvent> {
         let mirror = self.mirror.as_ref()?;
         match &self.role {
             Role::Creator(_) => mirror.created(),
@@ -114,7 +114,7 @@ impl EventCore {
         &self,
         mirror: &'a NativeMirror,
         attachment: &Attachment,
-    ) -> Option<&'a DriverEvent> {
+    ) -> Option<&'a BackendEvent> {
         mirror.get(|events| {
             let credential = mirror.credential.ok_or(Error::Stale)?;
             events.open(attachment.fetch_mirror(credential)?.into())

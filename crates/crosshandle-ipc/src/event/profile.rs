@@ -14,11 +14,11 @@ pub struct Profile {
     pub started: AtomicU64,
     pub ended: AtomicU64,
     /// Present if a device keeps the times of the latest command that signalled.
-    device: Mutex<Option<Arc<dyn Timestamps>>>,
+    device: Mutex<Option<Arc<dyn BackendTimestamps>>>,
 }
 
 /// The times of a command that a device keeps.
-pub trait Timestamps: Send + Sync {
+pub trait BackendTimestamps: Send + Sync {
     /// Returns the times at which the command started and ended, in nanoseconds of the monotonic
     /// clock. A time is 0 until the command has started or ended.
     fn read(&self) -> (u64, u64);
@@ -53,7 +53,7 @@ impl Profile {
     }
 
     /// Reads the start and end times of that command from the device.
-    pub fn follow(&self, device: Arc<dyn Timestamps>) {
+    pub fn follow(&self, device: Arc<dyn BackendTimestamps>) {
         let before = self.device.lock().replace(device);
         // The lock is released first, because the drop may call a driver.
         drop(before);

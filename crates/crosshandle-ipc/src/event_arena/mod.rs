@@ -9,7 +9,7 @@ mod pins;
 
 pub(crate) use super::chunks::ArenaKey;
 pub(crate) use peer_watch::PeerWatches;
-pub use pins::{Pin, Pinner};
+pub use pins::{BackendPinner, Pin};
 
 use super::chunks::{CHUNKS, capacity, file_len, first_of, place_of};
 use super::liveness::{LivenessLock, LivenessLocks};
@@ -132,7 +132,7 @@ impl EventArena {
     }
 
     /// Gives the devices of `pinner` access to one slot, until the arena is dropped.
-    pub(super) fn pin(&self, slot: &Slot, pinner: &dyn Pinner) -> Result<()> {
+    pub(super) fn pin(&self, slot: &Slot, pinner: &dyn BackendPinner) -> Result<()> {
         let (start, len) = (self.mapping.start(), self.mapping.len());
         let offset = ptr::from_ref(slot).addr() - start.addr().get();
         assert!(offset < len, "a slot of this arena");

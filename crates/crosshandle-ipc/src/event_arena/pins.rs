@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// Gives the devices of a backend access to host memory, at its host address.
-pub trait Pinner {
+pub trait BackendPinner {
     /// Returns the backend whose devices get access.
     fn kind(&self) -> BackendKind;
 
@@ -40,7 +40,7 @@ impl Pins {
     /// The mapping must allow reading and writing, and `offset` must be less than its length.
     pub(super) unsafe fn pin(
         &self,
-        pinner: &dyn Pinner,
+        pinner: &dyn BackendPinner,
         mapping: &Arc<Mapping>,
         offset: usize,
     ) -> Result<()> {

@@ -10,7 +10,7 @@ use crate::chunks::{Ledger, place_of};
 use crate::describe::{self, ImporterView, Sources};
 use crate::event_arena::ArenaKey;
 use crate::record::{Credential, Record};
-use crate::records::{Exported, ExportedMemory, MIRROR_SEGMENT, Records, Shared};
+use crate::records::{BackendObject, Exported, ExportedMemory, MIRROR_SEGMENT, Records};
 use crosshandle_events::{Liveness, Owner};
 use crosshandle_os::process;
 use crosshandle_os::threads::driver_jobs;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Makes the delivery of an object, or of some of its pieces, for an importer. Calls a driver
 /// unless the object is prepared.
 fn answer(
-    object: &dyn Shared,
+    object: &dyn BackendObject,
     segment: u32,
     access: Access,
     span: PieceSpan,

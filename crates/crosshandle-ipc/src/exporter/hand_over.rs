@@ -4,7 +4,7 @@ use super::Exporter;
 use crate::broker::{self, Exports, PeerPolicy};
 use crate::describe::Label;
 use crate::record::{Credential, Record};
-use crate::records::{Export, Exported, ExportedMemory, Particulars, Shared};
+use crate::records::{BackendObject, Export, Exported, ExportedMemory, Particulars};
 use crosshandle_events::Owner;
 use crosshandle_events::open_count;
 use crosshandle_handle::{HandleKind, Key};
@@ -23,7 +23,7 @@ use std::sync::{Arc, Weak};
 impl Exporter {
     /// Records that a holder now serves a record's memory. Returns the exporter's last reference to
     /// the memory, which the caller drops, or `None` if the object was freed.
-    pub fn hand_over(&self, record: Record) -> Option<Arc<dyn Shared>> {
+    pub fn hand_over(&self, record: Record) -> Option<Arc<dyn BackendObject>> {
         let mut records = self.records();
         if !self.is_current(record) {
             return None;
@@ -36,7 +36,7 @@ impl Exporter {
         if std::mem::take(&mut memory.is_sealed) {
             self.catalog.clear_sealed_handle(record.index);
         }
-        let moved: Arc<dyn Shared> = Arc::new(Moved);
+        let moved: Arc<dyn BackendObject> = Arc::new(Moved);
         Some(std::mem::replace(&mut memory.object, moved))
     }
 
@@ -116,7 +116,7 @@ pub(super) static HANDED_OVER: PerProcess<Mutex<Vec<Box<dyn Any + Send + Sync>>>
 
 /// Memory that another process has handed over.
 pub struct HeldMemory {
-    pub object: Arc<dyn Shared>,
+    pub object: Arc<dyn BackendObject>,
     pub segment: u32,
     pub access: Access,
     pub particulars: Particulars,
@@ -125,7 +125,7 @@ pub struct HeldMemory {
 /// Replaces memory that was handed over, in the exporter.
 struct Moved;
 
-impl Shared for Moved {
+impl BackendObject for Moved {
     fn len(&self) -> usize {
         0
     }

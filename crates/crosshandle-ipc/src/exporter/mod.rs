@@ -18,7 +18,8 @@ use super::describe::{Counts, Label};
 use super::event_arena::{EventArena, EventArenas};
 use super::record::{Credential, Record};
 use super::records::{
-    Export, ExportCells, Exported, ExportedEvent, ExportedMemory, Particulars, Records, Shared,
+    BackendObject, Export, ExportCells, Exported, ExportedEvent, ExportedMemory, Particulars,
+    Records,
 };
 use crosshandle_events::{Liveness, Owner};
 use crosshandle_handle::HandleKind;
@@ -210,7 +211,7 @@ impl Exporter {
         &self,
         record: Record,
         isolated: Option<&Arc<EventArena>>,
-        mirror: Option<Arc<dyn Shared>>,
+        mirror: Option<Arc<dyn BackendObject>>,
     ) -> Result<Credential> {
         self.go_public()?;
         self.arenas.show_liveness()?;
@@ -276,7 +277,7 @@ impl Exporter {
         &self,
         cells: &ExportCells,
         particulars: Particulars,
-        memory: &Arc<dyn Shared>,
+        memory: &Arc<dyn BackendObject>,
         segment: u32,
         access: Access,
     ) -> Result<Credential> {

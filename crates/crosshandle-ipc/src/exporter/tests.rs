@@ -27,7 +27,7 @@ fn exporter() -> (Arc<Exporter>, PathBuf) {
 }
 
 /// Makes an event, and returns the credential that opens it.
-fn event(exporter: &Exporter, mirror: Option<Arc<dyn Shared>>) -> Credential {
+fn event(exporter: &Exporter, mirror: Option<Arc<dyn BackendObject>>) -> Credential {
     let record = exporter.create_event_record(false).unwrap();
     exporter.export_event(record, None, mirror).unwrap()
 }
@@ -101,7 +101,7 @@ fn a_drop_that_blocks_after_a_hang_up_holds_up_no_other_importer() {
 fn a_driver_call_for_one_importer_holds_up_no_other() {
     /// An object whose descriptor takes as long as the test wants.
     struct Slow(Sender<()>, std::sync::Mutex<Receiver<()>>);
-    impl Shared for Slow {
+    impl BackendObject for Slow {
         fn len(&self) -> usize {
             1
         }
@@ -149,7 +149,7 @@ struct MadeEachTime {
     made: Arc<AtomicUsize>,
 }
 
-impl Shared for MadeEachTime {
+impl BackendObject for MadeEachTime {
     fn len(&self) -> usize {
         PIECE as usize
     }
@@ -172,7 +172,7 @@ fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
         made: Arc::default(),
     };
     let made = Arc::clone(&piece.made);
-    let object: Arc<dyn Shared> = Arc::new(piece);
+    let object: Arc<dyn BackendObject> = Arc::new(piece);
     let part = crate::PiecePart {
         whole: PIECE,
         offset: 0,
@@ -183,7 +183,7 @@ fn pieces(exporter: &Exporter, count: usize) -> (Credential, Arc<AtomicUsize>) {
         part,
     };
     let set = PieceSet::new((0..count).map(piece).collect()).expect("few enough");
-    let memory: Arc<dyn Shared> = Arc::new(PiecedMemory(set));
+    let memory: Arc<dyn BackendObject> = Arc::new(PiecedMemory(set));
     let particulars = Particulars {
         kind: ObjectKind::Device,
         len: PIECE * count as u64,
@@ -362,7 +362,7 @@ fn segments_that_are_gone_are_forgotten_unless_they_are_open() {
     let owner = exporter.importers().latest;
     let file = Arc::new(memfd::create("memory", PIECE).expect("memory"));
     let fetch = |segment: u32| {
-        let object: Arc<dyn Shared> = Arc::new(MadeEachTime {
+        let object: Arc<dyn BackendObject> = Arc::new(MadeEachTime {
             file: Arc::clone(&file),
             made: Arc::default(),
         });

@@ -26,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 pub(super) const MIRROR_SEGMENT: u32 = u32::MAX;
 
 /// An object that can be shared by its descriptor.
-pub trait Shared: Any + Send + Sync {
+pub trait BackendObject: Any + Send + Sync {
     /// Returns the number of bytes behind the descriptor.
     fn len(&self) -> usize;
 
@@ -197,7 +197,7 @@ impl ExportedEvent {
     #[cold]
     pub(super) fn boxed(
         isolated: Option<Arc<EventArena>>,
-        mirror: Option<Arc<dyn Shared>>,
+        mirror: Option<Arc<dyn BackendObject>>,
     ) -> Box<Self> {
         let mirror = mirror.map(|object| ExportedMemory {
             object,
@@ -224,7 +224,7 @@ impl Exported {
 
 /// Memory, or an event's native mirror.
 pub(super) struct ExportedMemory {
-    pub(super) object: Arc<dyn Shared>,
+    pub(super) object: Arc<dyn BackendObject>,
     /// Number of the segment.
     pub(super) segment: u32,
     /// The most access that handles grant.

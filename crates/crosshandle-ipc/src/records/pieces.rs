@@ -6,7 +6,7 @@
 //! requests the next ones meanwhile. Neither side therefore needs more than twice that many
 //! descriptors at a time.
 
-use super::Shared;
+use super::BackendObject;
 use crate::broker::protocol::{BackendBlob, MAX_PIECES, PiecePart, PieceSpan};
 use crate::broker::{PieceBatch, PieceFile};
 use crosshandle_os::descriptor;
@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A piece, which is a part of an object that is shared by descriptor.
 pub struct Piece {
-    pub object: Arc<dyn Shared>,
+    pub object: Arc<dyn BackendObject>,
     pub part: PiecePart,
 }
 
@@ -122,7 +122,7 @@ impl PieceSet {
 /// Exported memory in pieces, without addresses in this process.
 pub struct PiecedMemory(pub PieceSet);
 
-impl Shared for PiecedMemory {
+impl BackendObject for PiecedMemory {
     fn len(&self) -> usize {
         self.0.len()
     }

@@ -2,14 +2,14 @@
 
 use super::object::LevelZeroImage;
 use crate::driver::{EventHandle, ImageHandle, ImageRegion, List, small};
-use crosshandle_hal::{DeviceImage, ImageCopy, ImageSide, Operand};
+use crosshandle_hal::{BackendImage, ImageCopy, ImageSide, Operand};
 use crosshandle_types::Pitches;
 use crosshandle_types::error::{Error, Result};
 use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-fn inner(image: &Arc<dyn DeviceImage>) -> Result<&LevelZeroImage> {
+fn inner(image: &Arc<dyn BackendImage>) -> Result<&LevelZeroImage> {
     let image: &dyn Any = &**image;
     let image = image.downcast_ref();
     image.ok_or_else(|| Error::invalid("this image is not one of Level Zero's"))

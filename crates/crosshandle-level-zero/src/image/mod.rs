@@ -8,7 +8,7 @@ pub(super) use copy::append;
 
 use super::device::LevelZeroContext;
 use super::driver::{DriverImage, DriverSampler, ImageShape, small};
-use crosshandle_hal::{DeviceImage, DeviceSampler, Images};
+use crosshandle_hal::{BackendImage, BackendImages, BackendSampler};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Addressing, Filter, ImageDescription, ImageKind, SamplerDescription};
 use level_zero_sys::{
@@ -20,8 +20,8 @@ use std::sync::Arc;
 
 struct LevelZeroSampler(DriverSampler);
 
-impl Images for LevelZeroContext {
-    fn create(&self, image: &ImageDescription) -> Result<Arc<dyn DeviceImage>> {
+impl BackendImages for LevelZeroContext {
+    fn create(&self, image: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
         let unsupported = || {
             Error::Unsupported(format!(
                 "the Level Zero driver has no images of {:?} pixels of {:?}",
@@ -55,7 +55,7 @@ impl Images for LevelZeroContext {
         }))
     }
 
-    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn DeviceSampler>> {
+    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn BackendSampler>> {
         let addressing = match sampler.addressing {
             Addressing::None => addressings::ZE_SAMPLER_ADDRESS_MODE_NONE,
             Addressing::ClampToEdge => addressings::ZE_SAMPLER_ADDRESS_MODE_CLAMP,
@@ -87,7 +87,7 @@ fn is_unsupported(error: &Error) -> bool {
     }
 }
 
-impl DeviceSampler for LevelZeroSampler {
+impl BackendSampler for LevelZeroSampler {
     fn raw(&self) -> usize {
         self.0.handle().0.expose_provenance()
     }

@@ -1,7 +1,7 @@
 //! The image object of this backend.
 
 use crate::driver::{DriverImage, ImageHandle};
-use crosshandle_hal::DeviceImage;
+use crosshandle_hal::BackendImage;
 
 /// An image of the driver.
 pub(super) struct LevelZeroImage {
@@ -16,7 +16,7 @@ impl LevelZeroImage {
     }
 }
 
-impl DeviceImage for LevelZeroImage {
+impl BackendImage for LevelZeroImage {
     fn raw(&self) -> usize {
         self.handle().0.expose_provenance()
     }

@@ -11,7 +11,7 @@ mod loaned_descriptor;
 pub(super) use loaned_descriptor::{LoanedDescriptor, identity};
 
 use super::driver::{Driver, INTEL_26_18, IPC_HANDLE_BYTES};
-use crosshandle_ipc::broker::protocol::BackendBlob;
+use crosshandle_hal::BackendBlob;
 use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_types::error::{Error, Result};
 use std::os::fd::{OwnedFd, RawFd};

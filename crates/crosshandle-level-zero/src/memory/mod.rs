@@ -9,7 +9,7 @@ pub(super) use physical::LevelZeroPhysical;
 pub(super) use range::LevelZeroRange;
 pub(super) use segment::LevelZeroSegment;
 
-use crosshandle_ipc::Import;
+use crosshandle_hal::Import;
 use crosshandle_types::error::{Error, Result};
 use rustix::fs::fstat;
 

@@ -5,8 +5,7 @@ use super::physical_handles::PhysicalHandles;
 use crate::driver::{DriverContext, IPC_HANDLE_BYTES, PhysicalHandle, VirtualMemory};
 use crate::gpu::Gpu;
 use crate::ipc_handle::{self, Subject};
-use crosshandle_ipc::broker::protocol::BackendBlob;
-use crosshandle_ipc::{Import, Shared};
+use crosshandle_hal::{BackendBlob, BackendObject, Import};
 use crosshandle_os::descriptor;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
@@ -168,7 +167,7 @@ impl Drop for LevelZeroPhysical {
     }
 }
 
-impl Shared for LevelZeroPhysical {
+impl BackendObject for LevelZeroPhysical {
     fn len(&self) -> usize {
         self.len
     }

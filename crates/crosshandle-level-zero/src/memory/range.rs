@@ -2,8 +2,7 @@
 
 use super::physical::{LevelZeroPhysical, Places};
 use crate::driver::{DriverContext, PhysicalHandle, VirtualMemory};
-use crosshandle_hal::AddressRange;
-use crosshandle_ipc::Shared;
+use crosshandle_hal::{BackendObject, BackendRange};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Mutex, MutexGuard};
 use crosshandle_types::{Access, Address, SharedBytes};
@@ -102,7 +101,7 @@ impl LevelZeroRange {
     }
 }
 
-impl AddressRange for LevelZeroRange {
+impl BackendRange for LevelZeroRange {
     fn start(&self) -> Address {
         Address::new(self.start)
     }
@@ -114,7 +113,7 @@ impl AddressRange for LevelZeroRange {
     fn map(
         &self,
         offset: usize,
-        memory: &dyn Shared,
+        memory: &dyn BackendObject,
         memory_offset: usize,
         len: usize,
         access: Access,

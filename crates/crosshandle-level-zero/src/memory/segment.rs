@@ -4,9 +4,7 @@ use super::check_extent;
 use crate::driver::DriverContext;
 use crate::gpu::Gpu;
 use crate::ipc_handle::{self, Exported, Subject};
-use crosshandle_hal::Segment;
-use crosshandle_ipc::broker::protocol::BackendBlob;
-use crosshandle_ipc::{Import, Shared};
+use crosshandle_hal::{BackendBlob, BackendObject, BackendSegment, Import};
 use crosshandle_os::mapping::{HUGE_PAGE, page_size};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, DriverAllocation, MemoryKind, SharedBytes};
@@ -226,7 +224,7 @@ impl Drop for LevelZeroSegment {
     }
 }
 
-impl Shared for LevelZeroSegment {
+impl BackendObject for LevelZeroSegment {
     fn len(&self) -> usize {
         self.len
     }
@@ -249,7 +247,7 @@ impl Shared for LevelZeroSegment {
     }
 }
 
-impl Segment for LevelZeroSegment {
+impl BackendSegment for LevelZeroSegment {
     fn start(&self) -> Address {
         Address::new(self.start)
     }

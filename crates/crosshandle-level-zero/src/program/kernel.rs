@@ -2,7 +2,7 @@
 
 use crate::driver::DriverKernel;
 use crate::gpu::Gpu;
-use crosshandle_hal::LoadedKernel;
+use crosshandle_hal::BackendKernel;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Mutex, MutexGuard};
 use crosshandle_types::{ArgumentKind, KernelArguments, KernelProperties};
@@ -115,7 +115,7 @@ fn largest_divisor(count: usize, most: u32) -> u32 {
         .unwrap_or(1)
 }
 
-impl LoadedKernel for LevelZeroKernel {
+impl BackendKernel for LevelZeroKernel {
     fn properties(&self) -> &KernelProperties {
         &self.properties
     }

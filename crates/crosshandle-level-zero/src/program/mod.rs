@@ -9,7 +9,7 @@ pub(super) use launch::launch;
 use super::device::LevelZeroContext;
 use super::driver::{Handle, Module};
 use super::gpu::Gpu;
-use crosshandle_hal::{LoadedKernel, LoadedProgram, Programs};
+use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Address, Ownership, ProgramImage, ProgramOptions};
 use kernel::LevelZeroKernel;
@@ -17,12 +17,12 @@ use std::ffi::CStr;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-impl Programs for LevelZeroContext {
+impl BackendPrograms for LevelZeroContext {
     fn load(
         &self,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
-    ) -> Result<Arc<dyn LoadedProgram>> {
+    ) -> Result<Arc<dyn BackendProgram>> {
         let gpu = self.gpu();
         gpu.kernels()
             .map_err(|reason| Error::Unsupported(reason.into()))?;
@@ -37,7 +37,11 @@ impl Programs for LevelZeroContext {
         }))
     }
 
-    unsafe fn adopt(&self, program: usize, ownership: Ownership) -> Result<Arc<dyn LoadedProgram>> {
+    unsafe fn adopt(
+        &self,
+        program: usize,
+        ownership: Ownership,
+    ) -> Result<Arc<dyn BackendProgram>> {
         let handle = Handle(ptr::with_exposed_provenance_mut(program));
         let is_given = ownership == Ownership::Owned;
         // SAFETY: promised by the caller.
@@ -57,8 +61,8 @@ struct LevelZeroProgram {
     log: String,
 }
 
-impl LoadedProgram for LevelZeroProgram {
-    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn LoadedKernel>> {
+impl BackendProgram for LevelZeroProgram {
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>> {
         match self.module.kernel(name)? {
             Some(kernel) => Ok(Arc::new(LevelZeroKernel::new(&self.gpu, kernel, name)?)),
             None => Err(unknown(name)),

@@ -4,7 +4,7 @@ use crate::driver::{DriverContext, EventHandle, List};
 use crate::gpu::Gpu;
 use crate::memory::LevelZeroSegment;
 use crate::{image, program};
-use crosshandle_hal::{Segment, Work};
+use crosshandle_hal::{BackendSegment, Work};
 use crosshandle_os::mapping::page_size;
 use crosshandle_types::error::Result;
 use crosshandle_types::{Address, MemoryKind, Pitches, Region};

@@ -7,11 +7,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
-/// Maximum number of bytes that are read from the socket before the messages in them are handled.
+/// Maximum number of bytes that are read from the socket before their messages are handled.
 const MAX_INPUT: usize = 1 << 20;
 
-/// Maximum number of bytes that wait for the socket, plus one frame. Further frames stay in the
-/// outbox.
+/// Number of bytes waiting for the socket at which no further frame is queued. Further frames stay
+/// in the outbox.
 const MAX_OUTPUT: usize = 1 << 20;
 
 /// An authenticated connection.
@@ -21,20 +21,19 @@ pub(crate) struct Channel {
     /// Bytes to send, starting at `sent`.
     output: Vec<u8>,
     sent: usize,
-    /// Number of bytes behind the last confirmation in `output`, while that confirmation waits
-    /// there.
+    /// If `output` contains an unsent confirmation, the number of bytes that follow it.
     behind_ack: Option<usize>,
     /// Received bytes, starting at `taken`.
     input: Vec<u8>,
     taken: usize,
-    /// No more bytes are sent or received. Bytes that were received can still be taken.
+    /// Whether sending and receiving have ended. Received bytes can still be taken.
     is_over: bool,
 }
 
 impl Channel {
-    /// Makes a channel of a connection after its handshake. Bytes that arrived with the greeting
-    /// are already in the TLS state, and the socket does not become readable for them. So call
-    /// [`fill`](Self::fill) before waiting for the socket.
+    /// Makes a channel from a connection after its handshake. Call [`fill`](Self::fill) before
+    /// waiting for the socket: bytes that arrived with the greeting are already in the TLS state,
+    /// so the socket does not become readable for them.
     pub(crate) fn new(socket: TcpStream, mut tls: Connection) -> std::io::Result<Self> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -62,8 +61,8 @@ impl Channel {
         }
     }
 
-    /// Adds a confirmation, unless the last one still waits to be sent. So at most one waits when
-    /// the peer takes nothing. Returns `true` if the confirmation was added.
+    /// Adds a confirmation, unless an earlier confirmation is still unsent. So at most one
+    /// confirmation waits if the peer does not read. Returns `true` if the confirmation was added.
     pub(crate) fn queue_ack(&mut self, frame: &[u8]) -> bool {
         if self.is_over || self.behind_ack.is_some() {
             return false;
@@ -78,8 +77,8 @@ impl Channel {
         self.behind_ack = self.behind_ack.filter(|behind| left > *behind);
     }
 
-    /// Sends as many bytes as the socket accepts. Returns `true` if bytes are left. An error ends
-    /// the channel.
+    /// Sends as many bytes as the socket accepts. Returns `true` if unsent bytes remain. An error
+    /// ends the channel.
     pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
         if self.is_over {
             return Ok(false);
@@ -95,8 +94,8 @@ impl Channel {
                 self.sent += self.tls.writer().write(&self.output[self.sent..])?;
                 self.note_taken();
             }
-            // Sent bytes are removed when they are at least half of the output, which may never
-            // become empty.
+            // Sent bytes are removed when they are at least half of the output. Waiting until all
+            // bytes are sent could take forever.
             if 2 * self.sent >= self.output.len() {
                 self.output.drain(..std::mem::take(&mut self.sent));
             }
@@ -123,8 +122,8 @@ impl Channel {
         !self.is_over && (self.tls.wants_write() || self.sent < self.output.len())
     }
 
-    /// Receives all bytes that have arrived. Returns `true` if there were any. The channel [is
-    /// over](Self::is_over) if the peer has hung up, or after an error.
+    /// Receives all bytes that have arrived. Returns `true` if any byte has arrived. If the peer
+    /// has hung up or an error occurs, the channel [is over](Self::is_over).
     pub(crate) fn fill(&mut self) -> bool {
         self.input.drain(..std::mem::take(&mut self.taken));
         let before = self.input.len();
@@ -160,7 +159,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Returns `true` if no more bytes are sent or received. Received bytes can still be taken.
+    /// Returns `true` if sending and receiving have ended. Received bytes can still be taken.
     pub(crate) fn is_over(&self) -> bool {
         self.is_over
     }

@@ -1,4 +1,5 @@
-//! How both sides prove in TLS 1.3 that they may link: with a shared token or with certificates.
+//! Authentication in TLS 1.3: both sides prove that they may link, with a shared token or with
+//! certificates.
 
 use crate::error::{Error, Result};
 use data_encoding::BASE32_NOPAD;
@@ -48,7 +49,7 @@ impl Token {
         Ok(Self(bytes))
     }
 
-    /// Returns the token as text. Anyone who reads the text can link.
+    /// Returns the token as text. Every process that knows the text can link.
     pub fn to_text(&self) -> String {
         let text = BASE32_NOPAD.encode(&self.0).to_ascii_lowercase();
         format!("{TOKEN_PREFIX}{text}")
@@ -139,8 +140,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Certificates in PEM files. Each side trusts every certificate that its authority has signed. The
-/// authority should therefore sign only for hosts that may link.
+/// Certificates in PEM files. Each side trusts every certificate that the authority has signed. So
+/// the authority should sign certificates only for hosts that may link.
 #[derive(Clone, Debug)]
 pub struct Certificates {
     /// The certificates of the authority that signed the peer's certificate.
@@ -149,12 +150,13 @@ pub struct Certificates {
     pub certificate: PathBuf,
     /// The private key of this side's certificate.
     pub key: PathBuf,
-    /// The name that the listening side's certificate must have. The connecting side checks it.
+    /// The name that the listening side's certificate must have. The connecting side checks this
+    /// name.
     pub peer_name: String,
 }
 
-/// How the two sides of a link authenticate each other. There is no default, and no choice that
-/// trusts strangers.
+/// The method by which the two sides of a link authenticate each other. No method is the default,
+/// and none admits unknown hosts.
 #[derive(Clone, Debug)]
 pub enum Identity {
     /// Both sides know the same token.
@@ -196,7 +198,7 @@ impl Identity {
             Self::Certificates(files) => with_certificates(&provider, files)?,
         };
         let (mut client, mut server) = (client, server);
-        // Without session resumption, each replacement of a broken connection is fully
+        // Session resumption is disabled, so that each replacement of a broken connection is fully
         // authenticated.
         client.resumption = Resumption::disabled();
         server.session_storage = Arc::new(NoServerSessionStorage {});
@@ -270,7 +272,8 @@ fn with_certificates(
     Ok((client, server, files.peer_name.clone()))
 }
 
-/// Accepts exactly one public key, which is sent without a certificate (RFC 7250).
+/// A verifier that accepts exactly one public key. The peer sends the key without a certificate
+/// (RFC 7250).
 #[derive(Debug)]
 struct PinnedKey {
     key: Vec<u8>,

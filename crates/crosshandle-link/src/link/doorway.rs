@@ -1,6 +1,5 @@
-//! Limits the number of simultaneous handshakes. Many strangers end only each other's handshakes.
-//! Handshakes of hosts that have linked before are ended only if those hosts are too many
-//! themselves.
+//! Limits the number of simultaneous handshakes. If there are too many, handshakes of unknown hosts
+//! are ended first. So unknown hosts cannot displace a host that has linked before.
 
 use crate::tuning::{MAX_HANDSHAKES, MAX_HANDSHAKES_EACH, MAX_KNOWN};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -49,7 +48,7 @@ impl<T> Doorway<T> {
         (number, ended)
     }
 
-    /// Returns the address that must lose a connection, or `None` if there is room.
+    /// Returns the address whose oldest connection must be ended, or `None` if there is room.
     fn crowd(&self, newest: IpAddr) -> Option<IpAddr> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for entrant in &self.inside {
@@ -61,8 +60,8 @@ impl<T> Doorway<T> {
         if self.inside.len() <= MAX_HANDSHAKES {
             return None;
         }
-        // Unknown addresses lose before known ones, and then addresses with more connections before
-        // those with fewer. Among equal addresses, the one with the oldest connection loses.
+        // An unknown address loses a connection before a known one. Among these, the address with
+        // the most connections loses, and among equals the address with the oldest connection.
         let rank = |from: &IpAddr| (!self.is_known.contains(from), counts[from]);
         let mut worst = self.inside.front()?.from;
         for entrant in &self.inside {
@@ -86,7 +85,7 @@ impl<T> Doorway<T> {
         self.inside.retain(|entrant| entrant.number != number);
     }
 
-    /// Notes that a host with this address has authenticated itself.
+    /// Records that a host with this address has authenticated itself.
     pub(super) fn admit(&mut self, from: IpAddr) {
         let from = network(from);
         if self.is_known.insert(from) {
@@ -100,8 +99,8 @@ impl<T> Doorway<T> {
     }
 }
 
-/// Returns the unit that is treated as one stranger: an IPv4 address, or an IPv6 network of 64
-/// bits.
+/// Returns the network that is treated as one host: an IPv4 address, or the first 64 bits of an
+/// IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -144,7 +143,7 @@ mod tests {
             assert_ne!(ended, Some("known"));
         }
         assert_eq!(doorway.inside.len(), MAX_HANDSHAKES);
-        // A stranger with one connection is kept before those with two.
+        // An address with two connections loses one before an address with one connection.
         let mut doorway = Doorway::default();
         doorway.enter(address(7), "alone");
         for number in 0..10_000 {

@@ -1,5 +1,5 @@
-//! The listening side: makes links with the hosts that may link, and assigns new connections to
-//! their sessions.
+//! The listening side: accepts links from hosts that can authenticate themselves, and assigns
+//! replaced connections to their sessions.
 
 use super::doorway::Doorway;
 use super::session::Session;
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-/// Listens for other hosts that want to link.
+/// A listener that accepts links from other hosts.
 ///
-/// Dropping the listener ends the listening. Accepted links stay alive, but their lost connections
+/// Dropping the listener closes its socket. Accepted links stay alive, but their lost connections
 /// can no longer be replaced.
 pub struct Listener {
     shared: Arc<Shared>,
@@ -48,7 +48,7 @@ struct State {
 impl Listener {
     /// Listens at `host:port`. Port 0 chooses a free port.
     ///
-    /// `context` opens what peers ask for, and has the mirrors of their events.
+    /// `context` opens the objects that peers request, and owns the mirrors of their events.
     ///
     /// # Errors
     /// Returns [`Error::Os`] if the process cannot listen at the address, [`Error::Identity`], or
@@ -84,10 +84,10 @@ impl Listener {
         self.address
     }
 
-    /// Waits for the next host that links, at most for `timeout`.
+    /// Waits for the next link from another host, for at most `timeout`.
     ///
     /// # Errors
-    /// Returns [`Error::TimedOut`] if no host has linked by then.
+    /// Returns [`Error::TimedOut`] if no host has linked in that time.
     pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
         let deadline = Deadline::after_optional(timeout);
         let mut state = self.shared.state();
@@ -108,8 +108,8 @@ impl Drop for Listener {
         self.shared.is_closed.store(true, Ordering::Release);
         let unaccepted = std::mem::take(&mut self.shared.state().unaccepted);
         drop(unaccepted);
-        // Connecting ends the thread's `accept`. A listener at all addresses can be reached at the
-        // loopback address.
+        // A connection from this process ends the thread's `accept`. A listener at the unspecified
+        // address can be reached at the loopback address.
         let mut address = self.address;
         if address.ip().is_unspecified() {
             address.set_ip(match address {
@@ -163,7 +163,7 @@ impl Shared {
             let greeted = handshake::accept(socket, &name, &shared.tls, deadline);
             shared.state().doorway.leave(number);
             if let Ok(greeted) = greeted {
-                // A refused host has been sent the reason.
+                // `greet` has sent the reason of an error to the host.
                 let _ = shared.greet(name, peer.ip(), greeted);
             }
         });
@@ -172,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// Replies to a greeting.
+    /// Replies to a greeting: starts or resumes a session, or refuses the host.
     fn greet(&self, peer: Arc<str>, address: IpAddr, mut greeted: Greeted) -> Result<()> {
         self.state().doorway.admit(address);
         let theirs = greeted.hello;

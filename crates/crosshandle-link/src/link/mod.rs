@@ -36,18 +36,18 @@ use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-/// A link to another host: opens handles that were made there.
+/// A link to another host, which opens handles that processes on that host have made.
 ///
-/// A link is cheap to clone, and any thread may use it. It ends when the last clone and all objects
-/// that were opened over it are dropped, or when [`close`](Self::close) is called, on either side.
-/// It also ends when nothing was heard from the peer for the keep-alive. If a connection is lost
-/// for a shorter time, the link replaces it, and programs notice only a delay.
+/// A link is cheap to clone, and any thread may use it. It ends when one side calls
+/// [`close`](Self::close), or drops all clones and all objects that were opened over the link. It
+/// also ends if the peer is silent for the keep-alive time. If a connection is lost for a shorter
+/// time, the link replaces the connection, and programs notice only a delay.
 #[derive(Clone)]
 pub struct Link {
     inner: Arc<Inner>,
 }
 
-/// Ends the link when the last object of the link is dropped.
+/// The shared part of a link and its objects. Dropping it ends the link.
 pub(crate) struct Inner {
     pub(crate) session: Arc<Session>,
 }
@@ -62,8 +62,9 @@ impl Drop for Inner {
 impl Link {
     /// Connects to a host that [listens](crate::Listener).
     ///
-    /// `context` opens what the peer asks for, and has the mirrors of the peer's events. The call
-    /// returns when memory can move, which takes at most a few seconds.
+    /// `context` opens the objects that the peer requests, and owns the mirrors of the peer's
+    /// events. The call returns when memory can be read and written over the link, which takes at
+    /// most a few seconds.
     ///
     /// # Errors
     /// Returns [`Error::NotAdmitted`] if one side cannot prove that it may link, [`Error::NoUcx`],
@@ -144,8 +145,8 @@ impl Link {
         self.session().host
     }
 
-    /// Opens memory of the remote host. The peer opens the handle there, with the same checks as
-    /// for any process.
+    /// Opens memory of the remote host. The peer opens the handle on its host, with the checks that
+    /// apply to every process there.
     ///
     /// # Errors
     /// Returns [`Error::Refused`] with the peer's error, or [`Error::Ended`].
@@ -153,7 +154,7 @@ impl Link {
         RemoteMemory::open(self, handle, false, Deadline::after(ANSWER_TIMEOUT))
     }
 
-    /// Opens memory of the remote host for reading only.
+    /// Opens memory of the remote host read-only.
     ///
     /// # Errors
     /// Returns the errors of [`open_memory`](Self::open_memory).
@@ -182,7 +183,8 @@ impl Link {
         self.open_name_until(name, Deadline::after(ANSWER_TIMEOUT))
     }
 
-    /// Opens a name within one deadline for all its parts, since the peer chooses their number.
+    /// Opens a name within one deadline for all its parts, because the peer chooses the number of
+    /// parts.
     fn open_name_until(&self, name: &str, deadline: Deadline) -> Result<RemoteName> {
         let question = self
             .session()
@@ -206,8 +208,8 @@ impl Link {
         })
     }
 
-    /// Returns how often the connections over which UCX moves memory have failed and been replaced.
-    /// Programs notice only a delay. 0 without UCX.
+    /// Returns the number of times that UCX's connections have failed and were replaced. Programs
+    /// notice only a delay. Returns 0 for a link without UCX.
     pub fn replaced_endpoints(&self) -> u32 {
         let data = self.session().data.as_ref();
         data.map_or(0, |data| data.replacements())
@@ -225,7 +227,7 @@ impl Link {
         self.session().state().check_alive().err()
     }
 
-    /// Ends the link. Everything that waits for the peer fails, on both sides.
+    /// Ends the link. Operations on either side that wait for the peer fail.
     pub fn close(&self) {
         let session = self.session();
         session.end(session.ended("this side closed it"), true);
@@ -248,7 +250,7 @@ pub(crate) fn data_path(options: &LinkOptions) -> Result<Option<DataPath>> {
     }
 }
 
-/// Begins a session on a connection on which both sides have greeted.
+/// Starts a session on a connection after both sides have greeted.
 pub(crate) fn begin(
     peer: Arc<str>,
     context: &Context,
@@ -282,8 +284,8 @@ pub(crate) fn begin(
     Ok(session)
 }
 
-/// Connects and greets. If a listener with too many handshakes cuts the connection without a reply,
-/// this function retries.
+/// Connects and performs the handshake. Retries if a listener with too many handshakes cuts the
+/// connection.
 fn greet(
     address: SocketAddr,
     peer: &Arc<str>,
@@ -305,7 +307,7 @@ fn greet(
     }
 }
 
-/// Reports to the peer that an object was dropped.
+/// Tells the peer to close an object that was dropped on this side.
 pub(crate) fn close_object(session: &Session, id: u32) {
     let _ = session.say(&Message::Close { id });
 }

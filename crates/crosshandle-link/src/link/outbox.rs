@@ -1,23 +1,23 @@
-//! Sent messages, kept until the peer has confirmed them, so that a new connection continues where
-//! the last one broke off.
+//! Messages that the peer has not confirmed yet. They are kept so that a new connection continues
+//! where the last one broke off.
 
 use crate::control::message::Message;
 use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
 use std::collections::VecDeque;
 
-/// Why a frame was sent, which decides how the number of such frames is limited.
+/// The reason why a frame was sent, which decides how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cause {
-    /// The peer asked for it. The link ends if the peer asks for more than it takes.
+    /// A reply to the peer. The link ends if the peer requests far more than it confirms.
     Owed,
-    /// A report of a signal. When there are many, later signals share one report.
+    /// A report of a signal. If there are many, later signals share one report.
     Told,
-    /// A request of this side. Further requests wait for room.
+    /// A request of this side. If there are many, further requests wait.
     Asked,
-    /// A new data endpoint, which the peer can provoke. The link ends if it provokes many and
-    /// confirms none.
+    /// The address of a new data endpoint. The peer can make this side send many, so the link ends
+    /// if many are unconfirmed.
     Address,
-    /// Anything else. These are as rare as opened objects.
+    /// Any other message. Their number is limited by the number of opened objects.
     Other,
 }
 
@@ -30,9 +30,9 @@ struct Unconfirmed {
 #[derive(Default)]
 pub(super) struct Outbox {
     frames: VecDeque<Unconfirmed>,
-    /// Number of these frames that were given to the current connection.
+    /// Number of `frames` that were passed to the current connection.
     given: usize,
-    /// Number of frames before the first one here, all confirmed.
+    /// Number of confirmed frames, which are no longer in `frames`.
     confirmed: u64,
     owed_bytes: usize,
     asked_bytes: usize,
@@ -41,7 +41,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Keeps a sent message.
+    /// Adds a message, which is kept until the peer has confirmed it.
     pub(super) fn keep(&mut self, message: &Message<'_>, frame: Vec<u8>) {
         let cause = match message {
             Message::Reached { .. } | Message::Failed { .. } | Message::Abandoned { .. } => {
@@ -92,19 +92,19 @@ impl Outbox {
         Ok(())
     }
 
-    /// Takes the next frame that was not given to the current connection, and marks it as given.
+    /// Returns the next frame for the current connection, and marks it as passed on.
     pub(super) fn give(&mut self) -> Option<&[u8]> {
         let next = self.frames.get(self.given)?;
         self.given += 1;
         Some(&next.frame)
     }
 
-    /// Returns `true` if there are frames that were not given to the current connection.
+    /// Returns `true` if there are frames that the current connection has not been given.
     pub(super) fn has_more(&self) -> bool {
         self.given < self.frames.len()
     }
 
-    /// Starts again with the first frame, for a new connection.
+    /// Starts again with the first unconfirmed frame, for a new connection.
     pub(super) fn begin_again(&mut self) {
         self.given = 0;
     }
@@ -113,7 +113,7 @@ impl Outbox {
         *self = Self::default();
     }
 
-    /// Returns `true` if the peer asks for more than it takes.
+    /// Returns `true` if the peer leaves too many replies unconfirmed.
     pub(super) fn owes_too_much(&self) -> bool {
         self.owed_bytes > MAX_OWED
     }
@@ -138,7 +138,7 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    /// Keeps a message and gives it to the connection.
+    /// Adds a message and passes it to the connection.
     fn keep(outbox: &mut Outbox, message: &Message<'_>) {
         outbox.keep(message, message.encode());
         assert_eq!(outbox.give(), Some(&*message.encode()));
@@ -163,7 +163,7 @@ mod tests {
             assert_eq!(given, frames);
         }
         outbox.begin_again();
-        // Confirmed frames are not given again.
+        // Confirmed frames are not sent again.
         outbox.give().unwrap();
         outbox.forget(3).unwrap();
         assert_eq!(outbox.give(), Some(&*frames[1]));

@@ -1,4 +1,4 @@
-//! The results of an event's signals, which are reported to the peer.
+//! The results of an event's finished signals, for a report to the peer.
 
 use crate::control::message::MAX_FAILURES;
 use crate::tuning::MAX_LOOKED_AT;
@@ -10,19 +10,20 @@ const ABANDONMENT_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Results of finished signals.
 pub(super) struct Past {
-    /// Rows of failed signals: the first number, the count, and the reason.
+    /// Runs of failed signals: the first number, the count, and the reason.
     pub(super) failures: Vec<(u64, u32, String)>,
     /// The last signal that this report covers.
     pub(super) reached: u64,
-    /// No signals come after `reached`.
+    /// Whether the event was abandoned, so that no signals follow `reached`.
     pub(super) is_abandoned: bool,
 }
 
 impl Past {
-    /// Examines the finished signals from `from` to `completed`. It stops earlier if the failures
-    /// form more contiguous ranges than one message can report.
+    /// Examines the finished signals from `from` to `completed`. Stops earlier if there are more
+    /// runs of failures than one message can report.
     ///
-    /// `may_wait` allows one wait for another thread that is abandoning the event.
+    /// `may_wait` allows one wait for another thread that is abandoning the event. It is cleared
+    /// after that wait.
     pub(super) fn of(event: &Event, from: u64, completed: u64, may_wait: &mut bool) -> Self {
         let completed = wait_for_abandonment(event, completed, may_wait);
         let abandoned_from = abandoned_from(event, from, completed);
@@ -32,8 +33,8 @@ impl Past {
             reached: last,
             is_abandoned: abandoned_from.is_some(),
         };
-        // The signals before `looked_from` are not examined one by one. They are treated as failed
-        // if both ends have failed.
+        // The signals before `looked_from` are not examined one by one. They are all treated as
+        // failed if the first and the last of them have failed.
         let looked_from = from.max(last.saturating_sub(MAX_LOOKED_AT) + 1);
         if looked_from > from
             && let Some(why) = failure(event, from)
@@ -70,24 +71,24 @@ impl Past {
     }
 }
 
-/// Returns why a finished signal failed, or `None` if it succeeded.
+/// Returns the error of a finished signal, or `None` if the signal succeeded.
 fn failure(event: &Event, number: u64) -> Option<Error> {
     event.try_wait_value(number).err()
 }
 
-/// Returns the last finished signal. If another thread seems to be abandoning the event, waits once
-/// until it has done so. A second wait would let a peer that finishes signals one by one stop the
-/// link's thread.
+/// Returns the last finished signal. If another thread seems to be abandoning the event, waits
+/// until it has finished, but only once: otherwise a peer that finishes signals one by one could
+/// stop the link's thread.
 ///
-/// An abandonment first takes all numbers and then fails them in a few steps.
-/// Until the last step it looks like the end of a process that had few signals in flight.
+/// An abandonment first takes all signal numbers, and then fails them in a few steps. Before the
+/// last step, it looks like the death of a process that had a few signals in flight.
 fn wait_for_abandonment(event: &Event, completed: u64, may_wait: &mut bool) -> u64 {
     let taken = event.submitted();
     if !*may_wait || taken < completed.saturating_add(MAX_LOOKED_AT) || !is_dead(event, completed) {
         return completed;
     }
     *may_wait = false;
-    // The result of the last signal is not needed.
+    // Only the wait matters, not the signal's result.
     let _ = event.wait_value_timeout(taken, ABANDONMENT_TIMEOUT);
     event.completed().max(completed)
 }
@@ -97,14 +98,14 @@ fn is_dead(event: &Event, number: u64) -> bool {
     matches!(failure(event, number), Some(Error::PeerDied(_)))
 }
 
-/// Returns the first signal of those that failed because the event was abandoned. Abandoning
-/// finishes more signals at once than a process that dies has in flight.
+/// Returns the first signal that failed because the event was abandoned. An abandonment is
+/// recognised by the number of failed signals: a process that dies has fewer in flight.
 fn abandoned_from(event: &Event, from: u64, completed: u64) -> Option<u64> {
     if completed < from || completed - from < MAX_LOOKED_AT || !is_dead(event, completed) {
         return None;
     }
-    // Every signal from the result to the end has failed, though another process may have died with
-    // earlier signals.
+    // This binary search finds a signal from which all later ones have failed. Earlier signals may
+    // have failed too, because another process died.
     let (mut alive, mut dead) = (from - 1, completed);
     while dead - alive > 1 {
         let middle = alive + (dead - alive) / 2;

@@ -20,12 +20,12 @@ pub(crate) enum Answer {
     Event {
         id: u32,
         completed: u64,
-        /// In the format of the message.
+        /// As encoded in the message.
         failures: Vec<u8>,
     },
     Name {
         version: u64,
-        /// In the format of the message.
+        /// As encoded in the message.
         parts: Vec<u8>,
     },
     Done(u64),
@@ -48,7 +48,7 @@ enum Place {
     #[default]
     Waits,
     Answered(Result<Answer>),
-    /// No thread waits any more.
+    /// The waiting thread has given up.
     GivenUp,
 }
 
@@ -57,16 +57,16 @@ enum Place {
 pub(crate) struct Question {
     place: Mutex<Place>,
     answered: Condvar,
-    /// The mirror, in a request that opens an event. It is registered before the event's first
-    /// signal is reported.
+    /// The mirror, in a request that opens an event. It is registered when the reply arrives,
+    /// before the peer can report a signal.
     pub(super) mirror: Option<Arc<Mirror>>,
-    /// Number of bytes that the reply will bring.
+    /// Number of bytes that the reply will contain.
     pub(super) reads: usize,
 }
 
 impl Question {
-    /// Makes a request. `mirror` is set if it opens an event. `reads` is the number of bytes that
-    /// the reply will bring.
+    /// Makes a request. `mirror` is `Some` if the request opens an event. `reads` is the number of
+    /// bytes that the reply will contain.
     pub(super) fn new(mirror: Option<Arc<Mirror>>, reads: usize) -> Arc<Self> {
         Arc::new(Self {
             mirror,
@@ -75,7 +75,7 @@ impl Question {
         })
     }
 
-    /// Hands the reply to the waiting threads. Returns `false` if none waits any more.
+    /// Hands the reply to the waiting thread. Returns `false` if the thread has given up.
     pub(super) fn answer(&self, answer: Result<Answer>) -> bool {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match *place {
@@ -87,7 +87,7 @@ impl Question {
         true
     }
 
-    /// Waits for the reply, which comes at the latest when the link ends.
+    /// Waits for the reply. Returns an error if the link ends first.
     pub(crate) fn wait(&self) -> Result<Answer> {
         self.wait_until(Deadline::after(ANSWER_TIMEOUT))
     }

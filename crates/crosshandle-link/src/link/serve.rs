@@ -18,19 +18,21 @@ pub(crate) enum Served {
     Memory {
         memory: Arc<Memory>,
         registration: Option<Registration>,
-        /// The host cannot access the memory, so a queue copies the bytes of messages.
+        /// Whether the host cannot access the memory, so that a queue must copy the bytes of
+        /// messages.
         is_on_device: bool,
     },
     Event {
         event: Event,
-        /// Number of the signal that is awaited.
+        /// Number of the signal that this side waits for.
         next: u64,
-        /// The link's thread may wait once until another thread has abandoned the event.
+        /// Whether the link's thread may still wait, once, for another thread that is abandoning
+        /// the event.
         may_wait: bool,
     },
 }
 
-/// An object to be opened for the peer.
+/// A request of the peer to open an object.
 pub(crate) struct OpenRequest {
     request: u64,
     wanted: Wanted,
@@ -41,8 +43,8 @@ enum Wanted {
     Name(String),
 }
 
-/// Opens handles for the peer until the link ends. It runs on its own thread, so an open that waits
-/// for a third process delays only other opens.
+/// Opens handles for the peer until the link ends. This runs on its own thread, so an open that
+/// waits for another process delays only other opens.
 pub(crate) fn open_all(session: &Weak<Session>, requests: &Receiver<OpenRequest>) {
     while let Ok(request) = requests.recv() {
         let Some(session) = session.upgrade() else {
@@ -88,7 +90,7 @@ impl Session {
     /// Replies with the handles of a named object.
     fn open_name(&self, request: u64, name: &str) -> Result<()> {
         let holder = self.names.as_ref().ok_or_else(|| {
-            Error::invalid("this link does not serve names: see LinkOptions::names")
+            Error::invalid("this link does not allow lookups of names: see LinkOptions::names")
         })?;
         let held = holder.open(name)?;
         let parts = held.parts.iter().filter_map(|part| {
@@ -99,7 +101,7 @@ impl Session {
             })
         });
         let parts = write_parts(parts)
-            .ok_or_else(|| Error::invalid("it has more parts than a link can name at once"))?;
+            .ok_or_else(|| Error::invalid("the object has more parts than a link supports"))?;
         self.say(&Message::Name {
             request,
             version: held.version,
@@ -115,8 +117,8 @@ impl Session {
             None => None,
             Some(data) => {
                 let is_writable = memory.access() == Access::ReadWrite;
-                // SAFETY: `Served` keeps the memory. `stop_serving` ends the registration before it
-                // drops the memory.
+                // SAFETY: `Served` keeps the memory alive. `stop_serving` ends the registration
+                // before it drops the memory.
                 let registration =
                     unsafe { data.register(bytes.as_ptr(), bytes.len(), is_writable)? };
                 Some(check_key(data, registration)?)
@@ -142,10 +144,11 @@ impl Session {
         .map(drop)
     }
 
-    /// Serves memory that the host cannot access. UCX moves either the memory itself or the staging
-    /// buffer.
+    /// Serves memory that the host cannot access. UCX moves the bytes directly if it can, otherwise
+    /// through the staging buffer.
     fn serve_device_memory(&self, request: u64, memory: Arc<Memory>) -> Result<()> {
-        // Bytes in messages need the stager too.
+        // The stager is needed even if UCX moves the memory, because small accesses travel in
+        // messages.
         let stager = self.stager()?;
         let len = memory.len() as u64;
         if let Some(registration) = self.register_device_memory(&memory) {
@@ -189,7 +192,8 @@ impl Session {
             return None;
         }
         let is_writable = memory.access() == Access::ReadWrite;
-        // SAFETY: as in `serve_memory`. The memory is of the context's device, which is CUDA's.
+        // SAFETY: as in `serve_memory`. The memory is on the context's device, which is a CUDA
+        // device.
         let made = unsafe { data.register_cuda(memory.as_ptr(), memory.len(), is_writable) };
         check_key(data, made.ok()?).ok()
     }
@@ -214,7 +218,7 @@ impl Session {
             completed: past.reached,
             failures: &failures,
         })?;
-        // The request has its reply now, so later failures are reported for the event.
+        // The reply has been sent, so a later failure is reported by a message about the event.
         self.await_next(&event, id, next, past.is_abandoned);
         if !self.state().served.contains_key(&id) {
             // The peer has closed the event already.
@@ -223,9 +227,11 @@ impl Session {
         Ok(())
     }
 
-    /// Awaits the next signal of an event that is open for the peer, or reports that none comes.
+    /// Waits for the next signal of an event that is open for the peer. Reports the event as
+    /// abandoned if no signal follows.
     fn await_next(&self, event: &Event, id: u32, next: u64, is_abandoned: bool) {
-        // If signals can no longer be reported, waiters at the peer must not wait forever.
+        // If this side cannot wait for the signal, the peer must learn it, because its waiters
+        // would wait forever.
         if is_abandoned || self.notifier.add(event, next, id.into()).is_err() {
             let _ = self.say(&Message::Abandoned { id });
         }
@@ -296,7 +302,7 @@ impl Session {
             }
             state.opening += 1;
         }
-        // The channel has room for all requests that `opening` counts.
+        // The channel's capacity is the limit of `opening`, so sending does not fail.
         self.opening
             .try_send(OpenRequest { request, wanted })
             .map_err(|_| "too many opens")
@@ -356,7 +362,7 @@ impl Session {
         }
     }
 
-    /// Returns memory that is open for the peer, and `true` if the host cannot access it.
+    /// Returns memory that is open for the peer, and whether the host cannot access the memory.
     fn served_memory(&self, id: u32) -> Result<(Arc<Memory>, bool), &'static str> {
         match self.state().served.get(&id) {
             Some(Served::Memory {
@@ -471,7 +477,7 @@ impl Session {
                 let _ = self.say(&Message::Abandoned { id });
                 continue;
             }
-            // Further signals that have finished in the meantime are reported at once.
+            // Report all signals that have finished by now in one message.
             let completed = event.completed().max(awaited);
             let past = Past::of(&event, awaited, completed, &mut may_wait);
             for (first, count, why) in &past.failures {
@@ -498,8 +504,8 @@ impl Session {
         }
     }
 
-    /// Returns an event that is open for the peer, the number of its signal that is awaited, and
-    /// whether the link's thread may wait for its abandonment.
+    /// Returns an event that is open for the peer, the number of the signal that this side waits
+    /// for, and whether the link's thread may wait for an abandonment.
     fn awaited(&self, id: u32) -> Option<(Event, u64, bool)> {
         match self.state().served.get(&id) {
             Some(Served::Event {
@@ -529,7 +535,7 @@ fn to_bytes(memory: &Memory, offset: u64) -> Result<(usize, SharedBytes<'_>)> {
     Ok((offset, memory.bytes()?))
 }
 
-/// Returns the registration, or ends it if its key is too long for a message.
+/// Returns the registration. If its key is too long for a message, ends the registration and fails.
 pub(super) fn check_key(data: &DataPath, registration: Registration) -> Result<Registration> {
     if registration.key.len() > MAX_BLOB {
         data.unregister(&registration);

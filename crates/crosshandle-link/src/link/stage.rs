@@ -1,5 +1,5 @@
-//! The owner's staging buffer: host memory through which the peer reaches memory that the host
-//! cannot access, such as a GPU's. A dedicated thread copies between the two.
+//! The owner's staging buffer: host memory through which the peer accesses memory that the host
+//! cannot access, such as GPU memory. A dedicated thread copies between the buffer and that memory.
 
 use super::data::DataPath;
 use super::serve::check_key;
@@ -18,14 +18,14 @@ use std::sync::{Arc, Weak};
 
 /// A staging buffer.
 pub(crate) struct Stager {
-    /// The parts that UCX moves, followed by a place for the bytes of messages.
+    /// The parts that UCX moves, followed by room for the bytes of one message.
     buffer: Memory,
     /// UCX's registration of the buffer. `None` without UCX.
     registration: Option<Registration>,
     jobs: SyncSender<Job>,
 }
 
-/// A copy to be done.
+/// A copy that the staging thread must do.
 pub(crate) enum Job {
     Read {
         request: u64,
@@ -51,7 +51,7 @@ pub(crate) enum Job {
     },
 }
 
-/// Allocates host memory that a device copies to and from.
+/// Allocates host memory for copies from and to a device.
 pub(crate) fn host_memory(context: &Context, len: usize) -> Result<Memory> {
     Ok(context.allocate_with(AllocationOptions::new(len).kind(MemoryKind::Host))?)
 }
@@ -66,8 +66,8 @@ impl Stager {
         let registration = match data {
             Some(data) => {
                 let bytes = buffer.bytes()?;
-                // SAFETY: the stager keeps the memory. `stop_staging` ends the registration before
-                // the session drops the stager.
+                // SAFETY: the stager keeps the buffer alive. `stop_staging` ends the registration
+                // before the session drops the stager.
                 let made = unsafe { data.register(bytes.as_ptr(), staged, true)? };
                 Some(check_key(data, made)?)
             }
@@ -85,13 +85,13 @@ impl Stager {
         self.registration.as_ref().map_or(0, |made| made.address)
     }
 
-    /// Returns the buffer's key for the peer. Empty without UCX.
+    /// Returns the buffer's key for the peer. The key is empty without UCX.
     pub(super) fn key(&self) -> &[u8] {
         self.registration.as_ref().map_or(&[], |made| &made.key)
     }
 
-    /// Returns the size of the buffer that the peer may use, in bytes. Without UCX the size only
-    /// tells the peer that the memory is staged.
+    /// Returns the size in bytes of the buffer that the peer may use. Without UCX, the peer only
+    /// learns from this number that the memory is staged.
     pub(super) fn len(&self) -> u32 {
         (STAGING_PART * STAGING_PARTS) as u32
     }
@@ -108,13 +108,13 @@ impl Stager {
     }
 }
 
-/// Returns the offset of the bytes of messages in the buffer.
+/// Returns the offset in the buffer of the room for messages.
 fn place(buffer: &Memory) -> usize {
     buffer.len() - MAX_DATA
 }
 
 impl Session {
-    /// Returns the staging buffer, which is created on first use.
+    /// Returns the staging buffer, and creates it on first use.
     pub(super) fn stager(self: &Session) -> Result<Arc<Stager>> {
         if let Some(stager) = &self.state().stager {
             return Ok(Arc::clone(stager));
@@ -122,7 +122,8 @@ impl Session {
         let queue = self.context.create_queue()?;
         let (sender, jobs) = sync_channel(MAX_STAGING);
         let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
-        // The thread ends with the stager. It must run before other threads can find the stager.
+        // The thread ends when the stager is dropped. It is started before other threads can find
+        // the stager, so that a failure to start leaves no stager behind.
         let (session, copies) = (self.weak(), Arc::downgrade(&stager));
         let started = thread::start("xhl-stage", move || {
             stage_all(&session, &copies, &queue, &jobs);
@@ -159,9 +160,10 @@ impl Session {
     }
 }
 
-/// Copies for the peer until the link ends.
+/// The staging thread: copies for the peer until the link ends.
 fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
-    // A copy that timed out may still happen, so the buffer and the queue must not be used again.
+    // Whether a copy has timed out. Such a copy may still happen, so the buffer and the queue must
+    // not be used again.
     let mut is_broken = false;
     while let Ok(job) = jobs.recv() {
         let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
@@ -236,7 +238,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
     }
 }
 
-/// Allocates room for the bytes of a reply to a read.
+/// Allocates memory for the bytes of a reply to a read.
 pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
     bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))

@@ -1,4 +1,4 @@
-//! Tests with a hostile linked host, which authenticates itself and then breaks the protocol.
+//! Tests with a hostile peer, which authenticates itself and then breaks the protocol.
 
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
@@ -39,12 +39,13 @@ impl Owner {
         }
     }
 
-    /// Links with a host that sends what the test tells it to.
+    /// Links the owner with a peer whose messages the test sends itself.
     fn link(&self) -> (Channel, Link) {
         self.link_and_say(&[])
     }
 
-    /// Makes a link as [`link`](Self::link) does, and sends `frames` together with the greeting.
+    /// Makes a link as [`link`](Self::link) does. The peer sends `frames` together with its
+    /// greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
         let link = self.listener.accept(Some(LIMIT)).unwrap();
@@ -76,7 +77,7 @@ impl Owner {
         Ok(greeted)
     }
 
-    /// Sends frames until the link has ended, and returns the reason.
+    /// Makes a link, sends frames until the link has ended, and returns the reason of the end.
     fn attack(&self, mut frames: impl Iterator<Item = Vec<u8>>) -> String {
         let (mut channel, link) = self.link();
         let start = Instant::now();
@@ -87,7 +88,7 @@ impl Owner {
             }
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
-            // The peer's messages are discarded unread.
+            // Messages of the owner are discarded.
             channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
@@ -179,7 +180,7 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
     }
     let ended = owner.attack(std::iter::once(Message::Bye { why: "enough" }.encode()));
     assert!(ended.contains("enough"), "{ended}");
-    // An invalid handle is refused without ending the link. Too many opens at once end it.
+    // An invalid handle is refused, and the link continues. Too many opens at once end the link.
     let (mut channel, link) = owner.link();
     channel.queue(&open.encode());
     let start = Instant::now();
@@ -238,7 +239,7 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     owner.check();
 }
 
-/// Sends pending output, and waits up to `LIMIT` for the next message.
+/// Sends pending output, and waits up to `LIMIT` for the next message of the owner.
 fn next_frame(channel: &mut Channel) -> Vec<u8> {
     let start = Instant::now();
     loop {
@@ -262,8 +263,9 @@ fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
     .encode()
 }
 
-/// A connection is replaced while messages of the last one are being handled. Each message is
-/// handled once. The link's keep-alive is an hour, so only the replacements drive it.
+/// Connections are replaced while the owner handles messages of the previous connection. Each
+/// message is handled once. The keep-alive is an hour, so that nothing else makes the link's thread
+/// act.
 #[test]
 fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     const ROUNDS: u32 = 40;
@@ -289,7 +291,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
         }
         done
     };
-    // Sent messages, starting with the first that the owner may not have handled.
+    // Messages that the peer has sent and the owner may not have handled yet.
     let mut unconfirmed: std::collections::VecDeque<Vec<u8>> = [Vec::new()].into();
     let mut confirmed = 0;
     for round in 1..=ROUNDS {
@@ -300,7 +302,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
             unconfirmed.push_back(frame);
         }
         let _ = channel.flush();
-        // In the meantime some replies arrive, or none.
+        // Read up to three replies before the next replacement.
         for _ in 0..round % 4 {
             count(&next_frame(&mut channel), &mut received);
         }
@@ -321,7 +323,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert_eq!(event.submitted(), all);
     assert!(link.ended().is_none(), "{:?}", link.ended());
 
-    // A stale connection attempt is ignored, and the current connection stays.
+    // A connection attempt with an old number is refused, and the current connection stays.
     assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
     assert!(owner.greet(session, 0, 1, &[]).is_err());
     let request = 2 + all;
@@ -330,8 +332,8 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert!(link.ended().is_none(), "{:?}", link.ended());
 }
 
-/// A message that arrives together with the greeting is handled at once, without waiting for the
-/// next message.
+/// A message that arrives together with the greeting is handled at once, not only when the next
+/// message arrives.
 #[test]
 fn what_comes_with_the_greeting_is_handled() {
     let owner = Owner::with_keep_alive(Duration::from_secs(3600));
@@ -355,13 +357,13 @@ fn what_comes_with_the_greeting_is_handled() {
     ));
 }
 
-/// A host that never confirms gets only some of the reports and costs a fixed amount of memory.
-/// When it confirms, it gets the rest.
+/// A peer that never confirms gets only some of the reports, and costs a limited amount of memory.
+/// When it confirms, it gets the other reports.
 #[test]
 fn who_never_confirms_is_kept_little_for() {
     let owner = Owner::new();
     let (mut channel, link) = owner.link();
-    // With many events, few turns of the link's thread make many reports.
+    // With many events, the link's thread makes many reports each time that it runs.
     let events: [_; 128] = std::array::from_fn(|_| owner.context.create_event().unwrap());
     let (mut received, mut told) = (0, HashMap::new());
     for event in &events {
@@ -382,7 +384,7 @@ fn who_never_confirms_is_kept_little_for() {
         for event in &events {
             event.signal().unwrap();
         }
-        // Waits until the signals are reported, so that signals do not share reports.
+        // Wait until the signals are reported, because several signals could share one report.
         while told.values().any(|told| *told < number) && !link.session().has_told_enough() {
             assert!(start.elapsed() < 3 * LIMIT);
             channel.fill();
@@ -410,7 +412,7 @@ fn who_never_confirms_is_kept_little_for() {
     assert!(link.ended().is_none());
 }
 
-/// An owner that gives two events the same number is wrong about both.
+/// The link ends if the peer gives two open events the same number.
 #[test]
 fn two_events_with_one_number_end_the_link() {
     let owner = Owner::new();
@@ -446,7 +448,7 @@ fn two_events_with_one_number_end_the_link() {
     assert!(waited.is_peer_dead(), "{waited}");
 }
 
-/// Links two honest sides, which both live as long as the result.
+/// Makes a link with two honest sides, and returns both.
 fn honest(owner: &Owner) -> (Link, Link) {
     let address = owner.listener.local_address();
     let link = Link::connect(address, &owner.context, &owner.options).unwrap();
@@ -498,12 +500,12 @@ fn an_event_that_was_given_up_is_given_up_over_every_link() {
         let error = event.wait_value_timeout(1 << 28, LIMIT).unwrap_err();
         assert!(error.is_peer_dead(), "{error}");
     };
-    // The link between them ends.
+    // End the link between the first and the second host.
     drop(other);
     first.session().end(first.session().ended("a test"), true);
     is_over(remote.mirror());
     is_over(relayed.mirror());
-    // The event is opened before and after it is abandoned.
+    // The event is opened once before it is abandoned and once after.
     let late = second
         .open_event(&remote.mirror().handle().unwrap())
         .unwrap();
@@ -513,7 +515,7 @@ fn an_event_that_was_given_up_is_given_up_over_every_link() {
     is_over(open.mirror());
 }
 
-/// While there is no connection, the link's thread sleeps even if it is time to send something.
+/// While there is no connection, the link's thread sleeps even if a confirmation is due.
 #[test]
 fn nothing_is_due_while_there_is_no_connection() {
     let owner = Owner::with_keep_alive(Duration::from_secs(100));
@@ -534,8 +536,8 @@ fn wait_until_full(link: &Link) {
     }
 }
 
-/// A caller that waits for room continues when the greeting of a new connection confirms earlier
-/// requests.
+/// A caller that waits to send a request continues when the greeting of a new connection confirms
+/// earlier requests.
 #[test]
 fn a_new_connection_makes_room() {
     let owner = Owner::with_keep_alive(Duration::from_secs(3600));
@@ -565,7 +567,7 @@ fn a_new_connection_makes_room() {
     asks.join().unwrap();
 }
 
-/// Reads wait before the peer has more unconfirmed replies than it keeps.
+/// Further reads wait, so that the peer never has more unconfirmed replies than it allows.
 #[test]
 fn reads_wait_for_their_answers() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
@@ -638,8 +640,8 @@ fn claim_for(channel: &mut Channel, request: u64, len: u64) {
     let _ = channel.flush();
 }
 
-/// The handle contains the length of memory. A host that claims another length gets an error, and
-/// nothing is allocated for its claim.
+/// A handle contains the length of its memory. If the peer claims another length, the open fails,
+/// and nothing is allocated for the claimed length.
 #[test]
 fn claimed_lengths_are_checked_against_the_handle() {
     let owner = Owner::new();
@@ -652,7 +654,7 @@ fn claimed_lengths_are_checked_against_the_handle() {
         claim(&mut channel, len);
         let error = opens.join().expect("no panic").unwrap_err();
         assert!(matches!(error, Error::Protocol(_)), "{len}: {error}");
-        // The memory is closed again.
+        // The owner is told to close the memory.
         let frame = next_frame(&mut channel);
         assert_eq!(Message::decode(&frame), Ok(Message::Close { id: 7 }));
     }
@@ -707,14 +709,14 @@ fn one_deadline_covers_all_parts_of_a_name() {
     assert!(link.ended().is_none());
 }
 
-/// No call waits longer than its timeout for a linked host that is stopped. Every public function
-/// with a timeout has a row here.
+/// No call waits longer than its timeout for a peer that has stopped. Every public function with a
+/// timeout has a row here.
 #[test]
 fn no_call_waits_longer_for_a_stopped_host() {
     const TIMEOUT: Duration = Duration::from_millis(200);
     const LATENESS: Duration = Duration::from_secs(1);
     let measured = [
-        // A host that has connected and sends nothing, not even its identity.
+        // A host has connected and sends nothing, not even its identity.
         ("accept", {
             let owner = Owner::new();
             let address = owner.listener.local_address();
@@ -724,7 +726,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),
-        // A linked host that is silent from now on.
+        // The peer has linked and is silent from now on.
         ("keep_alive", {
             let owner = Owner::with_keep_alive(TIMEOUT);
             let handle = owner.context.allocate(100).unwrap().handle().unwrap();

@@ -1,5 +1,5 @@
-//! The link's threads. One listens to the peer, and one opens handles for it. On the side that
-//! dialled, a third one dials again when needed.
+//! The threads of a link. One thread handles the peer's messages, and one opens handles for the
+//! peer. On the dialling side, a third thread replaces lost connections.
 
 use super::question::Answer;
 use super::session::Session;
@@ -30,7 +30,7 @@ pub(crate) fn start(name: &'static str, run: impl FnOnce() + Send + 'static) -> 
         .map_err(Error::os("starting a thread"))
 }
 
-/// Listens to the peer until the link ends.
+/// The link's main thread: exchanges messages with the peer until the link ends.
 pub(crate) fn listen(session: &Arc<Session>) {
     loop {
         if let Err(error) = listen_once(session) {
@@ -65,12 +65,13 @@ fn listen_once(session: &Arc<Session>) -> Result<()> {
     let (socket, wants_write) = {
         let state = session.state();
         match &state.channel {
-            // A copy, because the connection may be replaced in the meantime.
+            // The descriptor is copied, because another thread may replace the connection during
+            // the poll.
             Some(channel) => (Some(copy(channel)?), state.wants_write()),
             None => (None, false),
         }
     };
-    // Signals that cannot be reported yet wait in the notifier, which holds one per event.
+    // While no reports may be sent, the notifier is not polled, and keeps the finished signals.
     let tells = match session.has_told_enough() {
         true => PollFlags::empty(),
         false => PollFlags::IN,
@@ -120,7 +121,7 @@ fn copy(channel: &impl AsFd) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(channel, 0).map_err(Error::os("copying a descriptor"))
 }
 
-/// Sends what the socket takes, and handles the received messages.
+/// Sends as many bytes as the socket accepts, and handles the received messages.
 fn exchange(session: &Session) -> Result<()> {
     session.exchange()?;
     while session.handle_next(|message| handle(session, message))? {}
@@ -229,7 +230,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             session.with_mirror(id, |mirror| mirror.abandon());
             Ok(())
         }
-        // The link's thread connects before it sleeps again.
+        // The link's thread connects to this address before it sleeps again.
         Message::Address {
             generation,
             address,
@@ -256,7 +257,8 @@ fn dial_again(session: &Arc<Session>) {
         refusal: 0,
         attempt: 0,
     };
-    // The network may have become slower since the link was made.
+    // Timeouts grow up to this value, because the network may have become slower since the link was
+    // made.
     let max_timeout = dial
         .timeout
         .max(session.keep_alive / REDIALS_PER_KEEP_ALIVE);
@@ -304,12 +306,12 @@ pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpS
 
 const NO_SESSION: &str = "it has ended the link, or was restarted";
 
-/// Returns the error for a greeting with a refusal.
+/// Returns the error for a greeting that contains a refusal.
 pub(crate) fn refused(peer: &Arc<str>, reason: u8) -> Error {
     let why = match reason {
         refusal::NO_SESSION => NO_SESSION,
         refusal::OTHER_DATA => {
-            "it moves memory in another way: choose the same `data` on both sides, UCX or TLS"
+            "it uses another transport for memory: choose the same `data` on both sides, UCX or TLS"
         }
         refusal::BUSY => "it accepts no more links at the moment",
         _ => "it refuses for a reason that this version does not know",

@@ -1,4 +1,4 @@
-//! Memory of this host that a command copies from or to memory of the remote host.
+//! The local side of a command that copies between memory of this host and of the remote host.
 
 use super::ring::{Ring, Rounds};
 use super::transfer::{Opened, Span};
@@ -11,7 +11,7 @@ use std::sync::PoisonError;
 pub(super) struct Local(MemoryRange);
 
 impl Local {
-    /// Accepts memory that the host or the context's device can access.
+    /// Wraps memory that the host or the context's device can access. Fails for other memory.
     pub(super) fn new(range: MemoryRange, context: &Context) -> Result<Self> {
         if !range.is_on_host() && context.device().info().backend == BackendKind::Host {
             return Err(Error::Local(crosshandle::Error::Unsupported(
@@ -31,20 +31,20 @@ impl Local {
         self.transfer(Direction::Get, from, at)
     }
 
-    /// Moves all bytes. Memory that the host cannot access moves through host memory. So do all
-    /// bytes that travel in messages, so that the library does the access.
+    /// Moves all bytes. Memory that the host cannot access moves through a ring of host memory. So
+    /// do bytes that travel in messages, because only the library's queue may access the memory.
     fn transfer(self, direction: Direction, remote: &Opened, at: u64) -> Result<()> {
         let session = remote.session();
-        // UCX is never given device memory here, though it may support the device. A command runs
-        // while its stream waits, and UCX's copies were seen to wait for that stream.
+        // UCX gets no device memory here, even if it supports the device. A command runs while its
+        // stream waits, and UCX's copies were seen to wait for that stream.
         if remote.data.is_some() && self.0.is_on_host() {
             let mut span = Span {
                 start: self.0.as_ptr(),
                 len: self.0.len(),
             };
-            // SAFETY: the range keeps its memory, which the host can access, and which is writable
-            // for `Get`. UCX, written in C, copies it as the library itself does. Races with other
-            // processes yield arbitrary bytes.
+            // SAFETY: the range keeps its memory alive. The host can access the memory, and it is
+            // writable for `Get`. UCX is C code, so races with other processes only yield arbitrary
+            // bytes.
             return unsafe { remote.move_one(direction, at, &mut span) };
         }
         let spare = || session.ring.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,8 +55,8 @@ impl Local {
         };
         let len = self.0.len();
         let mut rounds = Rounds::new(&ring, direction, self.0);
-        // SAFETY: the ring is host memory that nothing else uses, and `rounds` never gives one
-        // place to two parts that move at once.
+        // SAFETY: the ring is host memory that nothing else uses, and `rounds` never gives the same
+        // place to two parts that move at the same time.
         let moved = unsafe { remote.move_parts(direction, at, len, &mut rounds) };
         let finished = rounds.finish();
         if finished.is_ok() {

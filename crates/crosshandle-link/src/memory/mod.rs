@@ -18,14 +18,14 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
 
-/// Maximum length of another host's memory, in bytes. No processor has a larger address space.
+/// Maximum length of another host's memory in bytes. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;
 
 /// A range of memory of the remote host. It can be read and written but not mapped. Dropping the
 /// last range closes the memory.
 ///
-/// A range is cheap to clone, and any thread may use it. When a write has returned, or a command
-/// with a write has completed, the bytes are at the remote host. Any process that sees a later
+/// A range is cheap to clone, and any thread may use it. When a write has returned or a command
+/// that writes has completed, the bytes are at the remote host. Any process that sees a later
 /// signal also sees the bytes.
 #[derive(Clone)]
 pub struct RemoteMemory {
@@ -57,12 +57,12 @@ impl RemoteMemory {
         else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
-        // The handle contains the length. The length of a handle is not trusted either, and must
-        // fit an address space.
+        // The length must be that of the handle. The handle is not trusted either, so its length
+        // must fit into an address space.
         if len != handle.len() || len > MAX_LEN {
             close_object(session, id);
             return Err(Error::Protocol(
-                "its memory has another length than its handle",
+                "its memory has a different length than the handle",
             ));
         }
         if address.checked_add(len).is_none() || address.checked_add(staging.into()).is_none() {
@@ -104,7 +104,7 @@ impl RemoteMemory {
         self.len as usize
     }
 
-    /// Returns whether the range has no bytes.
+    /// Returns `true` if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -114,9 +114,10 @@ impl RemoteMemory {
         self.opened.access
     }
 
-    /// Returns `true` if the remote host cannot access this memory directly, such as a GPU's. There
-    /// a queue copies the bytes from or to memory that the link can reach. Each transfer costs one
-    /// more copy and one more round trip.
+    /// Returns `true` if the memory is staged: the link cannot access it directly, for example
+    /// because it is GPU memory. A queue of the remote host then copies the bytes between this
+    /// memory and memory that the link can access. Each transfer costs one more copy and one more
+    /// round trip.
     pub fn is_staged(&self) -> bool {
         self.opened.staging > 0
     }
@@ -143,7 +144,7 @@ impl RemoteMemory {
                 len: (end - start) as u64,
             }),
             _ => Err(Error::invalid(format!(
-                "the part is not inside of the {} bytes of this memory",
+                "the part is not inside the {} bytes of this memory",
                 self.len
             ))),
         }
@@ -153,7 +154,7 @@ impl RemoteMemory {
         match (offset as u64).checked_add(len as u64) {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(Error::invalid(format!(
-                "{len} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                "{len} bytes from byte {offset} on are not inside the {} bytes of this memory",
                 self.len
             ))),
         }
@@ -175,8 +176,8 @@ impl RemoteMemory {
         self.read_many(&mut [(offset, into)])
     }
 
-    /// Copies bytes from `from` into this range, starting at byte `offset`. Returns when they are
-    /// at the remote host.
+    /// Copies bytes from `from` into this range, starting at byte `offset`. Returns when the bytes
+    /// are at the remote host.
     ///
     /// # Errors
     /// Returns the errors of [`read`](Self::read), and [`Error::ReadOnly`].
@@ -185,11 +186,12 @@ impl RemoteMemory {
     }
 
     /// Copies bytes into this range, starting at byte `offset`, and then signals an event of the
-    /// same link. Any process that sees the signal also sees the bytes. Waits for neither.
+    /// same link. Any process that sees the signal also sees the bytes. Small writes return at
+    /// once.
     ///
     /// Up to 16 KiB travel in one message with the signal. More bytes, and bytes for
     /// [staged](Self::is_staged) memory, are first written as by [`write`](Self::write), which
-    /// waits for them.
+    /// waits until they are at the remote host.
     ///
     /// # Errors
     /// Returns the errors of [`write`](Self::write), and [`Error::InvalidArgument`] for an event of
@@ -204,7 +206,7 @@ impl RemoteMemory {
         self.check(offset, from.len())?;
         if !Arc::ptr_eq(event.link(), &self.opened.link) {
             return Err(Error::invalid(
-                "the event is of another link than the memory: write, then signal",
+                "the event and the memory belong to different links: write, then signal",
             ));
         }
         if from.len() > MAX_WITH_SIGNAL || self.is_staged() {
@@ -224,8 +226,8 @@ impl RemoteMemory {
         Ok(PendingSignal::new(question))
     }
 
-    /// Copies several pieces from this range. Each starts at the given offset, and all are in
-    /// flight at once.
+    /// Copies several pieces from this range, all at the same time. Each piece starts at its own
+    /// offset.
     ///
     /// # Errors
     /// Returns the errors of [`read`](Self::read). After an error the bytes of all pieces are
@@ -250,9 +252,9 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Copies several pieces into this range. Each starts at the given offset, and all are in
-    /// flight at once. Returns when all are at the remote host. If pieces overlap, the shared bytes
-    /// are arbitrary afterwards.
+    /// Copies several pieces into this range, all at the same time. Each piece starts at its own
+    /// offset. Returns when all pieces are at the remote host. If pieces overlap, the bytes that
+    /// they share are arbitrary afterwards.
     ///
     /// # Errors
     /// Returns the errors of [`write`](Self::write).
@@ -278,18 +280,18 @@ impl RemoteMemory {
         Ok(())
     }
 
-    /// Makes a command that copies the bytes of `source`, a range on this host, to this range. Both
-    /// must have the same length.
+    /// Makes a command that copies the bytes of `source`, a range on this host, to this range. The
+    /// ranges must have the same length.
     ///
-    /// Like any command, it runs in the order of its queue, can wait for events, and can signal
-    /// one. It completes when the bytes are at the remote host, and keeps `source` and the link
-    /// alive until then.
+    /// Like any command, it runs in the order of its queue, can wait for events, and can signal an
+    /// event. The command completes when the bytes are at the remote host, and keeps `source` and
+    /// the link alive until then.
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] for different lengths, or [`Error::ReadOnly`]. Returns
     /// [`crosshandle::Error::Unsupported`] for device memory that the host cannot access, unless
-    /// the link's context is of that device. With such a context the memory is first copied to host
-    /// memory, part by part.
+    /// the link's context is of that device. With such a context, the memory is first copied to
+    /// host memory, part by part.
     pub fn copy_from(&self, source: MemoryRange) -> Result<Command> {
         self.check_writable()?;
         let (this, source) = (self.clone(), self.local(source)?);
@@ -297,8 +299,8 @@ impl RemoteMemory {
     }
 
     /// Makes a command that copies the bytes of this range to `destination`, a range on this host.
-    /// Both must have the same length. The command behaves as that of
-    /// [`copy_from`](Self::copy_from).
+    /// The ranges must have the same length. The command behaves like the one that
+    /// [`copy_from`](Self::copy_from) makes.
     ///
     /// # Errors
     /// Returns the errors of [`copy_from`](Self::copy_from), and [`Error::ReadOnly`] for a
@@ -316,7 +318,7 @@ impl RemoteMemory {
     fn local(&self, range: MemoryRange) -> Result<Local> {
         if range.len() as u64 != self.len {
             return Err(Error::invalid(format!(
-                "a copy needs two ranges of one length, but got {} bytes here and {} there",
+                "a copy needs two ranges of the same length, but got {} bytes here and {} there",
                 range.len(),
                 self.len
             )));

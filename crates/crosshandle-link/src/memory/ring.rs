@@ -1,5 +1,5 @@
-//! A ring of host memory, through which device memory moves. While one part moves, others are
-//! copied.
+//! A ring of host memory through which device memory moves. While the link moves one part, a queue
+//! copies other parts.
 
 use super::transfer::{Part, Places};
 use crate::error::Result;
@@ -12,7 +12,7 @@ use crosshandle::{Command, Context, Event, EventOptions, Memory, MemoryRange, Qu
 pub(crate) struct Ring {
     buffer: Memory,
     queue: Queue,
-    /// Signalled by each copy.
+    /// The event that each copy signals.
     copied: Event,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Rounds<'a> {
     ring: &'a Ring,
     direction: Direction,
     own: MemoryRange,
-    /// Number of the ring's signals before this transfer.
+    /// Number of signals of `copied` before this transfer.
     first: u64,
     /// Number of copies that were started.
     begun: usize,
@@ -48,7 +48,8 @@ impl<'a> Rounds<'a> {
         }
     }
 
-    /// Starts to copy a part: into its place in the ring for `Put`, out of it for `Get`.
+    /// Starts to copy a part into its place in the ring (for `Put`), or out of that place (for
+    /// `Get`).
     fn copy(&mut self, index: usize, start: usize, len: usize) -> Result<()> {
         let place = index % STAGING_PARTS * STAGING_PART;
         let place = self.ring.buffer.range(place..place + len)?;
@@ -74,8 +75,8 @@ impl<'a> Rounds<'a> {
     /// Waits until all copies have completed.
     ///
     /// # Errors
-    /// Returns an error if a copy has failed or has timed out. It may still happen, so the ring
-    /// must not be used again.
+    /// Returns an error if a copy has failed or has timed out. Such a copy may still happen, so the
+    /// ring must not be used again.
     pub(super) fn finish(self) -> Result<()> {
         Ok(self.ring.queue.finish_timeout(STAGING_TIMEOUT)?)
     }
@@ -85,7 +86,7 @@ impl Places for Rounds<'_> {
     fn prepare(&mut self, part: Part) -> Result<*mut u8> {
         match self.direction {
             Direction::Put => {
-                // The parts before this one have moved, so their places are free.
+                // The previous parts have moved, so their places are free for further copies.
                 let part_len = self.part_len(&part);
                 while self.begun < part.index + STAGING_PARTS {
                     let start = self.begun * part_len;
@@ -97,7 +98,7 @@ impl Places for Rounds<'_> {
                 self.wait(part.index)?;
             }
             Direction::Get => {
-                // The part that was in this place must have been copied out.
+                // The previous part in this place must have been copied out.
                 if let Some(before) = part.index.checked_sub(STAGING_PARTS) {
                     self.wait(before)?;
                 }
@@ -116,7 +117,7 @@ impl Places for Rounds<'_> {
 }
 
 impl Rounds<'_> {
-    /// All parts except the last have the same length.
+    /// Returns the length of a part. All parts except the last have the same length.
     fn part_len(&self, part: &Part) -> usize {
         match part.index {
             0 => part.len,

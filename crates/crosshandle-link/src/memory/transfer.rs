@@ -1,5 +1,5 @@
-//! How the bytes of open memory move: over UCX, over the control connection, or through the owner's
-//! staging buffer.
+//! The three paths for the bytes of open memory: over UCX, over the control connection, or through
+//! the owner's staging buffer.
 
 use crate::control::message::{MAX_DATA, Message};
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 pub(super) struct Opened {
     pub(super) link: Arc<Inner>,
     pub(super) id: u32,
-    /// Address of the memory, or of the staging buffer.
+    /// Address of the memory or of the staging buffer, in the owner's process.
     pub(super) address: u64,
     pub(super) access: Access,
     /// The data path and the number of the memory's key. `None` without UCX.
@@ -40,13 +40,14 @@ impl Opened {
         &self.link.session
     }
 
-    /// Returns `true` if UCX accesses the memory itself.
+    /// Returns `true` if UCX accesses the memory directly, without a staging buffer.
     pub(super) fn is_direct(&self) -> bool {
         self.data.is_some() && self.staging == 0
     }
 
-    /// Returns `true` if an access of `len` bytes goes in messages. All accesses do without UCX.
-    /// With a staging buffer, small accesses do, because that takes one round trip instead of two.
+    /// Returns `true` if the bytes of an access travel in messages. This applies to all accesses
+    /// without UCX, and to small accesses to staged memory, because a message takes one round trip
+    /// instead of two.
     fn goes_in_messages(&self, len: usize) -> bool {
         self.data.is_none() || self.staging > 0 && len <= STAGED_IN_MESSAGES
     }
@@ -75,7 +76,7 @@ impl Opened {
         moved.map_err(|error| session.state().check_alive().err().unwrap_or(error))
     }
 
-    /// Moves bytes part by part, each when `places` has it ready.
+    /// Moves bytes part by part. Each part moves when `places` has prepared it.
     ///
     /// # Safety
     /// The caller must ensure that the bytes of each part can be read, and for `Get` written, at
@@ -165,8 +166,8 @@ impl Opened {
         unsafe { self.move_one(Direction::Put, at, &mut local) }
     }
 
-    /// Locks staged memory for one transfer. The owner has one staging buffer per link, and keeps a
-    /// limited number of requests waiting.
+    /// Locks the staging buffer for one transfer. The owner has one buffer per link, and limits the
+    /// number of waiting requests.
     fn turn(&self) -> Option<MutexGuard<'_, bool>> {
         let turn = || self.session().staging.lock();
         (self.staging > 0).then(|| turn().unwrap_or_else(PoisonError::into_inner))
@@ -231,7 +232,7 @@ impl Opened {
     }
 
     /// Moves bytes over UCX through the owner's staging buffer. While one part of the buffer moves,
-    /// the owner copies others.
+    /// the owner copies other parts.
     ///
     /// # Safety
     /// The caller must uphold the contract of [`DataPath::move_pieces`].
@@ -245,7 +246,7 @@ impl Opened {
         let mut turn = self.turn();
         if turn.as_deref() == Some(&true) {
             return Err(Error::invalid(
-                "the remote host has not copied in time before, so its staging buffer cannot be used: make a new link",
+                "an earlier copy of the remote host timed out, so its staging buffer cannot be used: make a new link",
             ));
         }
         let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
@@ -277,8 +278,8 @@ impl Opened {
         while result.is_ok() {
             match (direction, Part::of(len, part_len, next)) {
                 (Direction::Put, Some(part)) => {
-                    // Before a place in the buffer is written again, the owner must have copied out
-                    // its last content.
+                    // Before a place in the buffer is written again, the owner must have copied its
+                    // content to the memory.
                     if copies.len() == STAGING_PARTS
                         && let Some((_, copy)) = copies.pop_front()
                     {
@@ -307,7 +308,7 @@ impl Opened {
                 }
             }
         }
-        // The next user of the buffer must not meet copies of this transfer.
+        // Wait for the copies of this transfer, so that the next transfer can use the buffer.
         for (_, copy) in copies {
             is_broken |= is_late(&copy.wait());
         }
@@ -338,16 +339,16 @@ impl Part {
     }
 }
 
-/// Provides the places of this host's bytes while they move, part by part, in order.
+/// The local side of a transfer. It provides the address of each part, in order.
 pub(super) trait Places {
     /// Waits until a part may move, and returns the address of its place.
     fn prepare(&mut self, part: Part) -> Result<*mut u8>;
 
-    /// Notes that a part has moved.
+    /// Records that a part has moved.
     fn moved(&mut self, part: Part) -> Result<()>;
 }
 
-/// Bytes of this host that move from and to their own place.
+/// Local bytes that move directly, without a copy to another place.
 pub(super) struct Span {
     pub(super) start: *mut u8,
     pub(super) len: usize,

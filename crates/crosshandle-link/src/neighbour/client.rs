@@ -17,8 +17,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// A link that another process of this host and user [shares](super::SharedLink). It opens handles
 /// of the remote host.
 ///
-/// It is cheap to clone, and any thread may use it. Calls of several threads are served one at a
-/// time, so a thread that moves much data should have a connection of its own.
+/// A `NeighbourLink` is cheap to clone, and any thread may use it. The sharing process serves the
+/// calls of one connection one at a time, so a thread that moves much data should have its own
+/// connection.
 #[derive(Clone)]
 pub struct NeighbourLink {
     shared: Arc<Shared>,
@@ -27,7 +28,7 @@ pub struct NeighbourLink {
 struct Shared {
     name: Arc<str>,
     context: Context,
-    /// `None` when the connection can no longer be used.
+    /// The connection. `None` if it can no longer be used.
     socket: Mutex<Option<OwnedFd>>,
     /// Shared memory through which ordinary bytes are copied.
     buffer: Mutex<Option<(Memory, HandleBytes)>>,
@@ -85,7 +86,7 @@ impl NeighbourLink {
             .ok()
             .filter(|_| len == handle.len() && len <= MAX_LEN);
         let len = len.ok_or(Error::Protocol(
-            "its memory has another length than its handle",
+            "its memory has a different length than the handle",
         ))?;
         Ok(NeighbourMemory {
             opened,
@@ -159,7 +160,8 @@ impl Shared {
             Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
             Ok(answer) => Ok(answer),
             Err(error) => {
-                // A late reply would be taken for the reply to the next request.
+                // The connection is dropped, because a late reply would be taken for the reply to
+                // the next request.
                 *place = None;
                 Err(error)
             }
@@ -167,7 +169,8 @@ impl Shared {
     }
 }
 
-/// Closes its object in the process that has the link when it is dropped.
+/// An object that the sharing process has opened for this process. Dropping it closes the object
+/// there.
 struct Opened {
     shared: Arc<Shared>,
     id: u32,
@@ -180,7 +183,7 @@ impl Drop for Opened {
 }
 
 /// Memory of the remote host, accessed through another process's link. Dropping the last clone
-/// closes it.
+/// closes the memory.
 ///
 /// Any thread may use it. When a write returns, the bytes are at the remote host.
 #[derive(Clone)]
@@ -197,7 +200,7 @@ impl NeighbourMemory {
         self.len
     }
 
-    /// Returns whether the memory has no bytes.
+    /// Returns `true` if the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -218,8 +221,8 @@ impl NeighbourMemory {
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if either memory does not contain all the bytes. Returns
-    /// [`Error::ReadOnly`]. Returns [`Error::Refused`] also if the process that has the link cannot
-    /// open `source`. Returns [`Error::Ended`].
+    /// [`Error::Refused`] if the sharing process cannot open `source`. Returns [`Error::ReadOnly`]
+    /// or [`Error::Ended`].
     pub fn copy_from(&self, offset: usize, source: &Memory, range: Range<usize>) -> Result<()> {
         self.check_writable()?;
         check(&range, source.len())?;
@@ -258,7 +261,7 @@ impl NeighbourMemory {
     }
 
     /// Copies bytes to the remote host's memory, starting at byte `offset`, through shared memory.
-    /// Returns when they are at the remote host.
+    /// Returns when the bytes are at the remote host.
     ///
     /// # Errors
     /// Returns the errors of [`copy_from`](Self::copy_from).
@@ -294,7 +297,7 @@ impl NeighbourMemory {
         work(buffer, handle)
     }
 
-    /// Copies in parts that are small enough for each reply to come in time.
+    /// Copies in parts that are so small that each reply arrives in time.
     fn copy(
         &self,
         there: bool,
@@ -321,7 +324,7 @@ impl NeighbourMemory {
         match end {
             Some(end) if end <= self.len => Ok(()),
             _ => Err(Error::invalid(format!(
-                "{len} bytes from byte {offset} on are not inside of the {} bytes of this memory",
+                "{len} bytes from byte {offset} on are not inside the {} bytes of this memory",
                 self.len
             ))),
         }
@@ -339,7 +342,7 @@ fn check(range: &Range<usize>, len: usize) -> Result<()> {
     match range.start <= range.end && range.end <= len {
         true => Ok(()),
         false => Err(Error::invalid(format!(
-            "bytes {} to {} are not inside of this process's {len}",
+            "bytes {} to {} are not inside the {len} bytes of this process's memory",
             range.start, range.end
         ))),
     }
@@ -356,7 +359,7 @@ impl fmt::Debug for NeighbourMemory {
 }
 
 /// An event of the remote host, used through another process's link. Dropping the last clone closes
-/// it.
+/// the event.
 #[derive(Clone)]
 pub struct NeighbourEvent {
     opened: Arc<Opened>,
@@ -364,8 +367,8 @@ pub struct NeighbourEvent {
 }
 
 impl NeighbourEvent {
-    /// Returns the event of this host that follows the remote host's event. It is the mirror of the
-    /// process that has the link, opened by its handle.
+    /// Returns the event of this host that follows the remote host's event. The sharing process
+    /// owns this mirror, and this process has opened it by its handle.
     pub fn mirror(&self) -> &Event {
         &self.mirror
     }

@@ -1,5 +1,6 @@
-//! Messages between a neighbour and the process that shares its link. Each request and each reply
-//! is one datagram. Replies come in the order of the requests.
+//! Messages between a process that shares its link and its neighbours, the processes that use the
+//! link. Each request and each reply is one datagram. Replies are sent in the order of the
+//! requests.
 
 use crate::wire::{Rest, messages};
 use crosshandle::handle::HANDLE_SIZE;
@@ -18,7 +19,7 @@ messages! {
     pub enum Question {
         /// Opens an object of the remote host.
         Open = 1 {
-            /// Memory is opened for reading only.
+            /// Whether memory is opened read-only.
             read_only: bool,
             handle: HandleBytes,
         },
@@ -28,11 +29,11 @@ messages! {
             there: bool,
             /// The number of the remote host's memory.
             id: u32,
-            /// First byte in the remote host's memory.
+            /// Offset of the first byte in the remote host's memory.
             offset: u64,
             /// Handle of this host's memory.
             handle: HandleBytes,
-            /// First byte in this host's memory.
+            /// Offset of the first byte in this host's memory.
             local_offset: u64,
             len: u64,
         },
@@ -49,16 +50,16 @@ messages! {
     pub enum Answer {
         /// Memory was opened.
         Memory = 1 {
-            /// The remote host copies the bytes on their way.
+            /// Whether the memory is [staged](crate::RemoteMemory::is_staged).
             is_staged: bool,
             id: u32,
-            /// Its length in bytes.
+            /// The length of the memory in bytes.
             len: u64,
         },
         /// An event was opened.
         Event = 2 {
             id: u32,
-            /// The handle of its mirror.
+            /// The handle of the event's mirror.
             mirror: HandleBytes,
         },
         /// The request is done.
@@ -68,7 +69,7 @@ messages! {
         },
         /// The request is refused.
         Refused = 4 {
-            /// The link has ended.
+            /// Whether the link has ended.
             has_ended: bool,
             why: String as Rest<MAX_TEXT>,
         },
@@ -161,7 +162,7 @@ mod tests {
             let bytes = question.encode();
             assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
             assert_eq!(Question::decode(&bytes), Ok(question));
-            // One byte less or more is not a valid request.
+            // A request with one byte less or more is invalid.
             assert!(Question::decode(&bytes[..bytes.len() - 1]).is_err());
             assert!(Question::decode(&[&bytes[..], &[0]].concat()).is_err());
         }

@@ -1,4 +1,4 @@
-//! The server side of a shared link, in the process that has it.
+//! The server side of a shared link, in the process that shares it.
 
 use super::message::{Answer, HandleBytes, Question};
 use super::socket::{self, Named};
@@ -21,13 +21,13 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Shares a link with other processes of this host and user, which use it as
-/// [`NeighbourLink`](super::NeighbourLink)s. The sharing ends when this object is dropped or the
+/// A link that this process shares with other processes of this host and user. They use it as a
+/// [`NeighbourLink`](super::NeighbourLink). The sharing ends when this object is dropped or the
 /// link ends.
 ///
-/// A neighbour opens handles of the remote host through the link. Bytes move directly between the
-/// remote host's memory and the neighbour's memory, which this process opens by its handle. They
-/// are not copied a second time.
+/// A neighbour is a process that uses the shared link. It opens handles of the remote host through
+/// the link. This process opens the neighbour's own memory by its handle, and moves bytes directly
+/// between it and the remote host's memory, without a second copy.
 pub struct SharedLink {
     shared: Arc<Shared>,
     name: String,
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 struct Neighbours {
     next: u64,
-    /// A copy of each socket, and the process that is connected to it.
+    /// For each neighbour, a copy of its socket, and its process id.
     sockets: HashMap<u64, (OwnedFd, i32)>,
     has_ended: bool,
 }
@@ -85,10 +85,10 @@ impl Drop for SharedLink {
         let mut neighbours = self.shared.neighbours();
         neighbours.has_ended = true;
         for (socket, _) in neighbours.sockets.values() {
-            // Requests that were sent already still get replies.
+            // Requests that were already sent still get replies.
             let _ = shutdown(socket, Shutdown::Read);
         }
-        // The write fails only if the thread was told to end already.
+        // The write fails only if the thread was already told to end.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
     }
 }
@@ -181,7 +181,8 @@ struct Neighbour<'a> {
     queue: Queue,
     objects: HashMap<u32, Object>,
     next: u32,
-    /// The neighbour's own memory, most recently used first, and whether it is opened for writing.
+    /// Memory that the neighbour itself owns, most recently used first, and whether this process
+    /// opened it for writing.
     locals: VecDeque<(HandleBytes, bool, Memory)>,
 }
 
@@ -231,12 +232,14 @@ impl<'a> Neighbour<'a> {
                 len,
             } => {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
-                    return Err(Error::invalid("it copies what is not open memory"));
+                    return Err(Error::invalid("it copies memory that is not open"));
                 };
                 // A longer copy would block other users of the remote host's staging buffer for too
                 // long.
                 if len > NEIGHBOUR_PART as u64 {
-                    return Err(Error::invalid("it copies more than one request may"));
+                    return Err(Error::invalid(
+                        "it copies more bytes than one request may copy",
+                    ));
                 }
                 let remote = remote.range(span(offset, len)?)?;
                 let local = self
@@ -253,11 +256,11 @@ impl<'a> Neighbour<'a> {
                 Some(Object::Event(event)) => Ok(Answer::Done {
                     value: event.signal()?,
                 }),
-                _ => Err(Error::invalid("it signals what is not an open event")),
+                _ => Err(Error::invalid("it signals an event that is not open")),
             },
             Question::Close { id } => match self.objects.remove(&id) {
                 Some(_) => Ok(Answer::Done { value: 0 }),
-                None => Err(Error::invalid("it closes what is not open")),
+                None => Err(Error::invalid("it closes an object that is not open")),
             },
         }
     }
@@ -301,7 +304,7 @@ impl<'a> Neighbour<'a> {
         Ok(answer)
     }
 
-    /// Returns the neighbour's own memory, opened as any process of this user can open it.
+    /// Opens memory that the neighbour owns by its handle, or returns it if it is open already.
     fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
         let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
         let kept = match self.locals.iter().position(is_it) {

@@ -23,7 +23,7 @@ const UNACCEPTED: i32 = 16;
 /// Default of `kernel.overflowuid`.
 const USUAL_OVERFLOW_UID: u32 = 65534;
 
-/// A listening socket, and the lock that shows that its name is in use.
+/// A listening socket, and the file lock that marks its name as used.
 pub(super) struct Named {
     pub(super) socket: OwnedFd,
     path: PathBuf,
@@ -32,7 +32,7 @@ pub(super) struct Named {
 
 impl Drop for Named {
     fn drop(&mut self) {
-        // The lock is still held, so this is the socket of this process.
+        // The lock is still held, so the file is the socket of this process.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -120,7 +120,8 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
         let address = SocketAddrUnix::new(&path).map_err(Error::os(doing))?;
         let socket = new_socket()?;
         for (which, limit) in [
-            // Connecting also blocks if a stopped process has a full queue.
+            // The timeout for sending also limits connecting, which blocks if a stopped process has
+            // a full queue.
             (Timeout::Send, FIRST_QUESTION_TIMEOUT),
             (Timeout::Recv, NEIGHBOUR_ANSWER_TIMEOUT),
         ] {
@@ -141,23 +142,26 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
     )))
 }
 
-/// Returns the connected process, which must be of this user. The result is 0 if this PID
-/// namespace cannot see the process.
+/// Returns the id of the connected process. Fails if the process belongs to another user. The id is
+/// 0 if the process is not visible in this PID namespace.
 pub(super) fn process_of(socket: impl AsFd) -> Result<i32> {
     let peer = credentials(&socket).map_err(Error::os("reading the peer's credentials"))?;
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid");
     let overflow = overflow.ok().and_then(|text| text.trim().parse().ok());
-    // All users that this user namespace does not map look like the overflow user.
+    // All users that this user namespace does not map have the overflow user's id, so that id is
+    // refused.
     match peer.uid == rustix::process::geteuid().as_raw()
         && peer.uid != overflow.unwrap_or(USUAL_OVERFLOW_UID)
     {
         true => Ok(peer.pid),
-        false => Err(Error::invalid("the connected process is another user's")),
+        false => Err(Error::invalid(
+            "the connected process belongs to another user",
+        )),
     }
 }
 
-/// Returns the credentials with which the connected process connected or listened. The process ID
-/// may be 0, which rustix's type cannot hold.
+/// Returns the credentials of the connected process at the time when it connected or listened.
+/// rustix has no suitable function, because its type cannot express the process id 0.
 fn credentials(socket: impl AsFd) -> io::Result<libc::ucred> {
     let mut found = libc::ucred {
         pid: 0,
@@ -192,13 +196,13 @@ pub(super) fn say(socket: impl AsFd, bytes: &[u8]) -> rustix::io::Result<()> {
     }
 }
 
-/// Waits for one message. `None` if the peer has closed the socket, or has sent more than a message
-/// may have.
+/// Waits for one message. Returns `None` if the peer has closed the socket, or has sent more bytes
+/// than a message may have.
 pub(super) fn hear(socket: impl AsFd) -> rustix::io::Result<Option<Vec<u8>>> {
     let mut bytes = vec![0; MAX_LEN];
     loop {
-        // No buffer for control messages is given, so the kernel closes any descriptors that are
-        // sent.
+        // The call provides no buffer for control messages, so the kernel closes descriptors that
+        // the peer sends.
         match recv(&socket, &mut bytes[..], RecvFlags::TRUNC) {
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error),

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use std::ffi::CString;
 use std::ptr;
 
-/// Returns the names of the transports that UCX finds, parsed from its printed description of a
-/// context.
+/// Returns the names of the transports that UCX finds. They are parsed from UCX's printed
+/// description of a context.
 pub(super) fn transports() -> Result<Vec<String>> {
     let ucx = library::get()?;
     let context = new_context(ucx, &Settings::default())?;

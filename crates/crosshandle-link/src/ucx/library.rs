@@ -35,7 +35,7 @@ impl Ucx {
         self.version
     }
 
-    /// Returns the path of the library, as it was given to the loader.
+    /// Returns the path of the library that was passed to the dynamic loader.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
@@ -72,8 +72,8 @@ fn load() -> Result<Ucx, String> {
             path.display()
         )
     };
-    // SAFETY: UCX's initialisers may run in any thread. The user is responsible for a library that
-    // the user names.
+    // SAFETY: UCX's initialisers may run in any thread. A user who names another library is
+    // responsible for it.
     let library = with_own_signal_handlers(|| unsafe { Library::new(&path) })
         .map_err(|error| cannot(&error))?;
     type GetVersion = unsafe extern "C" fn(*mut c_uint, *mut c_uint, *mut c_uint);
@@ -100,9 +100,9 @@ fn load() -> Result<Ucx, String> {
     })
 }
 
-/// Calls `load` and restores the process's signal handlers afterwards. When UCX is loaded it
-/// installs a handler for `SIGHUP`, and depending on its settings others. The program should choose
-/// its own handlers.
+/// Calls `load`, and restores the process's signal handlers afterwards. Loading UCX installs a
+/// handler for `SIGHUP`, and handlers of other signals depending on its settings. The choice of
+/// handlers belongs to the program.
 fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
     const LAST_SIGNAL: c_int = 31;
     let mut before = Vec::new();
@@ -125,8 +125,8 @@ fn with_own_signal_handlers<R>(load: impl FnOnce() -> R) -> R {
 
 #[cfg(test)]
 mod tests {
-    /// Returns the signals for which the process itself has handlers. Handlers of the C library are
-    /// not included.
+    /// Returns the signals for which the process has handlers. The C library's own handlers are not
+    /// included.
     fn caught() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));

@@ -12,7 +12,7 @@ pub use library::UCX_VARIABLE;
 
 use crate::error::Result;
 
-/// Codes with which UCX refuses a call itself, whatever the state of the connection.
+/// Error codes by which UCX refuses the call itself. The state of the connection does not matter.
 pub(crate) const REFUSALS: [i32; 7] = [
     sys::UCS_ERR_NO_MEMORY as i32,
     sys::UCS_ERR_INVALID_PARAM as i32,
@@ -29,11 +29,11 @@ pub(crate) const REFUSALS: [i32; 7] = [
 pub struct UcxInfo {
     /// The version of the library.
     pub version: (u32, u32, u32),
-    /// The path of the library, as it was given to the loader.
+    /// The path of the library that was passed to the dynamic loader.
     pub path: std::path::PathBuf,
 }
 
-/// Returns the UCX library that was found. Loads it on first use.
+/// Returns the UCX library that was found. Loads the library on first use.
 ///
 /// # Errors
 /// Returns [`Error::NoUcx`](crate::Error::NoUcx), with the places that were searched.

@@ -29,10 +29,11 @@ pub struct Worker {
     /// The number of `worker` in this process.
     number: u64,
     endpoint: Option<ucp_ep_h>,
-    /// The registered memory, by the numbers of the registrations.
+    /// The registered memory, by the number of its registration.
     registered: HashMap<u64, ucp_mem_h>,
     event_fd: Option<OwnedFd>,
-    /// The status with which the endpoint failed, or 0. UCX's callback has its address.
+    /// The status with which the endpoint failed, or 0. UCX's callback has the address of this
+    /// field.
     failed: Arc<AtomicI8>,
 }
 
@@ -43,7 +44,7 @@ unsafe impl Send for Worker {}
 /// Memory that the peer can reach.
 #[derive(Debug)]
 pub struct Registration {
-    /// The number of the registration, which no other one in this process has.
+    /// The number of the registration, which is unique in this process.
     number: u64,
     /// The address of the memory, for the peer.
     pub address: u64,
@@ -56,12 +57,12 @@ pub struct Registration {
 pub struct RemoteKey(ucp_rkey_h);
 
 // SAFETY: only unsafe functions use the handle. Their callers ensure that it is passed to the
-// worker that made it, which one thread at a time calls.
+// worker that made it, and only one thread at a time calls a worker.
 unsafe impl Send for RemoteKey {}
-// SAFETY: as for `Send`. A shared key can only be copied.
+// SAFETY: a shared key can only be copied. For its other uses, the reason is that of `Send`.
 unsafe impl Sync for RemoteKey {}
 
-/// An operation in flight. Pass it to [`Worker::is_done`] until that returns `true`.
+/// An operation in flight. Call [`Worker::is_done`] with it until the result is `true`.
 #[derive(Debug)]
 #[must_use]
 pub struct Request {
@@ -89,7 +90,7 @@ impl Worker {
     /// Makes a worker.
     ///
     /// # Errors
-    /// Returns an error if UCX cannot be loaded. Like all methods, returns the errors of UCX.
+    /// Returns an error if UCX cannot be loaded, or the errors of UCX.
     pub fn new(settings: &Settings) -> Result<Self> {
         let ucx = library::get()?;
         let mut made = Self {
@@ -127,8 +128,8 @@ impl Worker {
                     (ucx.call.ucp_worker_get_efd)(worker, &mut fd),
                 )
                 .and_then(|()| {
-                    // A copy, so that no thread polls a descriptor number that the worker has
-                    // closed.
+                    // The descriptor is copied, so that no thread polls a descriptor number that
+                    // the worker has closed.
                     rustix::io::fcntl_dupfd_cloexec(BorrowedFd::borrow_raw(fd), 0)
                         .map_err(Error::os("copying UCX's descriptor"))
                 })
@@ -138,7 +139,7 @@ impl Worker {
     }
 
     /// Replaces the worker and its connections by a new worker. The new worker has another address
-    /// and another descriptor, so messages to the old worker never arrive. Registrations stay
+    /// and another descriptor, so it never gets messages for the old worker. Registrations stay
     /// valid. After an error the old worker still exists.
     ///
     /// # Safety
@@ -147,8 +148,8 @@ impl Worker {
     pub unsafe fn renew(&mut self) -> Result<()> {
         let (worker, event_fd) = self.new_worker()?;
         self.close_endpoint();
-        // SAFETY: the worker is valid, and is destroyed once. The caller ensures that nothing that
-        // was made from it is used later.
+        // SAFETY: the worker is valid, and is destroyed once. The caller ensures that no request
+        // and no key of the worker is used later.
         unsafe { (self.ucx.call.ucp_worker_destroy)(self.worker) };
         (self.worker, self.event_fd) = (worker, event_fd);
         self.number = next_number();
@@ -204,8 +205,8 @@ impl Worker {
             ..Default::default()
         };
         let mut endpoint = ptr::null_mut();
-        // SAFETY: the worker and the parameters are valid, the caller ensures this of the address,
-        // and `failed` outlives the worker.
+        // SAFETY: the worker and the parameters are valid, the caller ensures that the address is
+        // valid, and `failed` outlives the worker.
         let status = unsafe { (self.ucx.call.ucp_ep_create)(self.worker, &params, &mut endpoint) };
         self.ucx.check("ucp_ep_create", status)?;
         self.endpoint = Some(endpoint);
@@ -340,8 +341,8 @@ impl Worker {
             },
             ..Default::default()
         };
-        // SAFETY: the endpoint is valid, and UCX is given the number of entries that there is room
-        // for.
+        // SAFETY: the endpoint is valid, and the attributes contain the capacity of the list of
+        // entries.
         let status = unsafe { (self.ucx.call.ucp_ep_query)(endpoint, &mut attributes) };
         self.ucx.check("ucp_ep_query", status)?;
         let count = attributes.transports.num_entries as usize;
@@ -376,7 +377,7 @@ impl Worker {
         }
         let endpoint = self.endpoint()?;
         let mut unpacked = ptr::null_mut();
-        // SAFETY: the endpoint is valid, and the caller ensures this of the key.
+        // SAFETY: the endpoint is valid, and the caller ensures that the key is valid.
         let status = unsafe {
             (self.ucx.call.ucp_ep_rkey_unpack)(endpoint, key.as_ptr().cast(), &mut unpacked)
         };
@@ -394,7 +395,8 @@ impl Worker {
         unsafe { (self.ucx.call.ucp_rkey_destroy)(key.0) };
     }
 
-    /// Starts to write bytes to the peer. `None` if the bytes are already on their way.
+    /// Starts to write bytes to the peer. Returns `None` if there is nothing to wait for, because
+    /// UCX has already sent the bytes.
     ///
     /// # Safety
     /// The caller must ensure that `len` bytes at `from` can be read until the request is done,
@@ -414,7 +416,7 @@ impl Worker {
         self.started("ucp_put_nbx", status)
     }
 
-    /// Starts to read bytes from the peer. `None` if the bytes have already arrived.
+    /// Starts to read bytes from the peer. Returns `None` if the bytes have already arrived.
     ///
     /// # Safety
     /// The caller must ensure that `len` bytes at `into` can be written until the request is done,
@@ -441,7 +443,8 @@ impl Worker {
         self.started("ucp_get_nbx", status)
     }
 
-    /// Starts to wait until all written bytes are at the peer. `None` if they are.
+    /// Starts an operation that completes when all written bytes are at the peer. Returns `None` if
+    /// they already are.
     pub fn flush(&mut self) -> Result<Option<Request>> {
         let endpoint = self.endpoint()?;
         // SAFETY: the endpoint is valid.
@@ -452,7 +455,8 @@ impl Worker {
     fn started(&self, call: &'static str, status: ucs_status_ptr_t) -> Result<Option<Request>> {
         match status.addr() {
             0 => Ok(None),
-            // The last hundred addresses represent error codes.
+            // UCX returns an error code in place of a pointer. The last hundred addresses represent
+            // error codes.
             code if code >= UCS_ERR_LAST as isize as usize => {
                 Err(self.ucx.error(call, code as isize as ucs_status_t))
             }
@@ -463,7 +467,7 @@ impl Worker {
         }
     }
 
-    /// Returns `true` if a request is complete, and frees the request in that case.
+    /// Returns `true` if a request is complete. Frees a completed request.
     ///
     /// # Errors
     /// Returns the error of the operation. Also returns an error if another worker made the
@@ -481,7 +485,7 @@ impl Worker {
             return Ok(false);
         }
         *request = None;
-        // SAFETY: the request is this worker's, and is complete. `request` was the only owner.
+        // SAFETY: this worker made the request, which is complete. `request` was its only owner.
         unsafe { (self.ucx.call.ucp_request_free)(handle) };
         self.ucx.check("moving memory", status).map(|()| true)
     }
@@ -533,8 +537,8 @@ const MAX_CLOSING_STEPS: u32 = 1_000_000;
 impl Drop for Worker {
     fn drop(&mut self) {
         self.close_endpoint();
-        // SAFETY: the handles are valid, and are destroyed once. Objects that were made from them
-        // are useless without this worker, and `register` lets the memory's owner rely on this.
+        // SAFETY: the handles are valid, and are destroyed once. Keys and requests cannot be used
+        // without this worker. `register` promises that memory is no longer used after the drop.
         unsafe {
             for memory in self.registered.values() {
                 (self.ucx.call.ucp_mem_unmap)(self.context, *memory);

@@ -41,7 +41,7 @@ fn memory_of_devices_crosses(data: &str, staged: &str) {
     let address = owner.ask(&format!("listen 127.0.0.1:0 {options}"));
     user.ask(&format!("connect {address} {options}"));
     owner.ask("accept 10000");
-    // More than the staging buffer can hold, and not a multiple of its parts.
+    // The length is more than the staging buffer can hold, and not a multiple of its parts.
     let len = 30_000_001;
     let handles = owner.ask(&format!("allocate {len}"));
     let handles = words(&handles);

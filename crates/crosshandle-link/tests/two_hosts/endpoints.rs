@@ -1,4 +1,4 @@
-//! UCX's connections fail while the link's control connection works.
+//! Tests in which UCX's connections fail while the link's control connection works.
 
 use super::{TOKEN, has_ucx, hosts::Hosts, hosts::Peer, partitions, words};
 use std::time::{Duration, Instant};
@@ -34,9 +34,9 @@ fn two_hosts(test: &str) -> Option<Hosts> {
     }
 }
 
-/// UCX 1.22 aborts the process whose memory is accessed over TCP if it handles a message for a
-/// failed endpoint ("unexpected error: Endpoint timeout"). A caller of UCX cannot prevent that. In
-/// this case the link must report an error on the remote side, in time.
+/// Whether UCX aborts the process whose memory is accessed over TCP ("unexpected error: Endpoint
+/// timeout"). UCX 1.22 does so if it handles a message for a failed endpoint, and a caller cannot
+/// prevent that. In this case, the link must report an error on the remote side, in time.
 const IS_ABORTED_BY_UCX: bool = true;
 
 #[test]
@@ -66,7 +66,7 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
             assert!(owner.has_aborted(), "round {round}: {held:?}");
             let error = user.ask("ended");
             assert!(error.contains("nothing was heard"), "{error}");
-            // One request met the end of the link. No request after it can have succeeded.
+            // After the first request that failed because the link ended, no request can succeed.
             let answers = [written, signalled, held];
             let done = answers.iter().take_while(|answer| answer.is_ok()).count();
             for answer in &answers[done..] {
@@ -105,7 +105,7 @@ fn connections_of_ucx_that_are_killed_are_replaced() {
     assert!(2 * aborts <= partitions(), "{aborts}");
 }
 
-/// A connection that silently loses everything is replaced, though no error reports that it is
+/// A connection that silently loses all packets is replaced, although no error reports that it is
 /// dead.
 #[test]
 fn connections_of_ucx_that_move_nothing_are_replaced() {
@@ -116,7 +116,7 @@ fn connections_of_ucx_that_move_nothing_are_replaced() {
     user.ask("remote_write 0 1 0 1000");
     hosts.filter_data(&control, Some("drop")).unwrap();
     user.begin("remote_write 0 2 0 4000000");
-    // After the keep-alive the endpoint is given up, and its successors do not work yet.
+    // After the keep-alive, the endpoint is replaced, and the new endpoints do not work yet.
     std::thread::sleep(Duration::from_millis(4_500));
     hosts.filter_data(&control, None).unwrap();
     assert_eq!(user.end(), Ok(String::new()));
@@ -125,7 +125,7 @@ fn connections_of_ucx_that_move_nothing_are_replaced() {
     assert_eq!(owner.ask("ended"), "no");
 }
 
-/// No endpoint works for as long as the keep-alive. The link ends and reports why.
+/// If no endpoint works for as long as the keep-alive, the link ends and reports the reason.
 #[test]
 fn networks_that_ucx_never_gets_through_end_the_link() {
     let Some(hosts) = two_hosts("networks_that_ucx_never_gets_through_end_the_link") else {

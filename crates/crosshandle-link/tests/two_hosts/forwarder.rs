@@ -1,5 +1,5 @@
-//! A slow network, which forwards TCP connections with a delay and a limited rate, and can cut
-//! them.
+//! A simulated slow network. It forwards TCP connections with a delay and a limited rate, and can
+//! cut them.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -18,7 +18,8 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Forwards to `to` in both directions, `delay` late and at most at `bytes_per_second`.
+    /// Forwards connections to `to`. Bytes in each direction are delayed by `delay`, and limited to
+    /// `bytes_per_second`.
     pub(crate) fn new(to: &str, delay: Duration, bytes_per_second: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -61,7 +62,8 @@ impl Forwarder {
     }
 }
 
-/// Reads chunks, and adds the time at which each must arrive. An empty chunk is the end.
+/// Reads chunks, and sends each with the time at which it must arrive. An empty chunk marks the
+/// end.
 fn read(
     mut from: TcpStream,
     delay: Duration,

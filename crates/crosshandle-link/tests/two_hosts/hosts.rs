@@ -69,8 +69,8 @@ impl Hosts {
         Ok(())
     }
 
-    /// Waits until the kernel has seen that the other end of the pair is up. UCX uses no interface
-    /// before that.
+    /// Waits until the kernel has seen that the other end of the pair is up. UCX does not use an
+    /// interface before that.
     fn wait_until_up(&self, side: &str) -> Result<(), String> {
         let (namespace, interface) = (self.namespace(side), self.interface(side));
         let start = Instant::now();
@@ -109,12 +109,12 @@ impl Hosts {
     /// `action` is `drop` or `reject with tcp reset`. `None` ends the filtering.
     ///
     /// # Errors
-    /// Returns an error if `nft` does not exist here, or it refuses.
+    /// Returns an error if `nft` is not installed or fails.
     pub(crate) fn filter_data(&self, control: &str, action: Option<&str>) -> Result<(), String> {
         let port = control.rsplit(':').next().unwrap_or_default();
         let mut rules = "table inet xhl {}\ndelete table inet xhl\n".to_owned();
         if let Some(action) = action {
-            // Packets that report a reset must arrive.
+            // Packets with the flag RST must arrive, so that the reset is reported.
             let rule = format!(
                 "tcp sport {port} accept; tcp dport {port} accept; tcp flags & rst == rst accept; \
                  meta l4proto tcp {action};"
@@ -133,7 +133,7 @@ impl Hosts {
             .spawn()
             .map_err(|error| format!("ip: {error}"))?;
         if let Some(mut input) = child.stdin.take() {
-            // The write fails if `nft` does not exist.
+            // The write fails if `nft` is not installed, which the exit status shows.
             let _ = input.write_all(rules.as_bytes());
         }
         let output = child

@@ -1,6 +1,6 @@
-//! Two linked hosts: two network namespaces with a boot identity each, and processes in them. If
-//! these cannot be made, the tests are skipped with a message. The tests that use only TLS also run
-//! on one host.
+//! Tests with two linked hosts. A host is a network namespace with its own boot identity. If
+//! namespaces cannot be made, the tests are skipped with a message, except that tests over TLS also
+//! run on one host.
 
 mod devices;
 mod endpoints;
@@ -27,7 +27,7 @@ fn has_ucx(test: &str) -> bool {
     }
 }
 
-/// Links two processes, on two hosts if there are any, and otherwise on this host.
+/// Links two processes. They run on `hosts`, or both on this host if it is `None`.
 fn link(hosts: Option<&Hosts>, data: &str, keep_alive_ms: u32) -> (Peer, Peer) {
     let (mut owner, mut user) = match hosts {
         Some(hosts) => (hosts.start("a"), hosts.start("b")),
@@ -112,7 +112,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     assert_eq!(owner.ask("signal 0"), "5");
     assert!(user.end().unwrap().starts_with("reached"));
 
-    // A failed signal fails that number alone.
+    // A failed signal does not affect other signals.
     owner.ask("fail 0");
     let failed = user.ask("mirror_wait 0 6 10000");
     assert!(failed.starts_with("CommandFailed"), "{failed}");
@@ -138,7 +138,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
     );
     owner.ask("fill 0 77");
 
-    // A handle that the remote side cannot open is refused there, and the link survives.
+    // The remote side refuses a handle that it cannot open, and the link continues.
     if hosts.is_some() {
         let error = owner
             .try_ask(&format!("open_memory {}", handles[0]))
@@ -150,7 +150,7 @@ fn everything_works(hosts: Option<&Hosts>, data: &str) {
         assert_eq!(user.ask("remote_holds 0 77 0 3000000"), "true");
     }
 
-    // Another process of the user's host also waits for the mirror.
+    // Another process of the user's host waits for the mirror too.
     let mut neighbour = match hosts {
         Some(hosts) => hosts.start("b"),
         None => Peer::local(),
@@ -210,14 +210,14 @@ fn strangers_are_not_admitted() {
     owner.ask("accept 10000");
 }
 
-/// Returns the milliseconds that a wait for the mirror took, after checking how it ended.
+/// Checks how a wait for the mirror ended, and returns its duration in milliseconds.
 fn waited(answer: &str, kind: &str) -> u64 {
     let (was, millis) = answer.rsplit_once(' ').unwrap();
     assert_eq!(was, kind);
     millis.parse().unwrap()
 }
 
-/// The network fails several times, each time for less than the keep-alive.
+/// A link survives failures of the network that are shorter than the keep-alive.
 fn short_partitions_are_survived(data: &str) {
     let test = "short_partitions_are_survived";
     let Some(hosts) = Hosts::new(test) else {
@@ -269,15 +269,15 @@ fn short_partitions_are_survived_over_ucx() {
     }
 }
 
-/// The network fails for longer than the keep-alive. Everything that waits fails in time, on both
-/// sides.
+/// If the network fails for longer than the keep-alive, all waits on both sides fail in time.
 fn long_partitions_end_the_link(data: &str) {
     let test = "long_partitions_end_the_link";
     let Some(hosts) = Hosts::new(test) else {
         return;
     };
     const KEEP_ALIVE_MS: u64 = 1000;
-    // Allowed lateness of the error, in milliseconds. Two CPUs that other tests use too need more.
+    // Maximum delay of the error in milliseconds. A machine with two CPUs needs more, because other
+    // tests run at the same time.
     const LATENESS_MS: u64 = 250;
     let (mut owner, mut user) = link(Some(&hosts), data, KEEP_ALIVE_MS as u32);
     let handles = owner.ask("allocate 50000000");
@@ -332,7 +332,7 @@ fn long_partitions_end_the_link_over_ucx() {
     }
 }
 
-/// The remote side dies during a large transfer, which must end with an error.
+/// A large transfer ends with an error if the remote side dies.
 #[test]
 fn transfers_end_when_the_other_side_dies() {
     for data in ["tls", "ucx"] {
@@ -372,8 +372,8 @@ fn resident(process: u32) -> usize {
         * 1024
 }
 
-/// A host that cannot authenticate itself gets nothing, whatever it sends, and does not lock other
-/// hosts out.
+/// Hosts that cannot authenticate themselves cost little memory and do not lock other hosts out,
+/// whatever they send.
 #[test]
 fn strangers_cost_little_and_keep_nobody_out() {
     use std::io::Write;
@@ -381,8 +381,8 @@ fn strangers_cost_little_and_keep_nobody_out() {
     let (mut owner, mut user) = (Peer::local(), Peer::local());
     let address = owner.ask(&format!("listen 127.0.0.1:0 {TOKEN} tls lo 3000"));
     let before = resident(owner.id());
-    // The start of a TLS record, of our greeting without TLS, of a web request, and no bytes at
-    // all.
+    // The unknown hosts send the start of a TLS record, a greeting without TLS, a web request, or
+    // nothing.
     let mut record = vec![0x16, 3, 1, 0x40, 0];
     record.resize(3000, 0xff);
     let beginnings: [&[u8]; 5] = [
@@ -408,14 +408,14 @@ fn strangers_cost_little_and_keep_nobody_out() {
     );
     let handle = owner.ask("allocate 1000");
     user.ask(&format!("open_memory {}", words(&handle)[0]));
-    // Up to 32 of them may have a thread and an initial TLS state.
+    // At any time, 32 handshakes may have a thread and an initial TLS state.
     let grown = resident(owner.id()).saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes for 400 strangers");
     println!("400 strangers: {grown} bytes more");
     drop(silent);
 }
 
-/// Signals that failed before an event was opened are reported as failed, and the others are not.
+/// Signals that failed before an event was opened are reported as failed, and no other signals are.
 #[test]
 fn signals_that_failed_before_the_open_are_failures() {
     let (mut owner, mut user) = link(None, "tls", 10_000);
@@ -462,8 +462,8 @@ fn link_slowly(
     (owner, user, forwarder)
 }
 
-/// A handshake takes four times the delay, which is longer than a reconnection attempt on a fast
-/// network may take.
+/// Lost connections are replaced even if a handshake takes longer than the default timeout of a
+/// reconnection. Here it takes four times the delay.
 #[test]
 fn connections_of_slow_networks_are_replaced() {
     let (mut owner, mut user, forwarder) =
@@ -479,8 +479,8 @@ fn connections_of_slow_networks_are_replaced() {
     assert!(forwarder.connections() >= 4);
 }
 
-/// A message takes longer than the silence after which a connection is replaced. The parts that
-/// arrive must reset that time.
+/// A connection is not replaced while parts of a long message arrive, even if the whole message
+/// takes longer than the silence after which a connection is replaced.
 #[test]
 fn transfers_over_narrow_networks_are_not_begun_anew() {
     let (mut owner, mut user, forwarder) = link_slowly(Duration::ZERO, 200_000, 2_000);
@@ -490,7 +490,8 @@ fn transfers_over_narrow_networks_are_not_begun_anew() {
     assert_eq!(forwarder.connections(), 1);
 }
 
-/// Both sides trust only certificates of one authority. The side that dials also checks the name.
+/// Hosts whose certificates the authority has signed can link. The dialling side also checks the
+/// name.
 #[test]
 fn certificates_admit_whom_the_authority_has_signed() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/certificates");
@@ -503,8 +504,8 @@ fn certificates_admit_whom_the_authority_has_signed() {
     let address = owner.ask(&format!("listen 127.0.0.1:0 {own} tls lo 5000"));
     let mut connect =
         |identity: &str| user.try_ask(&format!("connect {address} {identity} tls lo 5000"));
-    // A certificate that the owner's authority did not sign, one side that trusts another
-    // authority, a wrong name, and a token.
+    // These identities are refused: a certificate that the owner's authority did not sign, trust in
+    // another authority, a wrong name, and a token.
     for refused in [
         identity("authority.pem", "other", "owner.example"),
         identity("stranger.pem", "user", "owner.example"),
@@ -522,7 +523,7 @@ fn certificates_admit_whom_the_authority_has_signed() {
     user.ask(&format!("open_memory {}", words(&handle)[0]));
     user.ask("remote_write 0 3 0 1000");
     assert_eq!(owner.ask("holds 0 3 0 1000"), "true");
-    // The error names a missing file.
+    // If a file is missing, the error names it.
     let error = user
         .try_ask(&format!(
             "connect {address} {} tls lo 5000",

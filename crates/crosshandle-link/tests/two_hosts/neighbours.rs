@@ -1,4 +1,4 @@
-//! One link serves all processes of its host, on both sides.
+//! Tests of shared links: one link serves several processes of its host.
 
 use super::hosts::{Hosts, Peer};
 use super::{has_ucx, link, words};
@@ -41,7 +41,7 @@ fn neighbours_share_a_link(hosts: Option<&Hosts>, data: &str) {
     }
     assert_eq!(user.ask("neighbour neighbours"), "2");
 
-    // Ordinary bytes and the neighbour's own memory, each in more than one part.
+    // Copy bytes of slices and of the neighbour's own memory. Both copies take more than one part.
     one.ask("neighbour write 0 5 1000 3000000");
     assert_eq!(maker.ask("holds 0 5 1000 3000000"), "true");
     assert_eq!(other.ask("neighbour holds 0 5 1000 3000000"), "true");
@@ -123,7 +123,8 @@ fn neighbours_share_a_link_over_ucx() {
     }
 }
 
-/// The process that shares a link ends, or is killed, and comes back under the same name.
+/// If the process that shares a link ends or is killed, another process can share a link under the
+/// same name.
 #[test]
 fn who_shares_a_link_may_come_and_go() {
     let (mut owner, mut user) = link(None, "tls", 10_000);
@@ -141,7 +142,7 @@ fn who_shares_a_link_may_come_and_go() {
     user.ask("neighbour unshare");
     let error = one.try_ask("neighbour write 0 1 0 10").unwrap_err();
     assert!(error.contains("has ended"), "{error}");
-    // After a kill its socket and its lock file remain, and the name can still be used again.
+    // After a kill, the socket and the lock file remain, but the name can be used again.
     user.ask(&format!("neighbour share {name}"));
     one.ask(&format!("neighbour connect {name}"));
     user.kill();
@@ -152,7 +153,7 @@ fn who_shares_a_link_may_come_and_go() {
     one.ask(&format!("neighbour connect {name}"));
 }
 
-/// Neighbours that are silent, that send too much or that are too many do not lock others out.
+/// Neighbours that are silent, send too much or connect too often do not lock other neighbours out.
 #[test]
 fn hostile_neighbours_harm_only_themselves() {
     use rustix::net::{
@@ -171,13 +172,13 @@ fn hostile_neighbours_harm_only_themselves() {
         socket
     };
     assert!(UnixStream::connect(&path).is_err());
-    // This process may have 16 connections. The next one gets an error.
+    // A process may have 16 connections. The next connection gets an error.
     let silent: Vec<_> = (0..16).map(|_| new()).collect();
     until(&mut user, "neighbour neighbours", "16");
     let (refused, mut bytes) = (new(), [0; 2048]);
     let (len, _) = recv(&refused, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
     assert!(String::from_utf8_lossy(&bytes[..len]).contains("too many neighbours"));
-    // Another process is served in the meantime.
+    // Meanwhile, another process is served.
     let mut one = neighbour(None);
     one.ask(&format!("neighbour connect {name}"));
     let handles = owner.ask("allocate 100");
@@ -194,14 +195,14 @@ fn hostile_neighbours_harm_only_themselves() {
             recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap_or_default();
         assert_eq!(len, 0, "{} bytes", question.len());
     }
-    // Objects that are not open are neither signalled nor copied. Such requests may be repeated.
+    // Requests for objects that are not open are refused, and the connection continues.
     let question = [&[3][..], &7u32.to_le_bytes()].concat();
     for _ in 0..100 {
         send(&silent[10], &question, SendFlags::NOSIGNAL).unwrap();
         let (len, _) = recv(&silent[10], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
         assert!(String::from_utf8_lossy(&bytes[..len]).contains("not an open event"));
     }
-    // A copy is limited in size, so that other neighbours get their turn.
+    // The size of a copy is limited, so that it does not block other neighbours for long.
     let theirs = handle.parse::<crosshandle::MemoryHandle>().unwrap();
     let mut ask = |question: &[u8]| {
         send(&silent[10], question, SendFlags::NOSIGNAL).unwrap();
@@ -219,7 +220,7 @@ fn hostile_neighbours_harm_only_themselves() {
         &(16 * MIB as u64 + 1).to_le_bytes(),
     ];
     let refused = ask(&copy.concat());
-    assert!(String::from_utf8_lossy(&refused).contains("more than one request may"));
+    assert!(String::from_utf8_lossy(&refused).contains("more bytes than one request may"));
     // Silent connections are closed soon.
     let (len, _) = recv(&silent[15], &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap();
     assert_eq!(len, 0);

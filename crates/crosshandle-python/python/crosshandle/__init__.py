@@ -1,11 +1,12 @@
 """Arrays and events that processes share, without a copy.
 
 A process creates memory or an event and gets a handle, or packs whole arrays with `share`. It sends
-the bytes to another process over any channel. The other process opens them and has the same object.
+the bytes to another process over any channel. The other process opens the bytes, and gets the same
+object without a copy.
 
 >>> import crosshandle
 >>> array = crosshandle.zeros((1024, 1024), "float32")
->>> bundle = bytes(crosshandle.share(array))        # a few hundred bytes, to be sent in any way
+>>> bundle = bytes(crosshandle.share(array))        # a few hundred bytes for any channel
 >>> same = crosshandle.open(bundle)                 # in another process
 >>> same.shape
 (1024, 1024)
@@ -127,7 +128,7 @@ __all__ = [
 # Modules that are imported on first use, because some need torch or CuPy.
 _MODULES = ("cupy", "engines", "link", "store", "torch")
 
-# Hints for names that other packages use and this one does not have.
+# Hints for names that this package lacks but similar packages have.
 _HINTS = {
     "SharedMemory": "make an array with crosshandle.empty(shape, dtype), or bytes with Context().allocate(nbytes)",
     "SharedArray": "make an array with crosshandle.empty(shape, dtype)",

@@ -10,12 +10,12 @@ from typing import Any
 from ._crosshandle import Event, Notifier
 
 
-# The pairs (id of the loop's `_Tokens`, token) that are awaited in any loop.
+# The waits in progress of all event loops, each as (id of the loop's `_Tokens`, token).
 _awaited: set[tuple[int, int]] = set()
 
 
 class _Tokens:
-    """The tokens that one event loop awaits: a notifier, and a callback for each token's result."""
+    """The waits of one event loop: a notifier, and for each wait a token and a callback."""
 
     def __init__(self) -> None:
         self.notifier = Notifier()
@@ -68,9 +68,9 @@ def reached(event: Event, value: int) -> Awaitable[None]:
     return _reached_in_asyncio(event, value)
 
 
-# A loop keeps its tokens alive through the reader `tokens.tell_all`. This dictionary has only weak
-# references. Strong ones would leak the tokens of a loop that was closed while a task waited,
-# because that task keeps the loop alive.
+# This dictionary has only weak references, because each loop keeps its own tokens alive through the
+# reader `tokens.tell_all`. Strong references would leak the tokens of a loop that was closed while
+# a task waited: that task keeps the loop alive.
 _loops: weakref.WeakKeyDictionary[Any, weakref.ref[_Tokens]] = weakref.WeakKeyDictionary()
 
 
@@ -92,8 +92,9 @@ def _tokens_of(loop: Any) -> _Tokens:
 
 
 async def _reached_in_asyncio(event: Event, value: int) -> None:
-    # A reply that is on its way arrives sooner than a thread could report it, so `_look` spins for
-    # it. If other signals are awaited too, `done` only checks once.
+    # A signal that arrives within a few microseconds is seen sooner by spinning (`_look`) than
+    # through the notifier's thread. If other signals are awaited too, the loop must not spin, so
+    # `done` checks once.
     if event.done(value) if _awaited else event._look(value):
         return
     import asyncio
@@ -132,7 +133,8 @@ async def _reached_in_trio(trio: Any, event: Event, value: int) -> None:
         variable.set(tokens)
 
         async def serve() -> None:
-            # This task runs until the trio run ends, after all tasks that could wait in it.
+            # trio ends its system tasks after all tasks of the program, so no task waits when this
+            # one closes the descriptor.
             try:
                 while True:
                     await trio.lowlevel.wait_readable(tokens.notifier.fileno())

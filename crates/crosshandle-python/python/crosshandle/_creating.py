@@ -25,7 +25,7 @@ _FORMATS = {
 def empty(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
     """Creates an array that can be shared without a copy.
 
-    Its elements are arbitrary, as with `numpy.empty`.
+    The elements are not initialized, as with `numpy.empty`.
 
     `dtype` is a type in any form that NumPy or torch accepts: `"float32"`, `"f4"`, `numpy.float32`,
     `torch.bfloat16`, `float`. `device` is `"host"` (the default, also `"cpu"`), `"cuda"`,
@@ -60,7 +60,7 @@ def ones(shape: Shape, dtype: Any = "float64", *, device: Any = None) -> Array:
 def full(shape: Shape, fill_value: Any, dtype: Any = None, *, device: Any = None) -> Array:
     """Creates an array filled with one value, which can be shared without a copy.
 
-    Without `dtype`, the array has the type of the value.
+    By default, `dtype` is the type of the value.
 
     >>> crosshandle.full(3, 7).tolist()
     [7, 7, 7]
@@ -97,7 +97,8 @@ def event(name: str | None = None, *, device: Any = None, low_power: bool = Fals
     Any process can signal it and wait for it.
 
     With `low_power`, waiting threads sleep at once instead of spinning first. With `isolated`, the
-    event's counters do not share memory with another event.
+    event's counters are in memory of their own, so a process that opens the event cannot access
+    other events.
 
     >>> done = crosshandle.event("done")
     >>> done.signal()
@@ -204,14 +205,15 @@ def _copy_described(value: Any) -> Array:
 
 
 def _has_arrays(value: Any) -> bool:
-    """Returns whether nested lists contain objects other than numbers, which need NumPy."""
+    """Returns whether nested lists contain objects other than numbers. Only NumPy can convert such
+    lists."""
     if isinstance(value, (list, tuple)):
         return any(_has_arrays(part) for part in value)
     return type(value) not in (bool, int, float, complex)
 
 
 def _of_numbers(value: Any, dtype: Any) -> Array | None:
-    """Makes an array from a number or nested lists of numbers, without NumPy.
+    """Makes an array from a number or from nested lists of numbers, without NumPy.
 
     Returns None for types that need NumPy.
     """
@@ -241,7 +243,8 @@ def _of_numbers(value: Any, dtype: Any) -> Array | None:
 
 
 def _adopted(holder: Any) -> Array:
-    """Returns the array of a tensor that was passed to a C function of DLPack."""
+    """Makes an array from a tensor that another library passed to this package's DLPack
+    functions."""
     from . import _sharing, _trees
 
     leaves = _trees.Leaves(holder, False)

@@ -48,8 +48,8 @@ class Device:
 
 @final
 class Context:
-    """A process's connection to one device. It creates the objects that the process shares, and
-    opens those of other processes."""
+    """A process's connection to one device. It creates objects that the process shares, and opens
+    objects of other processes."""
 
     def __new__(
         cls,
@@ -73,9 +73,9 @@ class Context:
         populate: bool = False,
         overcommit: bool = False,
     ) -> Memory:
-        """Allocates `nbytes` bytes that can be shared. Their contents are arbitrary."""
+        """Allocates `nbytes` bytes of memory that can be shared. The memory is not initialized."""
     def empty(self, shape: int | Sequence[int], dtype: Any = None) -> Array:
-        """Creates an array in new memory. Its elements are arbitrary."""
+        """Creates an array in new memory, without initializing its elements."""
     def open_memory(self, handle: _Handle, *, writable: bool = True, timeout: float | None = None) -> Memory:
         """Opens memory that another process has exported, without a copy."""
     def event(self, *, name: str | None = None, low_power: bool = False, isolated: bool = False) -> Event:
@@ -85,27 +85,27 @@ class Context:
     def open(
         self, handle: _Handle, *, writable: bool = True, timeout: float | None = None
     ) -> Memory | Event | PhysicalMemory:
-        """Opens the object of a handle: memory, physical memory or an event. With `writable=False`,
-        memory opens read-only."""
+        """Opens the object that a handle refers to: memory, physical memory or an event. With
+        `writable=False`, memory opens read-only."""
     def queue(self, stream: Any = None, *, in_order: bool = True) -> Queue:
-        """Creates a queue that runs commands in order, or as they become ready. With `stream`, the
-        queue is that stream."""
+        """Creates a queue. It runs commands in order, or as they become ready if `in_order` is
+        False. With `stream`, the queue is that stream."""
     def _adopt_stream(self, number: int, stream: Any) -> Queue:
-        """Adopts a stream of the driver by its number. The queue keeps `stream`, the object that
-        owns the driver's stream."""
+        """Adopts a stream of the driver by its number. The queue keeps `stream` alive, which is the
+        object that owns the driver's stream."""
     def physical_memory(self, nbytes: int) -> PhysicalMemory:
         """Creates physical memory, whose size is a multiple of the device's granularity."""
     def reserve(self, nbytes: int) -> VirtualRange:
-        """Reserves addresses. Physical memory can be mapped into them."""
+        """Reserves addresses, into which physical memory can be mapped."""
     def trim(self) -> None:
-        """Returns freed memory that is kept for reuse to the system."""
+        """Frees the unused memory that this context keeps for reuse."""
     def memory_handle_at(self, address: int) -> MemoryHandle:
         """Returns the handle of the memory that contains an address. The memory must belong to this
         context."""
 
 @final
 class Memory:
-    """Memory that processes share: allocated by a context, or opened from a handle."""
+    """Memory that processes share. A context allocates it, or opens it from a handle."""
 
     name: str | None
     @property
@@ -121,16 +121,17 @@ class Memory:
     def in_use(self) -> bool:
         """Whether a submitted command uses the memory."""
     def lend(self, owner: object, *, nbytes: int | None = None, offset: int = 0) -> Memory:
-        """Lends a part of the memory, with handles of its own. `owner` is dropped when no process
-        has the part open."""
+        """Lends a part of the memory, as memory that has its own handles. `owner` is dropped when
+        no process has the part open."""
     def handle(self, *, read_only: bool = False) -> MemoryHandle:
         """Returns the handle to send to other processes."""
     def array(self, shape: int | Sequence[int] | None = None, dtype: Any = None, *, offset: int = 0) -> Array:
         """Returns a view of the memory as an array, without a copy."""
     def read(self, nbytes: int | None = None, *, offset: int = 0) -> bytes:
-        """Copies bytes from host memory."""
+        """Returns a copy of bytes of the memory, which must be in host memory."""
     def write(self, data: Any, *, offset: int = 0) -> None:
-        """Copies bytes, an array or another contiguous buffer into host memory."""
+        """Copies bytes, an array or another contiguous buffer into the memory, which must be in
+        host memory."""
     def close(self) -> None:
         """Closes the memory for this process. Arrays that were made from it keep it open."""
     def __enter__(self) -> Memory: ...
@@ -179,7 +180,7 @@ class Array:
         """Whether the array is in lent memory, which is kept together with its library's owner
         object."""
     def _keep(self, kept: Array | Memory) -> None:
-        """Keeps `kept`, which is memory or an array, alive as long as this array's memory."""
+        """Keeps `kept` alive as long as this array's memory. `kept` is memory or an array."""
     def _check_openable(self) -> None:
         """Raises `StaleHandleError` or `ExporterGoneError` if no other process can open the array's
         memory any more."""
@@ -191,7 +192,8 @@ class Array:
         """Returns a read-only view of the array."""
     @property
     def event(self) -> Event | None:
-        """The event that signals that the bytes are ready, or `None` if the bundle had none."""
+        """The event that signals when the bytes are ready, or `None` if the array was shared
+        without an event."""
     @property
     def device(self) -> str:
         """The name of the array's device, such as `cuda:0`."""
@@ -201,26 +203,26 @@ class Array:
     def wait(self, timeout: float | None = None) -> None:
         """Waits on the host until the bytes are ready, at most `timeout` seconds."""
     def numpy(self, *, timeout: float | None = None) -> Any:
-        """Returns a NumPy array of the same bytes. Waits until they are ready, at most `timeout`
-        seconds."""
+        """Returns a NumPy array of the same bytes. Waits until the bytes are ready, at most
+        `timeout` seconds."""
     def torch(self, *, copy: bool = False) -> Any:
         """Returns a torch tensor of the same bytes. For read-only memory, pass `copy=True` to get a
         copy."""
     def jax(self) -> Any:
-        """Returns a JAX array of the same bytes. No process may write to them as long as it
-        lives."""
+        """Returns a JAX array of the same bytes. No process may write to the bytes as long as the
+        JAX array lives."""
     def cupy(self) -> Any:
-        """Returns a CuPy array of the same bytes. They must be in GPU memory."""
+        """Returns a CuPy array of the same bytes. The array must be in GPU memory."""
     def dpctl(self, queue: Any = None) -> Any:
-        """Returns dpctl memory of the array's bytes, from the lowest to the highest one, as device
-        USM.
+        """Returns the array's bytes as dpctl memory of device USM, from the lowest byte to the
+        highest one.
 
-        It is in the context of `queue`, or of the queue that dpctl uses for the array's device. The
-        process must have loaded this package's Unified Runtime adapter.
+        The memory is in the context of `queue`. By default, this is dpctl's queue for the array's
+        device. The process must have loaded this package's Unified Runtime adapter.
         """
     def dpnp(self, queue: Any = None) -> Any:
-        """Returns a dpnp array of the same bytes, in USM as with `dpctl`. It is not writable if the
-        memory is read-only."""
+        """Returns a dpnp array of the same bytes, in USM as with `dpctl`. The result is not
+        writable if the memory is read-only."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     @property
@@ -258,38 +260,39 @@ class Event:
     def signal(self, stream: Any = None) -> int:
         """Signals the event, or makes a stream signal it. Returns the signal's number."""
     def wait_on(self, stream: Any, value: int | None = None) -> None:
-        """Makes a stream wait for signal `value` (default: the latest, or the first one). This call
-        itself does not wait."""
+        """Makes a stream wait for signal `value`. By default, `value` is the latest signal, or the
+        first signal if none was submitted yet. This call itself does not wait."""
     def signal_value(self, value: int) -> None:
         """Completes all signals up to number `value` at once."""
     def wait(self, timeout: float | None = None) -> None:
-        """Waits for the latest signal, or for the first one if there is none, at most `timeout`
-        seconds."""
+        """Waits at most `timeout` seconds for the latest signal, or for the first signal if none
+        was submitted yet."""
     def wait_value(self, value: int, timeout: float | None = None) -> None:
-        """Waits for signal `value`, even if it has not been submitted yet. Raises the same
-        exceptions as `wait`."""
+        """Waits for signal `value`, which may be submitted later. Raises the same exceptions as
+        `wait`."""
     def ready(self, value: int | None = None) -> bool:
-        """Returns whether signal `value` (default: the latest) has completed. Returns `False` if it
-        was not submitted."""
+        """Returns whether signal `value` (default: the latest) has completed. Returns `False` if
+        the signal was not submitted yet."""
     def done(self, value: int | None = None) -> bool:
         """Returns the result of `ready`."""
     def _look(self, value: int) -> bool:
-        """Returns whether signal `value` completes within a few microseconds."""
+        """Spins for a few microseconds, and returns whether signal `value` has completed."""
     def reached(self, value: int | None = None) -> Awaitable[None]:
-        """Returns an awaitable that ends when signal `value` (default: the latest, or the first
-        one) has completed."""
+        """Returns an awaitable that ends when signal `value` has completed. By default, `value` is
+        the latest signal, or the first signal if none was submitted yet."""
     @property
     def submitted(self) -> int:
         """The number of the latest submitted signal, or 0 if there is none."""
     @property
     def completed(self) -> int:
-        """The greatest number such that this signal and all earlier ones have completed or
-        failed."""
+        """The number of the last signal before the first pending one: it and all earlier signals
+        have completed or failed."""
     def handle(self) -> EventHandle:
         """Returns the handle to send to other processes."""
     @staticmethod
     def wait_all(events: list[Event], timeout: float | None = None) -> None:
-        """Waits until the latest signals of all events, or their first ones, have completed."""
+        """Waits until the latest signals of all events have completed. For an event that has no
+        signal yet, waits for its first signal."""
     @staticmethod
     def wait_any(events: list[Event], timeout: float | None = None) -> int:
         """Waits until the latest signal of any of the events has completed. Returns the index of
@@ -420,18 +423,19 @@ class VirtualRange:
 
 @final
 class Notifier:
-    """Awaits any number of signals for an event loop."""
+    """Waits for any number of signals on behalf of an event loop."""
 
     def __new__(cls) -> Notifier: ...
     def fileno(self) -> int:
         """Returns the descriptor to watch. Do not read from it."""
     def add(self, event: Event, value: int, token: int) -> None:
-        """Awaits signal `value` of an event. `next` returns `token` with the result."""
+        """Starts a wait for signal `value` of an event. When the wait has ended, `next` returns
+        `token`."""
     def remove(self, token: int) -> bool:
-        """Cancels the wait with a token. Returns whether there was one."""
+        """Cancels the wait that has this token. Returns `False` if there is no such wait."""
     def next(self) -> tuple[int, Exception | None] | None:
-        """Returns the next token whose wait has ended, and the wait's exception or `None`. Returns
-        `None` if there is none."""
+        """Returns the token of a wait that has ended, and the wait's exception or `None`. Returns
+        `None` if no further wait has ended."""
     def close(self) -> None:
         """Cancels all waits, and closes the descriptor."""
 
@@ -450,18 +454,18 @@ class Queue:
         after: Sequence[Event] | None = None,
         signal: Event | None = None,
     ) -> None:
-        """Submits a copy. It waits for the events in `after`, and signals `signal` when it is
+        """Submits a copy. The copy waits for the events in `after`, and signals `signal` when it is
         done."""
     def fill(
         self, destination: Memory, pattern: bytes, *, after: Sequence[Event] | None = None, signal: Event | None = None
     ) -> None:
         """Submits a command that fills memory with a repeated pattern."""
     def signal(self, event: Event) -> int:
-        """Submits a signal of the event, which follows all earlier commands. Returns the signal's
-        number."""
+        """Submits a signal of the event. The event is signalled after all earlier commands. Returns
+        the signal's number."""
     def wait(self, event: Event, value: int | None = None) -> None:
-        """Makes all later commands wait for signal `value` of the event (default: the latest, or
-        the first one)."""
+        """Makes all later commands wait for signal `value` of the event. By default, `value` is the
+        latest signal, or the first signal if none was submitted yet."""
     @property
     def native(self) -> int | None:
         """The driver's own number of the queue, or `None` for a queue without a driver."""
@@ -473,11 +477,11 @@ class Queue:
 
 @final
 class Foreign:
-    """An array of another library, and the object that keeps its bytes."""
+    """A description of another library's array, with the object that keeps its bytes alive."""
 
     @property
     def owner(self) -> object:
-        """The object that keeps the bytes, according to the library's protocol."""
+        """The object that keeps the bytes alive, according to the library's protocol."""
     @property
     def device(self) -> str:
         """The name of the device. It is `cuda` or `sycl` if the library does not say which device
@@ -500,11 +504,12 @@ def adopt_all(context: Context, arrays: list[Foreign], owners: Sequence[object])
     exception in place of each array that cannot be shared."""
 
 def check_whole(array: object) -> None:
-    """Raises `TypeError` for an array with a mask or a unit, which array protocols do not carry."""
+    """Raises `TypeError` for an array with a mask or a unit. The array protocols do not carry
+    these."""
 
 def laid_over(base: Array, array: Foreign, offset: int) -> Array:
-    """Makes an array with the layout of another library's array, `offset` bytes into the memory of
-    `base`."""
+    """Makes an array in the memory of `base`, with the layout of another library's array. Its
+    lowest byte is at offset `offset`."""
 
 def copied(context: Context, array: Foreign) -> Array:
     """Copies another library's array into new memory of a context on the array's device."""
@@ -517,8 +522,8 @@ def moved(context: Context, array: Array) -> Array:
     """Copies a contiguous array of this package into new memory of a context on any device."""
 
 def filled(context: Context, shape: int | Sequence[int], dtype: Any, element: bytes) -> Array:
-    """Makes an array in new memory of a context. Fills it with the bytes of one or more elements,
-    repeatedly."""
+    """Makes an array in new memory of a context, and fills it with a repeated pattern of one or
+    more elements."""
 
 def dtype_of(value: Any) -> tuple[str, int]:
     """Returns the name of a type, and the size of an element in bytes. `value` has any form that
@@ -544,14 +549,14 @@ class Block:
         """The address of the first byte."""
 
 def serve_allocations(context: Context, number: int, reserve: int) -> int | None:
-    """Makes a context allocate memory for libraries on CUDA device `number`, with an arena of
-    `reserve` bytes if that is not 0. Returns the number of the arena."""
+    """Selects the context that allocates memory for libraries on CUDA device `number`. Allocates an
+    arena of `reserve` bytes unless `reserve` is 0. Returns the number of the arena."""
 
 def stop_freeing() -> None:
     """Stops freeing memory, because the process is about to exit."""
 
 def keep_for_ever(object: object) -> None:
-    """Keeps an object as long as the process."""
+    """Keeps an object alive until the process ends."""
 
 def abandon_arena(number: int, arena: int) -> None:
     """Stops allocations from an arena, and frees it when none of its parts is in use."""
@@ -598,7 +603,7 @@ def wait_for_receivers(patience: float | None) -> int:
     """Waits until all pickled objects have been opened, or until none was opened for `patience`
     seconds.
 
-    Returns the number of objects that are left.
+    Returns the number of remaining objects.
     """
 
 def kept_limits() -> tuple[int, int, float | None]:
@@ -609,11 +614,11 @@ def set_kept_limits(objects: int, bytes: int, timeout: float | None) -> None:
     """Sets the limits that `kept_limits` returns."""
 
 def forget_contexts() -> None:
-    """Forgets the default contexts so that they can end."""
+    """Drops the cached default contexts, so that they can end before the interpreter exits."""
 
 @final
 class Link:
-    """A link to another host. It opens handles that were made there."""
+    """A link to another host. It opens handles that processes on that host have made."""
 
     @staticmethod
     def _connect(
@@ -637,7 +642,7 @@ class Link:
         """Opens a named object that the remote holder keeps. Returns its version, and the label and
         memory of each part."""
     def close(self) -> None:
-        """Ends the link. On both sides, operations that wait for the peer fail."""
+        """Ends the link. Operations on either side that wait for the peer fail."""
     def __enter__(self) -> Link: ...
     def __exit__(
         self, cls: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -678,14 +683,15 @@ class RemoteMemory:
     def read(self, nbytes: int | None = None, *, offset: int = 0, timeout: float | None = None) -> bytes:
         """Reads `nbytes` bytes (default: all that follow) from byte `offset`."""
     def read_into(self, into: Any, *, offset: int = 0, timeout: float | None = None) -> None:
-        """Fills an array or another writable buffer with bytes from byte `offset`."""
+        """Reads bytes into an array or another writable buffer, starting at byte `offset`."""
     def write(self, data: Any, *, offset: int = 0, timeout: float | None = None) -> None:
         """Writes bytes, an array or another contiguous buffer. Returns when the bytes have
         arrived."""
     def write_and_signal(
         self, data: Any, event: RemoteEvent, *, offset: int = 0, timeout: float | None = None
     ) -> int:
-        """Writes bytes, then signals an event of the same link. Returns the signal's number."""
+        """Writes bytes, then signals an event that was opened through the same link. Returns the
+        signal's number."""
     def copy_from(
         self,
         source: Memory,
@@ -792,7 +798,7 @@ class StoreModel:
     def verify(self, threads: int | None = None) -> None:
         """Hashes the contents again, and compares the hash."""
     def stable(self, timeout: float | None) -> int:
-        """Waits until no update is in progress. Returns a number that updates change."""
+        """Waits until no update is in progress. Returns a number that every update changes."""
     def is_still(self, number: int) -> bool:
         """Returns whether no update has started since `stable` returned `number`."""
     def next_update(self, number: int, timeout: float | None) -> int:

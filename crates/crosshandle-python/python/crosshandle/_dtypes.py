@@ -24,7 +24,7 @@ _MAX_DEPTH = 16
 def describe(value: Any) -> tuple[str, int] | None:
     """Describes a type that is not one of the plain types.
 
-    Returns its text and the bytes of an element, or None if `value` is not a type.
+    Returns the text and the size of an element in bytes, or None if `value` is not a type.
 
     `value` is a string or a NumPy dtype.
     """
@@ -37,7 +37,7 @@ def describe(value: Any) -> tuple[str, int] | None:
             letter, size, unit = simple.groups()
             if (letter in "Mm") == (unit is not None) and (letter not in "Mm" or size == "8"):
                 return f"{_LETTERS[letter]}{size}{unit or ''}", int(size) * _SIZES[letter]
-        # The remaining forms that NumPy accepts, such as "i4,f8".
+        # NumPy also accepts other forms of text, such as "i4,f8".
         try:
             import numpy
 
@@ -87,9 +87,9 @@ def _packed(dtype: Any) -> Any:
 
 
 def dtype_of(text: str, nbytes: int) -> Any:
-    """Makes the NumPy dtype for the text in a received bundle.
+    """Makes the NumPy dtype that a text in a received bundle describes.
 
-    Checks every part of the text first.
+    The text comes from another process, so this function first checks every part of it.
     """
     numpy = _numpy(text)
     refused = ValueError(f"the bundle describes elements as {text[:80]!r}, which is no type")

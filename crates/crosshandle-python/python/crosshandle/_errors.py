@@ -1,6 +1,7 @@
 """Exceptions of this package.
 
-Each is also a subclass of the matching built-in exception. The Rust library writes their messages.
+Each class also derives from the built-in exception with the closest meaning. The Rust library
+writes the messages.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ class Error(Exception):
 
 
 class InvalidHandleError(Error, ValueError):
-    """The bytes or text are not a handle, are damaged, or are a handle of another kind."""
+    """The bytes or text are not a handle, are damaged, or are a handle to an object of another
+    kind."""
 
 
 class WrongHostError(InvalidHandleError):
@@ -39,25 +41,26 @@ class ReadOnlyError(Error, PermissionError):
 
 
 class NotAdmittedError(Error, PermissionError):
-    """One of the two processes does not admit the user of the other process."""
+    """The exporter or the importer does not admit the user that the other process runs as."""
 
 
 class TimedOutError(Error, TimeoutError):
     """The timeout passed before the call finished."""
 
     pid: int | None = None
-    """The process that did not reply, or None if no process was asked."""
+    """The id of the process that did not reply, or None if the call waited for no process."""
     program: str = ""
-    """The name of its program, or an empty string if it is unknown."""
+    """The program name of the process that did not reply, or an empty string if it is unknown."""
 
 
 class PeerDiedError(Error, ConnectionError):
     """The process that should have signalled the event ended before it signalled."""
 
     pid: int | None = None
-    """Its process id, or None if it has no id in the exporter's PID namespace."""
+    """The id of the process that died, or None if the process has no id in the exporter's PID
+    namespace."""
     program: str = ""
-    """The name of its program."""
+    """The program name of the process that died."""
     event: str = ""
     """The event's name, or its number."""
     number: int = 0

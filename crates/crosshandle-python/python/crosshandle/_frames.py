@@ -5,9 +5,9 @@ buffer is an array of the bundle, so a table in shared memory crosses without a 
 shared read-only, because Arrow's arrays never change.
 
 Opening a table builds Arrow arrays over the buffers, and pyarrow validates all of them
-(`validate(full=True)`). The sender could still write to its memory after this check. So the opening
-process copies the buffers whose numbers are used as positions: offsets, indices of dictionaries,
-type ids and run ends. The values themselves are not copied.
+(`validate(full=True)`). The sender can still write to the shared memory after this check. So the
+receiving process copies the buffers whose numbers are used as positions: offsets, indices of
+dictionaries, type ids and run ends. Buffers of values are not copied.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class Frame:
     def arrow(self) -> Any:
         """Returns a pyarrow table.
 
-        A shared record batch, array or chunked array is returned as such.
+        If a record batch, an array or a chunked array was shared, it is returned instead of a
+        table.
         """
         table = self._table()
         if self._kind == "pyarrow.RecordBatch":
@@ -127,7 +128,8 @@ class Frame:
     def pandas(self) -> Any:
         """Returns a pandas DataFrame.
 
-        A shared Series or Index is returned as such. Numbers without nulls are not copied.
+        If a Series or an Index was shared, it is returned instead of a DataFrame. Columns of
+        numbers without nulls are not copied.
         """
         if self._kind in _GRIDS:
             return self._value.to_pandas() if self._kind == "xarray.DataArray" else self._value.to_dataframe()
@@ -242,7 +244,8 @@ def _checked_name(name: Any) -> Any:
 
 
 def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
-    """Returns the name of a single column (or None), and the table."""
+    """Converts an object to an Arrow table. Also returns the name of the column if the object is a
+    single column, otherwise None."""
     if isinstance(value, Frame):
         return value._name, value._table()
     if kind == "pandas.DataFrame":
@@ -267,8 +270,8 @@ def _as_table(pyarrow: Any, kind: str, value: Any) -> tuple[Any, Any]:
 
 
 def _copied(pyarrow: Any, table: Any) -> Any:
-    """Copies a table into one block of shared memory, in Arrow's stream format, which is read in
-    place."""
+    """Copies a table into one block of shared memory, in Arrow's stream format. Receivers read this
+    format in place."""
     from ._sharing import default_context
 
     def write(sink: Any) -> None:
@@ -330,7 +333,7 @@ def _children(pyarrow: Any, array: Any) -> list[Any]:
 def _shared(buffers: list[Any]) -> list[Array]:
     """Returns the buffers as read-only arrays of shared memory.
 
-    Raises `ValueError` if one is in other memory.
+    Raises `ValueError` if a buffer is not in shared memory.
     """
     from . import _sharing, _trees
 
@@ -383,7 +386,8 @@ def rearrange(parts: Any, arrays: Iterator[Array]) -> Frame:
 
 
 def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: int) -> Any:
-    """Builds an array of a type. Checks the array and its children before reading from them."""
+    """Builds an Arrow array of type `kind`. Checks the array and its children before reading from
+    them."""
     if depth > _MAX_DEPTH:
         raise ValueError("it is too deep")
     if isinstance(kind, pyarrow.BaseExtensionType):
@@ -400,7 +404,8 @@ def _built(pyarrow: Any, kind: Any, parts: Any, arrays: Iterator[Array], depth: 
     length, offset, places, children = parts["l"], parts["o"], parts["b"], parts.get("c", [])
     if type(length) is not int or type(offset) is not int or min(length, offset) < 0 or length + offset >= 1 << 62:
         raise ValueError("it has invalid lengths")
-    # The buffers that contain positions: all except the null bitmap and the values.
+    # The indexes of the buffers that contain positions. The null bitmap and the values contain
+    # none.
     followed = {1} if is_followed else _followed(pyarrow, kind)
     buffers: list[Any] = []
     for place, size in enumerate(places):
@@ -434,7 +439,7 @@ def _followed(pyarrow: Any, kind: Any) -> set[int]:
     types = pyarrow.types
     if types.is_dictionary(kind) or types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
         return set()
-    # The buffers with offsets, sizes, views and type ids.
+    # These types have their offsets, sizes, views or type ids in the following buffers.
     if types.is_union(kind) or types.is_list_view(kind) or types.is_large_list_view(kind):
         return {1, 2}
     return {1}

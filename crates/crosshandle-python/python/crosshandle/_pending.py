@@ -1,4 +1,4 @@
-"""Pickled objects, each of which is kept until its receiver has opened it."""
+"""Pickled objects, which the sender keeps alive until each receiver has opened them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Pending(NamedTuple):
     """
 
     objects: int
-    """The number of pickled objects that are kept."""
+    """The number of pickled objects that this process keeps for receivers."""
     nbytes: int
     """The number of bytes that only these objects keep allocated."""
 
@@ -87,12 +87,14 @@ Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def reduced(value: Any, opener: str, data: bytes) -> Reduced:
-    """Returns the result of `__reduce__` for an object, which this process keeps from now on."""
+    """Returns the result of `__reduce__` for an object. This process keeps the object until its
+    receiver has opened it."""
     return _OPENERS[opener], (data, keep([value]))
 
 
 def reduced_bundle(bundle: Bundle, open: Callable[..., Any] = _open_bundle) -> Reduced:
-    """Returns the result of `__reduce__` for a bundle, and keeps its arrays from now on."""
+    """Returns the result of `__reduce__` for a bundle. This process keeps the bundle's arrays until
+    the receiver has opened them."""
     return open, (bytes(bundle), keep(bundle._parts()))
 
 
@@ -103,7 +105,7 @@ def keep(objects: list[Any]) -> bytes:
 
 
 class Pickled:
-    """An object that `pickled` has pickled. The receiver gets the original object.
+    """The result of `pickled`. A process that unpickles it gets the original object.
 
     >>> import pickle
     >>> array = crosshandle.ones(3)
@@ -123,11 +125,11 @@ class Pickled:
 def pickled(value: Any, *, receivers: int = 1) -> Pickled:
     """Pickles an object once, for several receivers.
 
-    Every object of this package can be pickled without this function. It is then kept until one
-    process has opened it. The result of this function can be put into any number of queues, and
-    `value` is kept until it has been opened `receivers` times. Each receiver gets the value itself.
-    A value that is not an object of this package is shared as `share` does it: an array of another
-    library, or a tree of arrays.
+    Objects of this package can also be pickled directly, for a single receiver: this process keeps
+    the object until one process has opened it. The result of this function can be put into any
+    number of queues. This process keeps `value` until it has been opened `receivers` times. Each
+    receiver gets the value itself. `value` can also be an array of another library or a tree of
+    arrays, which is packed as by `share`.
 
     >>> import pickle
     >>> array = crosshandle.empty(3)
@@ -147,8 +149,8 @@ def pickled(value: Any, *, receivers: int = 1) -> Pickled:
 
 
 def pending() -> Pending:
-    """Returns the number of pickled objects that no process has opened yet, and how many bytes only
-    they keep.
+    """Returns the number of pickled objects that no process has opened yet, and the number of bytes
+    that only these objects keep allocated.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000, "float64"))
@@ -162,10 +164,10 @@ def pending() -> Pending:
 
 
 def release_pending() -> int:
-    """Stops keeping the pickled objects, and returns how many there were.
+    """Stops keeping pickled objects for their receivers, and returns how many there were.
 
-    Their pickles may become stale. Use this for pickles that no process will open, such as after
-    the death of a receiver.
+    Opening one of these pickles may fail afterwards. Use this function if no process will open
+    them, for example after the death of a receiver.
 
     >>> import pickle
     >>> data = pickle.dumps(crosshandle.empty(1000))
@@ -187,11 +189,11 @@ def pending_limits(
 ) -> Limits:
     """Sets limits for pickled objects that no process has opened yet, and returns all limits.
 
-    Pickling waits while `objects` pickled objects are kept (default: 65,536), or while `nbytes` or
-    more bytes are kept only by them (default: half of the machine's memory). After `timeout`
-    seconds (default: 60) it raises `LimitReachedError`. An exiting process waits for the receivers
-    until none has opened an object for `exit_timeout` seconds (default: 10). `None` means no
-    timeout.
+    Pickling waits while `objects` pickled objects are kept (default: 65,536), or while pickled
+    objects alone keep `nbytes` or more bytes allocated (default: half of the machine's memory).
+    After `timeout` seconds (default: 60) it raises `LimitReachedError`. When this process exits, it
+    waits for receivers until no object has been opened for `exit_timeout` seconds (default: 10).
+    `None` means no timeout.
 
     >>> before = crosshandle.pending_limits()
     >>> crosshandle.pending_limits(objects=1000, timeout=5).objects
@@ -224,14 +226,14 @@ def _wait_at_exit() -> None:
     _rust.release_kept()
 
 
-# The id of the process in which `multiprocessing` was last asked to call `_wait_at_exit`.
+# The id of the process that has last registered `_wait_at_exit` with `multiprocessing`.
 _waiting: int | None = None
 _is_watching = False
 
 
 def _wait_when_it_ends() -> None:
-    """Makes this process wait at its end, after the feeder threads of queues have pickled their
-    objects.
+    """Makes this process wait for receivers when it exits, after the feeder threads of queues have
+    pickled their objects.
 
     Processes of `multiprocessing` do not run `atexit` functions.
     """
@@ -239,13 +241,13 @@ def _wait_when_it_ends() -> None:
     util = sys.modules.get("multiprocessing.util")
     if _waiting != os.getpid() and util is not None:
         _waiting = os.getpid()
-        # Those feeder threads are joined at priority -5.
+        # `multiprocessing` joins the feeder threads at priority -5, and lower priorities run later.
         util.Finalize(None, _wait_at_exit, exitpriority=-100)
 
 
 def _start_again() -> None:
-    """Runs in a forked child, and again after `multiprocessing` has dropped the finalizers of its
-    parent."""
+    """Clears the inherited state in a forked child. It runs again after `multiprocessing` has
+    dropped the finalizers of the parent."""
     global _waiting, _is_watching
     _waiting = None
     _wait_when_it_ends()

@@ -32,10 +32,10 @@ _lock = threading.Lock()
 
 
 def default_context(device: Any = "host") -> Context:
-    """Returns this process's context that `share` and `open` use for a device.
+    """Returns the context of this process that `share` and `open` use for a device.
 
-    `device` is a name such as `"cuda:0"`, a `Device`, or a torch device. On a CUDA device the
-    context uses the device's primary context, which torch, CuPy, JAX and numba use too.
+    `device` is a name such as `"cuda:0"`, a `Device`, or a torch device. On a CUDA device, it uses
+    the device's primary context, as torch, CuPy, JAX and numba do.
 
     >>> crosshandle.default_context("cpu").device.name
     'host:0'
@@ -54,18 +54,20 @@ def default_context(device: Any = "host") -> Context:
         if context is None:
             context = _contexts[name] = Context(name)
         if type(device) is str:
-            # The next call with this name then finds the context at once.
+            # Remember the name as the program wrote it, so that the next call finds the context at
+            # once.
             _contexts[device] = context
         return context
 
 
-# Contexts that a forked child must neither use nor drop, because threads of its parent may hold
-# their locks.
+# Contexts that a forked child has inherited. It must neither use nor drop them, because threads of
+# its parent may have held their locks at the time of the fork.
 _inherited: list[Any] = []
 
 
 def _start_again() -> None:
-    """Runs in a forked child, which creates contexts of its own."""
+    """Replaces the inherited state in a forked child, so that the child creates its own
+    contexts."""
     global _lock
     _inherited.append((dict(_contexts), dict(_by_uuid)))
     _contexts.clear()
@@ -77,7 +79,7 @@ os.register_at_fork(after_in_child=_start_again)
 
 
 def trim() -> None:
-    """Returns freed memory that the default contexts keep for reuse to the system.
+    """Frees the unused memory that the default contexts keep for reuse.
 
     Idle host memory is returned automatically within about a second.
 
@@ -89,7 +91,7 @@ def trim() -> None:
 
 @atexit.register
 def _end() -> None:
-    """Ends the default contexts while the drivers are still loaded.
+    """Drops the default contexts at exit, while the drivers are still loaded.
 
     Open objects keep their own contexts.
     """
@@ -101,8 +103,8 @@ def _end() -> None:
 def _context_of(backend: str, uuid: str) -> Context:
     """Returns the default context for a handle's device.
 
-    If this process does not see that device, it returns the context of another device of the same
-    backend, which may be able to access the memory.
+    If this process does not see that device, the function returns the context of another device of
+    the same backend. That device may be able to access the memory.
     """
     if backend == "host":
         return default_context()
@@ -119,17 +121,17 @@ def _context_of(backend: str, uuid: str) -> Context:
 
 
 class Bundle:
-    """Arrays that are sent to other processes. `bytes(bundle)` is what to send.
+    """Packed arrays for other processes. Send `bytes(bundle)` over any channel.
 
-    A bundle keeps the memory of its arrays from being reused until it is released, or its `with`
-    block ends. After that, the processes that have opened it keep the memory. A bundle that is
-    dropped without either can be opened as long as the storage of each of its arrays lives,
-    whichever object was shared. The storage is torch's `untyped_storage()`, CuPy's `data.mem`, the
-    last `base` of a NumPy array, a JAX array itself, or this package's memory. For a copy, it is
-    the storage of the array that was copied.
+    The memory of the arrays is not reused until `release` is called or the bundle's `with` block
+    ends. After that, the processes that have opened the bundle keep the memory. If a bundle is
+    dropped without being released, other processes can open its bytes as long as the storage of
+    each array lives. The storage is torch's `untyped_storage()`, CuPy's `data.mem`, the last `base`
+    of a NumPy array, a JAX array itself, or this package's memory. If `share` copied an array, the
+    original array's storage counts.
 
     >>> with crosshandle.share([crosshandle.ones(3), crosshandle.zeros(2)]) as bundle:
-    ...     data = bytes(bundle)            # what to send
+    ...     data = bytes(bundle)            # send these bytes
     ...     one, other = crosshandle.open(data)
     >>> one.tolist()
     [1.0, 1.0, 1.0]
@@ -140,7 +142,7 @@ class Bundle:
         self._data = data
         self._leaves: Sequence[Any] = leaves
         self._arrays: Sequence[Array] | None = arrays
-        # The memory of the table, if the bundle has a long one.
+        # The shared memory with the table of the arrays, if the table is too long for the bytes.
         self._table = table
         # The event that is signalled when the bytes are ready.
         self._event: Event | None = None
@@ -153,7 +155,7 @@ class Bundle:
         return self._data
 
     def to_bytes(self) -> bytes:
-        """Returns the bytes to send, which are `bytes(bundle)`.
+        """Returns the bytes to send. `bytes(bundle)` does the same.
 
         >>> array = crosshandle.zeros(3)
         >>> crosshandle.open(crosshandle.share(array).to_bytes()).shape
@@ -165,7 +167,7 @@ class Bundle:
         return len(bytes(self))
 
     def release(self) -> None:
-        """Releases the arrays. The bundle cannot be sent any more."""
+        """Releases the arrays. After this call, the bundle cannot be sent."""
         self._arrays = self._table = self._event = None
         self._leaves = ()
 
@@ -196,8 +198,8 @@ class Bundle:
             elif not isinstance(leaf, Memory):
                 _storages.keep_as_long_as(leaf, array)
         if self._table is not None:
-            # Arrays without elements live until the process ends, so the table is kept with arrays
-            # that have some.
+            # The table must live as long as an array of the bundle. Memory of empty arrays lives
+            # until the process ends, so only arrays with elements can keep the table.
             with_bytes = [array for array in self._arrays if array.size]
             for array in with_bytes or self._arrays[:1]:
                 array._keep(self._table)
@@ -216,7 +218,7 @@ class Bundle:
 
 
 def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Event | None = None) -> Bundle:
-    """Packs an array, a table, or a tree of these, for other processes.
+    """Packs an array, a table, or a tree of arrays and tables, for other processes.
 
     A tree consists of lists, tuples, dicts, named tuples and dataclasses. Its leaves are arrays,
     tables, `None`, numbers, strings and bytes. A table is a pandas or Polars DataFrame or Series,
@@ -231,13 +233,15 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
       waits for their queue),
     - views of an `Array` on the host.
 
-    Arrays in memory that no other process can access are refused, or copied if `copy` is true. The
-    same applies to opened memory that no process can open any more. The bundle keeps the arrays'
-    memory from reuse until it is released. After that, the processes that have opened it do.
+    With `copy=True`, an array is copied if other processes cannot access its memory, or can no
+    longer open it. Without `copy`, such an array is an error. The bundle keeps the arrays' memory
+    from being reused until it is released. After that, the processes that have opened the bundle
+    keep the memory.
 
-    `event` signals that the bytes are ready: its latest signal, or its first one if there is none
-    yet. Everything that uses the opened arrays waits for that signal. Without `event`, an array
-    that was opened with an event keeps that event, and so do its views.
+    The latest signal of `event` tells receivers that the bytes are ready. If `event` has no signal
+    yet, its first signal does. Everything that uses the opened arrays waits for that signal.
+    Without `event`, an array that was opened with an event is shared with that event, and so are
+    its views.
 
     With `read_only`, other processes can only read the arrays. JAX arrays and tables are always
     shared read-only.
@@ -267,7 +271,8 @@ def share(tree: Any, *, read_only: bool = False, copy: bool = False, event: Even
 def _open_received(data: bytes) -> Bundle:
     """Opens a bundle that another process has pickled. The arrays of the result are open."""
     structure, arrays = _rust.unpack(None, data)
-    # The table of a long bundle belongs to the sender. This process makes its own table.
+    # The table of a long bundle is in memory of the sender. This process makes its own table, so
+    # that it can send the bundle on.
     data, table = _rust.pack_shared(default_context(), structure, arrays, False)
     bundle = Bundle(data, arrays, arrays, table)
     bundle._structure = structure
@@ -275,7 +280,7 @@ def _open_received(data: bytes) -> Bundle:
 
 
 def open_read_only(data: bytes) -> Any:
-    """Opens data for reading only, as `open` does.
+    """Opens data like `open`, but read-only.
 
     Used to unpickle memory that was opened read-only.
     """
@@ -305,16 +310,16 @@ def open(
 def open(
     data: Any, *, context: Context | None = None, writable: bool = True, timeout: float | None = None
 ) -> Any:
-    """Opens what another process has sent: a bundle or a handle, as bytes or text.
+    """Opens a bundle or a handle that another process has sent, as bytes or text.
 
     Text that is not a handle is the name of a model that a holder keeps. It is opened as with
     `crosshandle.store.open`.
 
-    Returns what was shared: an array or a tree of arrays, a `Frame` for a table, memory, physical
-    memory, or an event. Each is opened in `context`, or in the default context of its device. With
-    `writable=False`, everything opens read-only. Objects that were shared read-only always do.
-    `timeout` is the maximum number of seconds to wait for the other process. The context's
-    `exchange_timeout` applies if it is shorter.
+    Returns an array or a tree of arrays, a `Frame` for a table, memory, physical memory, or an
+    event. Each object is opened in `context`, or in the default context of its device. With
+    `writable=False`, all memory opens read-only. Memory that was shared read-only always opens
+    read-only. `timeout` is the maximum number of seconds to wait for the other process. The
+    context's `exchange_timeout` applies if it is shorter.
 
     >>> memory, ready = crosshandle.Context("host").allocate(64), crosshandle.event()
     >>> same = crosshandle.open(bytes(memory.handle()))
@@ -328,9 +333,10 @@ def open(
         return _open_bundle(data, context, writable, timeout)
     if isinstance(data, Bundle):
         if data._structure is not None and data._arrays is not None and context is None and writable:
-            # Use the open arrays, because the sender may have freed its own arrays by now.
+            # An unpickled bundle has open arrays. They are used here, because the sender may have
+            # freed its arrays by now.
             return _trees.rearrange(data._structure, list(data._arrays))
-        # The bundle keeps its memory until this call has opened it.
+        # The argument keeps the bundle's memory alive until this call has opened it.
         return _open_bundle(bytes(data), context, writable, timeout)
     if isinstance(data, (bytes, bytearray, memoryview)) and builtins.bytes(data[:3]) == b"xhb":
         return _open_bundle(builtins.bytes(data), context, writable, timeout)
@@ -357,14 +363,14 @@ def _open_bundle(data: bytes, context: Context | None, writable: bool, timeout: 
     return _trees.rearrange(structure, arrays)
 
 
-# Types that `share` refuses inside of a tree, because they must be sent by themselves.
+# Types that `share` refuses inside a tree, because their handles are sent separately.
 _OWN = (Event, EventHandle, MemoryHandle, PhysicalMemory, PhysicalMemoryHandle)
 
 
 def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
     """Returns the leaves of a tree as arrays of shared memory.
 
-    Leaves in other memory are copied if `copy` is true.
+    If `copy` is true, leaves that are not in shared memory are copied.
     """
     arrays: list[Array | None] = [None] * len(leaves)
     owners: dict[int, _storages.Storage] = {}
@@ -409,8 +415,8 @@ def _arrays(leaves: _trees.Leaves, copy: bool) -> list[Array]:
 
 
 def _openable(array: Array, copy: bool) -> Array:
-    """Returns an array that other processes can open: the array itself, or a copy if they cannot
-    open its memory."""
+    """Returns an array that other processes can open: the array itself if possible, otherwise a
+    copy."""
     try:
         array._check_openable()
     except (StaleHandleError, ExporterGoneError) as error:
@@ -433,7 +439,8 @@ def _adopt(
 ) -> list[tuple[Context, Array | Exception]]:
     """Adopts arrays of other libraries.
 
-    Returns the context of each, and the array or the reason why it cannot be shared.
+    For each array, returns its context, and the adopted array or the error that says why it cannot
+    be shared.
     """
     if device == "sycl":
         from ._libraries import usm
@@ -453,8 +460,8 @@ def _adopt(
         context = default_context(name)
         asked = [group[place] for place in places], [owners[place] for place in places]
         for place, adopted in zip(places, _rust.adopt_all(context, *asked)):
-            # The error of a device that knows the memory is more useful than that of a device that
-            # does not.
+            # A device that does not know the memory raises `UnsupportedError`. Any other error is
+            # more useful.
             if isinstance(adopted, Array) or place not in found or not isinstance(found[place][1], UnsupportedError):
                 found[place] = context, adopted
         places = [place for place in places if not isinstance(found[place][1], Array)]
@@ -467,14 +474,14 @@ def _copy(value: Any, described: _rust.Foreign, context: Context) -> Array:
     """Copies an array of another library into memory of its device."""
     library = _storages.library(value)
     if described.device == "sycl":
-        # The array's own library can read the array on any device.
+        # The array's own library can copy it from any device to the host.
         namespace = getattr(value, "__array_namespace__", None)
         array = default_context().empty(described.shape, described.dtype)
         array.numpy()[...] = value.copy_to_host() if namespace is None else namespace().asnumpy(value)
         return array
     if described.device != "host" and library in ("torch", "cupy"):
-        # The array's own library handles arrays with gaps, and knows the stream that produces the
-        # bytes.
+        # The array's own library copies here, because it handles arrays with gaps, and knows the
+        # stream that produces the bytes.
         array = context.empty(described.shape, described.dtype)
         if library == "torch":
             import torch

@@ -1,9 +1,8 @@
-"""Storages: the objects that own the bytes of arrays.
+"""Storages: the objects that own the bytes of arrays in other libraries.
 
-A dropped bundle can be opened as long as the storage of each of its arrays lives. This rule is the
-same for all libraries. The objects that were shared may end before their storage does. Where
-sharing itself has to keep a storage, a background thread releases the storages that nothing else
-uses.
+A dropped bundle can be opened as long as the storage of each of its arrays lives, even if the array
+objects themselves have ended. This rule is the same for all libraries. If this package must keep a
+storage alive, a background thread releases the storage when nothing else uses it.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ def library(value: Any) -> str:
 
 
 def _root(value: Any) -> Any:
-    """Returns the object that owns the bytes of an array, or the array itself if its library has no
-    other."""
+    """Returns the object that owns the bytes of an array. In some libraries, it is the array
+    itself."""
     kind = library(value)
     if kind == "cupy":
         return value.data.mem
@@ -46,11 +45,11 @@ def _root(value: Any) -> Any:
 
 
 class Storage:
-    """The owner of lent memory: a storage of another library that this package keeps alive."""
+    """A storage of another library that this package keeps alive, as the owner of lent memory."""
 
     def __init__(self, root: Any, held: Any, witness: weakref.ref[Any] | None):
-        # The only reference that this package has, so the reference count shows whether others
-        # exist.
+        # This package has no other reference to the storage, so the reference count shows whether
+        # the program still uses it.
         self._root = root
         self._held = held
         self._witness = witness
@@ -61,7 +60,7 @@ class Storage:
             return self._witness() is not None
         if library(self._root) == "torch" and uses_of_torch(self._root) > 1:
             return True
-        # This object has one reference, and the argument of the call is another one.
+        # `self._root` is one reference, and the argument of `getrefcount` is the second.
         return sys.getrefcount(self._root) > 2
 
 
@@ -74,8 +73,8 @@ def uses_of_torch(storage: Any) -> int:
     return 0 if count is None else count(storage._cdata)
 
 
-# The storages by `id` of the object that they stand for. A storage keeps that object, or has a weak
-# reference to it.
+# Known storages, by the `id` of the object that owns the bytes. A `Storage` keeps that object
+# alive, or has a weak reference to it.
 _known: weakref.WeakValueDictionary[int, Storage] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
@@ -83,12 +82,13 @@ _lock = threading.RLock()
 def of(value: Any, owner: Any) -> Storage:
     """Returns the storage of another library's array.
 
-    `owner` is the object that keeps the bytes, according to the array's protocol.
+    `owner` is the object that keeps the bytes alive, according to the array's protocol.
     """
     root: Any = _root(value)
     if root is not value or owner is value or isinstance(owner, memoryview):
         return _storage_of(root, root, None, None)
-    # Only this package uses the owner, for example a capsule. So the array itself is watched.
+    # Only this package uses the owner, for example a capsule, so its end says nothing about the
+    # program. The array itself is watched instead.
     try:
         witness = weakref.ref(value)
     except TypeError:
@@ -120,13 +120,14 @@ def keep_lent(leaf: Any, array: Any) -> None:
     storage = _known.get(id(_root(leaf)))
     if storage is not None:
         _keep_with(storage, array)
-        # If this was the last array of the storage, its end triggers a check.
+        # When the leaf ends, the background thread checks the storages, because the leaf may have
+        # been the last array of its storage.
         _keep_until_end(leaf, _Look())
 
 
 def keep_as_long_as(leaf: Any, array: Any) -> None:
-    """Keeps `array`, which is not part of a storage, for example because it is a copy, until the
-    storage of the shared `leaf` is freed."""
+    """Keeps `array` until the storage of the shared `leaf` is freed. `array` has other memory than
+    that storage, for example because it is a copy."""
     root = _root(leaf)
     if not _keep_until_end(root, array):
         # The object does not support weak references, so count its references.
@@ -161,7 +162,8 @@ def _drop_kept(reference: weakref.ref[Any], kept: dict[int, tuple[weakref.ref[An
     kept.pop(id(reference), None)
 
 
-# Capsules that hold JAX buffers, by the `id` of their arrays.
+# For the `id` of each shared JAX array: a weak reference to the array, and a DLPack capsule that
+# holds its buffer.
 _holds: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
@@ -188,7 +190,8 @@ class _Look:
         _asked.put(None)
 
 
-# A `SimpleQueue`, because `put` may be called from a destructor at any point.
+# Requests for an immediate check. This is a `SimpleQueue`, because a destructor may call its `put`
+# at any point.
 _asked: queue.SimpleQueue[None] = queue.SimpleQueue()
 
 
@@ -201,7 +204,8 @@ def look() -> int:
         unused = [storage for storage in list(_lent) if not storage.is_used()]
         dropped = [_lent.pop(storage) for storage in unused]
         left = len(_lent)
-    # Dropped after the lock is released, because the drop runs code of other libraries.
+    # The objects are dropped after the lock is released, because their destructors run code of
+    # other libraries.
     del dropped, unused
     return left
 
@@ -233,7 +237,7 @@ os.register_at_fork(after_in_child=_forked)
 
 @atexit.register
 def _end() -> None:
-    """Releases everything while the drivers are still loaded."""
+    """Releases all kept objects at exit, while the drivers are still loaded."""
     _lent.clear()
     _kept.clear()
     _holds.clear()

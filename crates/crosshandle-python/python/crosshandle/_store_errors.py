@@ -6,8 +6,8 @@ from ._errors import Error
 
 
 class StoreError(Error):
-    """The base class of the store's exceptions: a failure of the store, or a refusal by the
-    holder."""
+    """The base class of the store's exceptions. The store failed, or the holder refused the
+    request."""
 
 
 class NoHolderError(StoreError, ConnectionError):
@@ -19,7 +19,8 @@ class NoSuchNameError(StoreError, LookupError):
 
 
 class NotAllowedError(StoreError, PermissionError):
-    """The name requires a token that was not given, or the holder belongs to another user."""
+    """The name requires a token that the caller did not give, or the holder belongs to another
+    user."""
 
 
 class WrongContentsError(StoreError, ValueError):

@@ -1,4 +1,4 @@
-"""Trees: how a bundle describes the arrangement of its arrays.
+"""Conversion of trees of arrays to the text that describes them in a bundle, and back.
 
 The structure of a bundle is JSON. `null` stands for the next array, and a list for a list. Every
 other part is an object with one member, whose name is the kind of the part:
@@ -49,25 +49,27 @@ _LONG = 1024
 _VALUES = (type(None), bool, int, float, str)
 _LEAF, _FRAME, _NUMPY_SCALAR, _NAMED, _TUPLE, _LIST, _MAPPING, _DATACLASS = range(8)
 _FRAME_LIBRARIES = ("pandas", "polars", "pyarrow", "xarray")
-# The kind of a class's objects, by class.
+# The kind of tree node that objects of a class are, by class.
 _kinds: dict[type, int] = {Array: _LEAF, Memory: _LEAF}
 
 
 class Leaves(list[Any]):
-    """The arrays of a tree, in the order of their places.
+    """The arrays of a tree, in the order in which the structure refers to them.
 
-    Buffers of tables are already arrays of shared memory.
+    The buffers of tables are `Array` objects already. All other leaves are still the objects that
+    the program passed.
     """
 
     def __init__(self, tree: Any, copy: bool):
         super().__init__()
         self.tree = tree
         self.copies = copy
-        # The table that an array belongs to, by the array's place.
+        # For each buffer of a table, the table that it belongs to, by the buffer's index in this
+        # list.
         self.owners: dict[int, Any] = {}
 
     def owned(self) -> list[Any]:
-        """Returns the object that each array was shared from."""
+        """Returns the shared object for each array: the array itself, or its table."""
         return [self.owners.get(place, leaf) for place, leaf in enumerate(self)] if self.owners else self
 
     def refused(self, place: int, error: Exception) -> Exception:
@@ -251,7 +253,7 @@ def _rearranged(structure: Any, arrays: Iterator[Array], depth: int) -> Any:
         raise ValueError(f"the bundle's tree is deeper than {_MAX_DEPTH}")
     if structure is None:
         return next(arrays)
-    # Most parts are arrays, which `_parts` handles without a call for each.
+    # Most parts are arrays, and `_parts` handles a list of arrays without a call for each array.
     if isinstance(structure, list):
         return _parts(structure, arrays, depth)
     if isinstance(structure, dict) and len(structure) == 1:
@@ -320,7 +322,7 @@ def _named(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
     if cls is not None and issubclass(cls, tuple) and not _has_finalizer(cls):
         own = inspect.getattr_static(cls, "_fields", None)
         if own == tuple(fields):
-            # This call skips the class's own `__new__`.
+            # `tuple.__new__` skips the class's own `__new__`.
             return tuple.__new__(cls, values)
     last = name.rpartition(".")[2]
     if not last.isidentifier() or keyword.iskeyword(last):
@@ -339,7 +341,8 @@ def _dataclass(parts: Any, arrays: Iterator[Array], depth: int) -> Any:
         try:
             made: Any = object.__new__(cls)
             for field, value in zip(fields, values):
-                # This call skips the class's own `__setattr__`, so it works for frozen dataclasses.
+                # `object.__setattr__` skips the class's own `__setattr__`, so it works for frozen
+                # dataclasses.
                 object.__setattr__(made, field, value)
             return made
         except (TypeError, AttributeError):

@@ -38,8 +38,8 @@ def allocator(nbytes: int) -> Any:
 
     Pass this function to `cupy.cuda.set_allocator`.
 
-    The arrays can be shared by handle at once. Other processes keep memory that they have open when
-    CuPy frees it.
+    Arrays in this memory can be shared without a copy. If CuPy frees memory that other processes
+    have open, those processes keep it.
 
     >>> before = cupy.cuda.get_allocator()                       # needs gpu
     >>> cupy.cuda.set_allocator(crosshandle.cupy.allocator)      # needs gpu

@@ -37,7 +37,7 @@ class Certificates(NamedTuple):
     authority: _Path
     certificate: _Path
     key: _Path
-    #: The name that the listening side's certificate is for.
+    #: The name in the certificate of the listening host.
     peer_name: str
 
 
@@ -57,12 +57,12 @@ def connect(
 ) -> Link:
     """Connects to a host that listens at an address, `host:port`.
 
-    `context` (default: the host's) opens the objects that the peer requests, and owns the
-    mirrors of its events. A link to or from memory of a GPU needs a context of that GPU. `data` is
-    the transport for the contents of memory: UCX over the network interface `interface`, or TLS.
-    `keep_alive` is the number of seconds of silence after which the link ends (default: 10).
-    `timeout` is the maximum number of seconds to connect. `names` allows the peer to read the
-    objects that this host's holder has names for.
+    `context` opens the objects that the peer requests, and owns the mirrors of the peer's events.
+    By default, it is the host's default context. A link to or from memory of a GPU needs a context
+    of that GPU. `data` is the transport for the contents of memory: UCX over the network interface
+    `interface`, or TLS. `keep_alive` is the number of seconds of silence after which the link ends
+    (default: 10). `timeout` is the maximum number of seconds to connect. With `names`, the peer may
+    read the named objects of this host's holder.
 
     >>> token = link.new_token()
     >>> with link.listen("127.0.0.1:0", token=token, data="tls") as listener:

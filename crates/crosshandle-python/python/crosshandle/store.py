@@ -10,8 +10,8 @@ milliseconds.
         model.get_tensor("lm_head.weight")                                # no copy
 
 Opened models are read-only. On the host, the descriptor grants no write access. Torch has no
-read-only tensors, so a program can still write to one: on the host that ends the process with a
-fault, on a GPU it is a device error.
+read-only tensors, so a program can still try to write to one. On the host, such a write ends the
+process with a fault. On a GPU, it is a device error.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ __all__ = [
 Files = Union[str, "os.PathLike[str]", Iterable[Union[str, "os.PathLike[str]"]]]
 Progress = Callable[[int, int], object]
 
-# The element types of safetensors, and this package's names for them. Other types have no name
-# here, and their tensors cannot be opened as arrays.
+# The element types of safetensors, and this package's names for them. Tensors of any other type
+# cannot be opened as arrays.
 _DTYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -88,7 +88,7 @@ _stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 @atexit.register
 def _end() -> None:
-    """Releases the stores' contexts while the drivers are still loaded."""
+    """Releases the stores' contexts at exit, while the drivers are still loaded."""
     for one in list(_stores):
         one._store.forget_contexts()
 
@@ -104,14 +104,15 @@ class Published(NamedTuple):
     version: int
     """The version of the name, starting at 1."""
     hash: str
-    """The hash of the whole model, for `expected_hash`."""
+    """The hash of the whole model, which readers can pass as `expected_hash`."""
     is_safe: bool
     """Whether the holder's successor also has the model, so that the model outlives the holder."""
     resumed_bytes: int = 0
-    """The number of bytes that an earlier, killed load had already read."""
+    """The number of bytes that this load did not have to read, because an earlier load that was
+    killed had read them."""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
     """The seconds spent on allocating the memory, on allocating staging buffers, and on filling the
-    memory. The last number includes staging buffers."""
+    memory. Filling the memory includes allocating the staging buffers."""
 
 
 class Held(NamedTuple):
@@ -141,7 +142,8 @@ class Held(NamedTuple):
 
 
 class _View:
-    """All memory of a model, for libraries that take an address. It keeps the model open."""
+    """All memory of a model, as an object for libraries that take an address. It keeps the model
+    open."""
 
     def __init__(self, owner: object, address: int, nbytes: int, device: str, read_only: bool):
         self._owner = owner
@@ -234,13 +236,13 @@ class Model:
     def address(self) -> int | None:
         """The address of the first byte, or None.
 
-        A model opened with `place` has it while it sleeps, too.
+        A model that was opened with `place` keeps its address while it sleeps.
         """
         return self._model.address
 
     @property
     def asleep(self) -> bool:
-        """Whether the model sleeps."""
+        """Whether the model is asleep, which means that its memory is unmapped."""
         return self._model.asleep
 
     def keys(self) -> list[str]:
@@ -272,12 +274,12 @@ class Model:
         return self.get_tensor(name)
 
     def get_tensor(self, name: str, framework: str | None = None) -> Any:
-        """Returns a tensor without a copy, for `framework` or for the framework that the model was
-        opened for.
+        """Returns a tensor without a copy. `framework` is the library of the result, by default the
+        one that the model was opened for.
 
-        `crosshandle` stands for this package's `Array`. The tensor keeps the memory mapped. Tensors
-        of a model that was opened with `place` do not: they are valid while the model is open and
-        awake.
+        `crosshandle` stands for this package's `Array`. The tensor keeps the memory mapped. This
+        does not apply to a model that was opened with `place`: its tensors are valid only while the
+        model is open and awake.
         """
         if name not in self._tensors:
             raise KeyError(name)
@@ -303,7 +305,7 @@ class Model:
     def _view(self, kind: str, make: Callable[[], Any]) -> Any:
         with self._lock:
             if self.asleep:
-                raise StoreError("the model sleeps: wake it first")
+                raise StoreError("the model is asleep: wake it first")
             if kind not in self._views:
                 self._views[kind] = make()
             return self._views[kind]
@@ -361,7 +363,7 @@ class Model:
     def is_still(self, number: int) -> bool:
         """Returns whether no update has started since `stable` returned `number`.
 
-        If so, everything read since then is consistent.
+        If the result is true, everything that was read since then is consistent.
         """
         return self._model.is_still(number)
 
@@ -374,13 +376,16 @@ class Model:
         return self._model.refresh(timeout)
 
     def _is_used(self) -> bool:
-        """Returns whether the program has tensors of this model, which was opened with `place`."""
+        """Returns whether the program still has tensors of this model. The model was opened with
+        `place`."""
         for kind in list(self._views):
             every = self._views[kind]
-            # Three references belong to the dict, the local name and the call.
+            # The dict, the local name and the call's argument are three references. Any other
+            # belongs to the program.
             if sys.getrefcount(every) > 3:
                 return True
-            # Two uses belong to the tensor and the storage's Python object.
+            # The tensor in the dict and the storage's Python object are two uses. Any other belongs
+            # to the program.
             if kind == "torch" and _storages.uses_of_torch(every.untyped_storage()) > 2:
                 return True
         return False
@@ -391,11 +396,11 @@ class Model:
         With `to`, usually `"host"`, the model first moves to that device and becomes the next
         version of its name. Its old memory is freed when no other process has it open.
 
-        Raises `StoreError` while the program has tensors of the model, since their bytes would be
-        gone. With `keep_tensors` they may live on, and are valid again at the same addresses after
-        `wake`. The program must not use them until then, and no work that uses them may be in
-        progress. On the host, an access to them ends the process (`SIGSEGV`). On a GPU, it is a
-        device error, after which the process cannot use the device any more.
+        Raises `StoreError` while the program has tensors of the model, because their memory is
+        unmapped. With `keep_tensors`, the program may keep its tensors, which are valid again after
+        `wake`. Until then, the program must not use them, and no work that uses them may be in
+        progress. On the host, an access to such a tensor ends the process (`SIGSEGV`). On a GPU,
+        the access is a device error, after which the process can no longer use the device.
         """
         with self._lock:
             if not keep_tensors and not self.asleep and self._is_used():
@@ -410,9 +415,9 @@ class Model:
     def wake(self) -> bool:
         """Maps the current version of the name at the same addresses.
 
-        Returns whether it differs from the version before.
+        Returns whether the version differs from the one that was mapped before.
 
-        Existing tensors are valid again.
+        Tensors that the program has kept are valid again.
         """
         return self._model.wake()
 
@@ -439,8 +444,8 @@ class Model:
 
 
 class Updater:
-    """A model that this process can update in place, while other processes have it open and without
-    more memory.
+    """A model that this process can update in place, without more memory, while other processes
+    have it open.
 
     One updater can be used for any number of updates. Readers wait during an update
     (`Model.stable`) and are notified when it ends. If this process dies during an update, readers
@@ -458,7 +463,7 @@ class Updater:
 
     @property
     def version(self) -> int:
-        """The version that this updater writes, even if the name has a later one."""
+        """The version that this updater writes. The name may have a later version."""
         return self._updater.version
 
     @property
@@ -477,17 +482,17 @@ class Updater:
         threads: int | None = None,
         progress: Progress | None = None,
     ) -> str:
-        """Writes tensors over those of the same names, types and shapes.
+        """Overwrites tensors of the model with tensors of the same names, types and shapes.
 
         Returns the model's new hash.
 
         `tensors` may be an iterator that creates tensors one by one, so that only one of them needs
         memory at a time. Arrays on the model's GPU are copied on the device, after the work that
         was submitted to their library's current stream. The program must not write to an array
-        until `update` returns, or takes the next one from the iterator. `files` are paths of
-        safetensors files.
-        With `hashed=False`, `verify` does not work until a later update with `hashed=True`.
-        `timeout` is the maximum number of seconds to wait for another process's update.
+        until `update` returns or takes the next array from the iterator. `files` are paths of
+        safetensors files. With `hashed=False`, `verify` does not work until a later update with
+        `hashed=True`. `timeout` is the maximum number of seconds to wait for another process's
+        update.
         """
         items: Any = tensors.items() if isinstance(tensors, Mapping) else tensors
         pieces = ([_described(name, array, on_host=False)] for name, array in items)
@@ -496,12 +501,13 @@ class Updater:
 
 
 class Store:
-    """A client of the holder in a socket directory, by default the usual one.
+    """A client of the holder in a socket directory (default: the directory that the environment
+    selects).
 
-    It loads, publishes and opens models.
+    A store loads, publishes and opens models.
 
-    `token` is shown to the holder for names that require one. The functions of this module use the
-    usual holder without a token.
+    The store sends `token` to the holder, for names that require a token. The functions of this
+    module use the default socket directory and no token.
 
     >>> published = store.Store().publish("example", {"w": crosshandle.ones(8)})
     >>> model = store.Store().open("example")
@@ -526,18 +532,19 @@ class Store:
 
         Raises `WrongContentsError` if its hash is not `expected_hash`.
 
-        `framework` is what `get_tensor` returns: numpy, torch, jax, cupy, or crosshandle for this
-        package's arrays.
+        `framework` is the library of the arrays that `get_tensor` returns: numpy, torch, jax, cupy,
+        or crosshandle for this package's arrays.
 
         `place` says where the model is mapped. `"agreed"` means the same addresses in every process
         that passes it. A number is an address that the program chooses, a multiple of 32 MiB.
         `"sleepable"` means any address. A model with a `place` can `sleep` and `wake`. If the
-        addresses are in use, the call raises `AddressTakenError`, or uses others with
-        `or_elsewhere`.
+        addresses are in use, the call raises `AddressTakenError`. With `or_elsewhere`, it uses
+        other addresses instead.
 
         With `back_up`, this process restores the model to the next holder if the current holder and
-        its successor die at the same time. That takes some descriptors. `timeout` is the maximum
-        number of seconds to wait for the holder, and for an update in progress to end.
+        its successor die at the same time. For this, the process keeps some descriptors open.
+        `timeout` is the maximum number of seconds to wait for the holder, and for an update in
+        progress to end.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.open("example", published.hash).keys()
@@ -570,12 +577,12 @@ class Store:
         holder under a name.
 
         `replace` publishes the next version of the name. Processes that have the previous version
-        open keep it. `direct` bypasses the page cache. With `resume`, a load that is killed leaves
-        the part that it has read with the holder, and the next load of the same files under the
-        same name continues there. `metadata` is added to the metadata of the files. `staging_bytes`
-        is the size of each of a thread's two staging buffers. `part_bytes` is how much a thread
-        reads at a time. Several threads call `progress`, with the number of bytes of the piece just
-        loaded and of the whole model.
+        open keep it. `direct` bypasses the page cache. With `resume`, the holder keeps the bytes
+        that a killed load has read, and the next load of the same files under the same name
+        continues from there. `metadata` is added to the metadata of the files. `staging_bytes` is
+        the size of each of a thread's two staging buffers. `part_bytes` is how much a thread reads
+        at a time. The loading threads call `progress` with the number of bytes that were just
+        loaded, and the number of bytes of the whole model.
 
         >>> loaded = store.load("example", ["model.safetensors"])
         >>> loaded.version
@@ -608,11 +615,12 @@ class Store:
         write_token: str | None = None,
         admin_token: str | None = None,
     ) -> Published:
-        """Copies arrays of any library into memory of a device, and hands it over to the holder as
-        `load` does.
+        """Copies arrays of any library into memory of a device, and hands the memory over to the
+        holder under a name.
 
-        If all arrays are already on that device, the device copies them. Otherwise they are copied
-        through the host. The program must not write to the arrays until `publish` returns.
+        If all arrays are already on that device, the device copies them. Otherwise, the arrays are
+        copied through the host. The options are as for `load`. The program must not write to the
+        arrays until `publish` returns.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> published = store.publish("example", {"w": crosshandle.zeros(8)}, replace=True)
@@ -631,9 +639,8 @@ class Store:
         """Opens a model to update its tensors in place.
 
         With `claim`, this process is the only writer until it ends. `timeout` is the maximum number
-        of seconds to wait for proof that the previous writer has ended. `force` skips this proof. A
-        `timeout` other than 0 also limits how long the holder may take to reply (otherwise 30
-        seconds).
+        of seconds to wait for proof that the previous writer has ended. `force` skips this proof.
+        The holder must reply within `timeout` too, or within 30 seconds if `timeout` is 0.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8, "float32")})
         >>> updater = store.updater("example")
@@ -655,7 +662,7 @@ class Store:
     def ls(self, *, timeout: float | None = None) -> list[Held]:
         """Returns the names that the holder keeps.
 
-        Waits for its reply at most `timeout` seconds, and never more than 30.
+        Waits at most `timeout` seconds for the holder's reply, and never more than 30.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> [held.name for held in store.ls()]
@@ -664,7 +671,8 @@ class Store:
         return [Held(**name) for name in self._store.ls(timeout)]
 
     def rm(self, name: str, *, timeout: float | None = None) -> None:
-        """Removes a name. Processes that have its object open keep it. `timeout` is as for `ls`.
+        """Removes a name. Processes that have the named object open keep the object. `timeout` is
+        as for `ls`.
 
         >>> published = store.publish("example", {"w": crosshandle.ones(8)})
         >>> store.rm("example")
@@ -732,7 +740,8 @@ def _is_on(array: Any, device: str) -> bool:
 def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[int], _rust.Foreign]:
     """Describes a tensor for the store.
 
-    The described array has no gaps, and its bytes are ready.
+    Returns the safetensors name of the type, the library's name of the type, the shape, and a
+    description of an array without gaps whose bytes are ready.
     """
     _rust.check_whole(array)
     library = type(array).__module__.partition(".")[0]
@@ -752,7 +761,8 @@ def _described(name: str, array: Any, *, on_host: bool) -> tuple[str, str, list[
     elif library == "numpy":
         import numpy
 
-        # This makes a copy if the array has gaps. `describe` refuses a foreign byte order.
+        # `ascontiguousarray` copies an array that has gaps. `describe` refuses an array in another
+        # byte order.
         shape = array.shape
         array = numpy.ascontiguousarray(array).reshape(shape)
     elif on_host and library.startswith("jax"):

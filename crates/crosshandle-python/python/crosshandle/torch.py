@@ -42,9 +42,9 @@ def allocator(device: int | None = None) -> Any:
     """Returns an allocator for `torch.cuda.MemPool` and
     `torch.cuda.memory.change_current_allocator`.
 
-    `device` is torch's number of the device, by default the current one. Memory from this allocator
-    can be shared by handle at once, also while a graph is captured. Other processes keep memory
-    that they have open when torch frees it.
+    `device` is torch's number of the device, by default the current one. Tensors in this memory can
+    be shared without a copy, even while a graph is captured. If torch frees memory that other
+    processes have open, those processes keep it.
 
     >>> pool = torch.cuda.MemPool(crosshandle.torch.allocator().allocator())      # needs gpu
     """
@@ -63,7 +63,7 @@ def allocator(device: int | None = None) -> Any:
 
 
 class MemPool(torch.cuda.MemPool):
-    """A pool for `torch.cuda.use_mem_pool`, whose tensors can be shared by handle at once.
+    """A pool for `torch.cuda.use_mem_pool` whose tensors can be shared without a copy.
 
     The pool first allocates one block of `reserve` bytes. An importer maps the block only once, so
     a tree of its tensors opens as fast as a single tensor. Tensors that do not fit are allocated
@@ -81,8 +81,8 @@ class MemPool(torch.cuda.MemPool):
         if reserve:
             arena = _rust.serve_allocations(default_context(f"cuda:{number}"), number, reserve)
             assert arena is not None
-            # torch gives the pool's memory back when the pool ends, some time after this object
-            # does.
+            # torch frees the pool's memory when the pool itself ends, which is some time after the
+            # end of this object.
             weakref.finalize(self, _rust.abandon_arena, number, arena)
 
 
@@ -109,7 +109,7 @@ def _reduce(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[by
 
 
 class _PickledByPut:
-    """An object that `Queue.put` has already pickled, in the thread of its caller."""
+    """An object that was already pickled by the thread that called `Queue.put`."""
 
     __slots__ = ("_data",)
 
@@ -123,15 +123,16 @@ class _PickledByPut:
 def _pickled_by_put(value: Any) -> Any:
     """Pickles an object now if a tensor in it may depend on the current stream.
 
-    Otherwise the feeder thread of the queue would pickle it later, and that thread has other
-    current streams.
+    The feeder thread of the queue pickles all other objects later. That thread has other current
+    streams than the caller of `put`.
     """
     if isinstance(value, (str, bytes, int, float, type(None))) or not torch.cuda.is_initialized():
         return value
     try:
         return _PickledByPut(bytes(ForkingPickler.dumps(value)))
     except Exception:
-        # The feeder thread reports the error, as for any other object.
+        # The feeder thread will pickle the object again and report the error, as for any other
+        # object.
         return value
 
 
@@ -147,7 +148,7 @@ class Registration:
         self._puts = puts
 
     def undo(self) -> None:
-        """Restores the way in which torch itself sends tensors."""
+        """Makes torch send tensors in its own way again."""
         if self._before is not None:
             for kind, reducer in self._before.items():
                 ForkingPickler.register(kind, reducer)
@@ -167,10 +168,10 @@ class Registration:
 def register() -> Registration:
     """Makes queues and pipes of `torch.multiprocessing` send tensors on CUDA devices as bundles.
 
-    The program does not change otherwise. A sender may free a tensor at once, and exit when the
-    receiver has it. Expandable segments (`expandable_segments`) work. No ptrace rights are needed,
-    and the receiver runs no code that the sender chose. Host tensors are sent by torch as before.
-    The receiving process imports this module automatically.
+    The program needs no other change. A sender may free a tensor right after `put`, and exit once
+    the receiver has opened it. Expandable segments (`expandable_segments`) work. No ptrace rights
+    are needed, and the receiver runs no code that the sender chose. torch sends host tensors as
+    before. The receiving process imports this module automatically.
 
     The receiver's stream waits for the work that was on the sender's current stream when `put` was
     called. Like every pickled object, a tensor is kept until the receiver has opened it. See

@@ -1,6 +1,7 @@
 """A tour of numbered examples, each with its result: `python -m crosshandle.tour [NUMBER …]`.
 
-It only needs this package. Each example is a few lines long. Read its source next to its output.
+The tour needs only this package. Each example is a few lines long. Read the source of the examples
+next to their output.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ def dpctl() -> str:
         return "dpctl is not installed here; `array.dpctl()` and `.dpnp()` would make memory and arrays of SYCL's"
     array = crosshandle.empty(5, "uint8")
     memoryview(array)[:] = bytes(range(1, 6))
-    # The SYCL runtime of the other process only accepts memory that this adapter knows.
+    # These settings make the SYCL runtime of the other process load this package's adapter. The
+    # runtime only accepts memory that an adapter knows.
     loading = {"UR_ADAPTERS_FORCE_LOAD": crosshandle.ur_adapter("host"), "CROSSHANDLE_UR_BACKEND": "opencl"}
     kept = {name: os.environ.get(name) for name in loading}
     os.environ.update(loading)

@@ -10,11 +10,11 @@ use pyo3::types::{PyBytes, PyMemoryView, PySequence, PyString};
 use std::ops::Deref;
 
 /// Minimum size in bytes of a copy that is checked against the machine's free memory. The kernel
-/// may grant more memory than is free, and end the process when the copy is made.
+/// may grant more memory than is free, and kill the process when the copy writes to it.
 const CHECKED_BYTES: usize = 32 << 20;
 
-/// The items of a sequence. PyO3's own conversion to `Vec` allocates memory for `len()` items, and
-/// panics if that allocation fails.
+/// The items of a sequence that a program passes. PyO3's own conversion to `Vec` allocates memory
+/// for `len()` items, and panics if that allocation fails.
 pub(crate) struct Items<T>(pub(crate) Vec<T>);
 
 impl<'py, T> FromPyObject<'_, 'py> for Items<T>

@@ -1,4 +1,4 @@
-//! Arrays in Python's buffer protocol.
+//! Python's buffer protocol for arrays.
 
 use super::Array;
 use pyo3::exceptions::PyBufferError;
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 
-/// The data that a view points to, apart from the elements.
+/// The format, sizes and strides that a view points to.
 struct Description {
     format: CString,
     shape: Vec<ffi::Py_ssize_t>,
@@ -28,8 +28,8 @@ pub(super) unsafe fn fill(
     }
     let own = array.get();
     let refused = |why: &str| Err(PyBufferError::new_err(why.to_owned()));
-    // SAFETY: the caller promises that it can be written. The object is set to null first, because
-    // a view must have no object after an error.
+    // SAFETY: `view` is not null, so the caller promises that it can be written. The object is set
+    // to null first, because a view must have no object after an error.
     unsafe { (*view).obj = ptr::null_mut() };
     if !own.is_on_host() {
         return refused("the host cannot access this memory");
@@ -51,8 +51,8 @@ pub(super) unsafe fn fill(
         shape: sizes.collect(),
         strides: own.layout.strides.clone(),
     });
-    // SAFETY: it can be written. `release` frees the description that it points to, and the array
-    // keeps the elements.
+    // SAFETY: `view` can be written. `release` frees the description that the view points to, and
+    // the array keeps the elements.
     unsafe {
         (*view).buf = own.address() as *mut c_void;
         (*view).len = own.nbytes() as ffi::Py_ssize_t;
@@ -84,6 +84,6 @@ pub(super) unsafe fn fill(
 /// # Safety
 /// The caller must ensure that `view` was filled by [`fill`].
 pub(super) unsafe fn release(view: *mut ffi::Py_buffer) {
-    // SAFETY: `fill` made it, and the interpreter calls this once.
+    // SAFETY: `fill` leaked the description, and the interpreter releases each view once.
     drop(unsafe { Box::from_raw((*view).internal.cast::<Description>()) });
 }

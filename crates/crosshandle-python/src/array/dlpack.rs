@@ -71,7 +71,7 @@ struct Owner<T> {
 /// leaked and that has not been freed yet.
 unsafe extern "C" fn delete<T: Managed>(tensor: *mut T) {
     if !tensor.is_null() {
-        // SAFETY: `make` leaked it.
+        // SAFETY: the caller promises that `make` leaked this owner and that it has not been freed.
         drop(unsafe { Box::from_raw((*tensor).owner().cast::<Owner<T>>()) });
     }
 }
@@ -303,8 +303,8 @@ unsafe extern "C" fn destroy_foreign(capsule: *mut ffi::PyObject) {
 /// Returns the type of an array's elements for DLPack.
 ///
 /// Fails for types without a DLPack code, for strides that are not multiples of the element size,
-/// and for negative strides. For negative strides, torch throws a C++ exception that is never
-/// caught.
+/// and for negative strides. A negative stride would make torch throw a C++ exception that nothing
+/// catches.
 fn element(array: &Array) -> PyResult<Plain> {
     if array.layout.is_reversed() {
         return Err(PyBufferError::new_err(
@@ -327,7 +327,8 @@ fn element(array: &Array) -> PyResult<Plain> {
     }
 }
 
-/// An array for a library that never writes to it, in the DLPack form without a read-only flag.
+/// An array that is passed in the DLPack form without a read-only flag, because the consumer never
+/// writes to it.
 #[pyclass(frozen)]
 pub(super) struct NeverWritten(pub(super) Py<Array>);
 

@@ -1,4 +1,4 @@
-//! Types of elements.
+//! Element types: their names, codes and conversions.
 
 use crate::foreign::swapped;
 use pyo3::exceptions::PyTypeError;
@@ -53,7 +53,7 @@ pub(crate) enum Kind {
     Float8E8m0fnu = 14,
 }
 
-/// A type: its name, kind and size in bits, its NumPy letter, and its letter in the buffer
+/// A row of the table of types: name, kind, size in bits, NumPy letter, and letter in the buffer
 /// protocol.
 type Entry = (&'static str, Kind, u8, Option<char>, Option<&'static str>);
 
@@ -144,7 +144,7 @@ impl Dtype {
         Self::Plain(Plain { kind, bits })
     }
 
-    /// Returns the type with a DLPack code and a number of bits, if there is one.
+    /// Returns the type that has a DLPack code and a number of bits, or `None` if there is none.
     pub(crate) fn from_code(code: u8, bits: u8) -> Option<Self> {
         let found = TYPES
             .iter()
@@ -185,7 +185,8 @@ impl Dtype {
         Err(unknown(&text))
     }
 
-    /// Converts a name or a code. `dtype` is the NumPy dtype whose `str` it is.
+    /// Converts a name or a code. `dtype` is the NumPy dtype whose `str` attribute is `text`, if
+    /// there is one.
     fn named(py: Python<'_>, text: &str, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         if let Some(found) = Self::lookup(text) {
             return Ok(found);
@@ -195,7 +196,8 @@ impl Dtype {
         {
             return Err(swapped(text));
         }
-        // NumPy treats the types of ml_dtypes as bytes without a type.
+        // For types of ml_dtypes, the `str` of a NumPy dtype only says "bytes", so use the dtype's
+        // name.
         if let Some(dtype) = dtype {
             let name: String = dtype.getattr("name")?.extract()?;
             if let Some(found) = Self::lookup(&name) {
@@ -239,7 +241,7 @@ impl Dtype {
         let format = format
             .strip_prefix(['@', '=', '|', NATIVE])
             .unwrap_or(format);
-        // `long` has the size of one of the other types.
+        // `long` has 4 or 8 bytes, depending on the platform.
         let format = match (format, bytes) {
             ("l", 8) => "q",
             ("l", 4) => "i",
@@ -270,7 +272,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the type that NumPy uses for the bytes of elements whose own type it does not have.
+    /// Returns a type of the same size that NumPy has. It stands in for a type that NumPy lacks.
     pub(crate) fn raw(&self) -> Self {
         match self {
             Self::Plain(plain) => Self::plain(Kind::Uint, plain.bits.min(64)),
@@ -280,7 +282,7 @@ impl Dtype {
         }
     }
 
-    /// Returns the type for DLPack, if DLPack has a code for it.
+    /// Returns the type with its DLPack code, or `None` if DLPack has none for it.
     pub(crate) fn numbered(&self) -> Option<Plain> {
         match self {
             Self::Plain(plain) => Some(*plain),

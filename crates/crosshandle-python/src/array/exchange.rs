@@ -35,11 +35,11 @@ pub(crate) struct Functions {
     allocate: Option<Allocate>,
     /// Makes a tensor that keeps an array's memory.
     managed_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut *mut Versioned) -> c_int>,
-    /// Makes an array that owns a tensor. Waits for no stream.
+    /// Makes an array that owns a tensor. Does not wait for any stream.
     pub(crate) managed_to_object:
         Option<unsafe extern "C" fn(*mut Versioned, *mut *mut c_void) -> c_int>,
-    /// Fills in a tensor that is valid as long as the array lives. Waits for no stream. On failure,
-    /// it returns -1 and sets an exception, as the other functions of the table do.
+    /// Fills in a tensor that is valid as long as the array lives. Does not wait for any stream.
+    /// Returns -1 and sets an exception on failure, like the other functions of the table.
     pub(crate) tensor_from_object: Option<unsafe extern "C" fn(*mut c_void, *mut Tensor) -> c_int>,
     current_stream: Option<unsafe extern "C" fn(c_int, i32, *mut *mut c_void) -> c_int>,
 }
@@ -77,7 +77,8 @@ pub(super) fn capsule(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyCapsule_New(table, NAME.as_ptr(), None)) }
 }
 
-/// Runs a function for C. An error or a panic becomes a Python exception, and the result -1.
+/// Runs a function that C code has called. On an error or a panic, sets a Python exception and
+/// returns -1.
 fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     Python::attach(|py| {
         let error = match catch_unwind(AssertUnwindSafe(|| call(py))) {
@@ -92,7 +93,7 @@ fn guarded(call: impl FnOnce(Python<'_>) -> PyResult<()>) -> c_int {
     })
 }
 
-/// Returns the array that an object is.
+/// Converts a borrowed object to an array. Fails if the object is not an array.
 ///
 /// # Safety
 /// The caller must ensure that `object` is a borrowed reference.
@@ -130,7 +131,8 @@ unsafe extern "C" fn tensor_from_object(object: *mut c_void, to: *mut Tensor) ->
     guarded(|py| {
         // SAFETY: the caller upholds this function's contract.
         let array = unsafe { array_of(py, object)? };
-        // The tensor points to data of the array, which the caller keeps alive.
+        // The tensor points into the array, so the caller must keep the array alive while it uses
+        // the tensor.
         let tensor = dlpack::borrowed(array.get())?;
         // SAFETY: the caller upholds this function's contract.
         unsafe { to.write(tensor) };
@@ -149,7 +151,7 @@ unsafe extern "C" fn managed_to_object(tensor: *mut Versioned, to: *mut *mut c_v
         }
         // SAFETY: the caller owns the tensor, and the capsule takes it.
         let capsule = unsafe { dlpack::wrap_foreign(py, tensor)? };
-        // SAFETY: the capsule, which this function holds, keeps the tensor.
+        // SAFETY: this function holds the capsule, which keeps the tensor alive.
         let device = unsafe { ((*tensor).tensor.device_type, (*tensor).tensor.device_id) };
         let holder = Bound::new(py, Holder(capsule.unbind(), device))?;
         let adopt = py.import("crosshandle._creating")?.getattr("_adopted")?;

@@ -85,8 +85,8 @@ impl Layout {
         self.elements() == 0 || dense.is_some_and(|dense| dense.strides == self.strides)
     }
 
-    /// Returns how many bytes the elements occupy before the start of the first element, and from
-    /// its start on.
+    /// Returns the number of bytes that the elements occupy before the start of the first element,
+    /// and the number after that point.
     ///
     /// Both numbers are 0 if there are no elements. Returns `None` if the elements need more bytes
     /// than there are addresses.

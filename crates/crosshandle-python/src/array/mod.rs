@@ -29,8 +29,8 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// CUDA's numbers of the default streams: the legacy stream, which waits for all others, and each
-/// thread's own.
+/// CUDA's numbers for the default streams. The legacy stream waits for all blocking streams, and
+/// each thread has a default stream of its own.
 const LEGACY_STREAM: i64 = 1;
 const PER_THREAD_STREAM: i64 = 2;
 
@@ -41,15 +41,11 @@ const PER_THREAD_STREAM: i64 = 2;
 /// `numpy()`, `torch()`, `jax()` and `cupy()` are shortcuts for these protocols. `dpctl()` and
 /// `dpnp()` open the memory a second time, as USM. All their results keep the memory open too.
 ///
-/// >>> array = crosshandle.zeros((2, 3), "float32")
-/// >>> array.wait(timeout=5)               # for the event of the bundle, if it came with one
-/// >>> array.numpy()[0, :] = 1
-/// >>> array.tolist()
-/// [[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]]
-/// >>> tensor = array.torch()                                   # needs torch
-/// >>> matrix = array.jax()                                     # needs jax
-/// >>> on_a_gpu = crosshandle.zeros(8, device="cuda").cupy()    # needs gpu, cupy
-/// >>> usm, same = array.dpctl(), array.dpnp()                  # needs sycl
+/// >>> array = crosshandle.zeros((2, 3), "float32") >>> array.wait(timeout=5) # for the event that
+/// was passed to `share`, if any >>> array.numpy()[0, :] = 1 >>> array.tolist() [[1.0, 1.0, 1.0],
+/// [0.0, 0.0, 0.0]] >>> tensor = array.torch() # needs torch >>> matrix = array.jax() # needs jax
+/// >>> on_a_gpu = crosshandle.zeros(8, device="cuda").cupy() # needs gpu, cupy >>> usm, same =
+/// array.dpctl(), array.dpnp() # needs sycl
 #[pyclass(frozen, module = "crosshandle", weakref)]
 pub(crate) struct Array {
     pub(crate) memory: Arc<SharedMemory>,
@@ -103,8 +99,8 @@ impl Array {
 
     /// Waits as [`wait_ready`](Self::wait_ready) does, for a buffer view.
     ///
-    /// NumPy drops this method's error and tries another protocol, which would wait once more. So
-    /// the error is kept, and that protocol raises it again.
+    /// If this wait fails, NumPy drops the error and tries another protocol, which would wait
+    /// again. So the error is kept, and the other protocol raises it at once.
     fn wait_for_buffer(&self, py: Python<'_>) -> PyResult<()> {
         let waited = self.wait_ready(py, None);
         if let Err(error) = &waited {
@@ -207,7 +203,7 @@ impl Array {
         Ok(sharing.call1((slf,))?.cast_into()?)
     }
 
-    /// Returns a description of the array for `copied`.
+    /// Returns a description of the array, as for an array of another library. `copied` takes it.
     pub(crate) fn described(slf: &Bound<'_, Self>) -> PyResult<Foreign> {
         let own = slf.get();
         let place = match own.is_on_host() {
@@ -224,8 +220,8 @@ impl Array {
         Foreign::new(place, address, dtype, shape, Some(strides), true, keep)
     }
 
-    /// Returns a torch tensor. It allows writing to read-only memory, which the caller must
-    /// prevent.
+    /// Returns a torch tensor. torch lets a program write to it even if the memory is read-only,
+    /// which the caller must prevent.
     fn torch_of<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let own = slf.get();
@@ -235,8 +231,8 @@ impl Array {
         }
         let from_dlpack = Self::import(py, "torch", "utils.dlpack.from_dlpack")?;
         if is_ready {
-            // This path skips torch's queries for the device and the stream, which take most of the
-            // time.
+            // A capsule without a version skips torch's queries for the device and the stream,
+            // which take most of the time.
             return from_dlpack.call1((dlpack::unversioned(py, own)?,));
         }
         match own.read_only {
@@ -336,11 +332,12 @@ impl Array {
         self.read_only
     }
 
-    /// The event that signals that the bytes are ready, or `None` if the bundle had none.
+    /// The event that signals when the bytes are ready, or `None` if the array was shared without
+    /// an event.
     ///
-    /// Every user of the array waits for it: a stream if the library has one, otherwise the host.
-    /// Views and pickles of the array keep it. If parts of the array have different events, users
-    /// wait for all of them, and this is the first.
+    /// Every library that uses the array waits for the event: a stream if the library has streams,
+    /// otherwise the host. Views and pickles of the array keep the event. If parts of the array
+    /// have different events, users wait for all of them, and this property is the first one.
     #[getter]
     pub(crate) fn event(&self) -> Option<Event> {
         self.ready.first().map(Signal::event)
@@ -352,7 +349,7 @@ impl Array {
         self.memory.is_lent()
     }
 
-    /// Keeps `kept`, which is memory or an array, alive as long as this array's memory.
+    /// Keeps `kept` alive as long as this array's memory. `kept` is memory or an array.
     fn _keep(&self, kept: &Bound<'_, PyAny>) -> PyResult<()> {
         let memory = match kept.cast::<Self>() {
             Ok(array) => Arc::clone(&array.get().memory),
@@ -401,8 +398,8 @@ impl Array {
 
     /// Returns a NumPy array of the same bytes.
     ///
-    /// Waits until they are ready, at most `timeout` seconds. GPU memory is refused. To copy from a
-    /// GPU, use `array.torch().cpu().numpy()` or `array.cupy().get()`.
+    /// Waits until the bytes are ready, at most `timeout` seconds. Raises an exception for GPU
+    /// memory. To copy from a GPU, use `array.torch().cpu().numpy()` or `array.cupy().get()`.
     #[pyo3(signature = (*, timeout = None))]
     fn numpy<'py>(slf: &Bound<'py, Self>, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
@@ -460,7 +457,8 @@ impl Array {
         }
     }
 
-    /// Returns a JAX array of the same bytes. No process may write to them as long as it lives.
+    /// Returns a JAX array of the same bytes. No process may write to the bytes as long as the JAX
+    /// array lives.
     fn jax<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
         let never_written = dlpack::NeverWritten(slf.clone().unbind());
@@ -471,16 +469,17 @@ impl Array {
         Ok(array)
     }
 
-    /// Returns a CuPy array of the same bytes. They must be in GPU memory.
+    /// Returns a CuPy array of the same bytes. The array must be in GPU memory.
     fn cupy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         Self::import(slf.py(), "cupy", "from_dlpack")?.call1((slf,))
     }
 
-    /// Returns dpctl memory of the array's bytes, from the lowest to the highest one, as device
-    /// USM.
+    /// Returns the array's bytes as dpctl memory of device USM, from the lowest byte to the highest
+    /// one.
     ///
-    /// It is in the context of `queue`, or of the queue that dpctl uses for the array's device. The
-    /// process must have loaded this package's Unified Runtime adapter, see `docs/python.md`.
+    /// The memory is in the context of `queue`. By default, this is dpctl's queue for the array's
+    /// device. The process must have loaded this package's Unified Runtime adapter, see
+    /// `docs/python.md`.
     #[pyo3(signature = (queue = None))]
     fn dpctl<'py>(
         slf: &Bound<'py, Self>,
@@ -491,8 +490,8 @@ impl Array {
 
     /// Returns a dpnp array of the same bytes, in USM as with `dpctl`.
     ///
-    /// The result is not writable if the memory is read-only. A read-only array is refused if its
-    /// memory was opened by a handle that allows writing, as in `dpctl`.
+    /// The result is not writable if the memory is read-only. Like `dpctl`, this method raises an
+    /// exception for a read-only array whose memory was opened with a writable handle.
     #[pyo3(signature = (queue = None))]
     fn dpnp<'py>(
         slf: &Bound<'py, Self>,
@@ -524,8 +523,8 @@ impl Array {
             ));
         }
         let interface = self.interface(py, 3)?;
-        // One stream waits for the pending event, and the consumer waits for that stream. If
-        // several events are pending, the host waits for the remaining ones.
+        // One of this package's streams waits for a pending event, and the consumer waits for that
+        // stream. If more events are pending, the host waits for the others.
         let pending = Vec::from_iter(self.ready.pending());
         let stream = match pending.split_last() {
             Some((last, others)) => {
@@ -564,7 +563,7 @@ impl Array {
         dlpack::capsule(slf, max_version)
     }
 
-    /// DLPack's table of C functions, by which libraries use arrays without calling Python.
+    /// DLPack's table of C functions. Libraries use it to exchange arrays without calling Python.
     #[classattr]
     fn __dlpack_c_exchange_api__(py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(exchange::capsule(py)?.unbind())
@@ -595,13 +594,14 @@ impl Array {
         first.ok_or_else(|| PyTypeError::new_err("an array without dimensions has no length"))
     }
 
-    /// Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays. The
-    /// copy is made when the bytes are ready. It is writable and has no gaps.
+    /// Returns a copy in new memory of the same device, as `copy.copy` does for NumPy arrays. Waits
+    /// until the bytes are ready. The copy is writable and has no gaps.
     fn __copy__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         Self::copy(slf)
     }
 
-    /// Returns a copy, as `copy.copy` does. Elements are numbers, so a deep copy is the same.
+    /// Returns a copy, as `copy.copy` does. Elements contain no objects, so a deep copy is the
+    /// same.
     fn __deepcopy__<'py>(
         slf: &Bound<'py, Self>,
         _memo: &Bound<'py, PyAny>,
@@ -630,7 +630,7 @@ impl Array {
         }
     }
 
-    /// Returns an element, or a NumPy view of a part: `array[0, 3]`, `array[1:]`. The view shares
+    /// Returns an element (`array[0, 3]`), or a NumPy view of a part (`array[1:]`). The view shares
     /// this array's memory.
     fn __getitem__<'py>(
         slf: &Bound<'py, Self>,

@@ -1,8 +1,8 @@
 //! The signals after which an array's bytes are ready.
 //!
-//! They belong to the memory that a bundle opens. Each array in that memory waits for the signals
-//! of its bytes. Views, slices and tensors of other libraries in the same memory do the same, and
-//! pass the signals on when they are shared.
+//! When a bundle is opened, its signals are recorded with the opened memory, by range of bytes.
+//! Each array in that memory waits for the signals of its bytes. So do views, slices and tensors of
+//! other libraries, and they are shared with the same signals.
 
 use crate::error::Result;
 use crate::event::Event;
@@ -55,7 +55,7 @@ impl Ready {
         self.0.first().map(|signal| &**signal)
     }
 
-    /// Returns the signals that are not known to have completed, including failed ones.
+    /// Returns the signals that have not completed or have failed.
     pub(crate) fn pending(&self) -> impl Iterator<Item = &Signal> {
         let signals = self.0.iter().map(|signal| &**signal);
         signals.filter(|signal| !matches!(signal.is_complete(), Ok(true)))
@@ -67,8 +67,8 @@ impl Ready {
         signals.try_for_each(|signal| signal.event().wait_value(py, signal.value, timeout))
     }
 
-    /// Returns the signals that the next process must wait for. Fails if the wait for a signal
-    /// would fail.
+    /// Returns the signals to put into a bundle, for the next process to wait for. Fails if a
+    /// signal has failed.
     pub(crate) fn passed_on(&self) -> Result<Vec<ReadyEvent>> {
         let signals = self.0.iter().map(|signal| {
             let Signal { handle, value, .. } = **signal;
@@ -90,7 +90,7 @@ impl Ready {
     }
 }
 
-/// The signals after which parts of memory are ready.
+/// The signals after which the parts of one memory are ready, by range of bytes.
 #[derive(Default)]
 pub(crate) struct Arrivals(Mutex<Vec<(Range<usize>, Ready)>>);
 

@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A counter of signals that processes share.
 ///
 /// Each signal gets the next number when it is submitted. `wait()` waits for the latest signal, or
-/// for the first one if there is none. `wait_value(n)` waits for signal `n`, even if it has not
-/// been submitted yet. `ready()` checks without waiting. A wait raises `PeerDiedError` if the
+/// for the first signal if none was submitted yet. `wait_value(n)` waits for signal `n`, which may
+/// be submitted later. `ready()` checks without waiting. A wait raises `PeerDiedError` if the
 /// process that should signal has ended. Always pass a timeout: the death of a process that never
 /// opened the event cannot be detected. Any thread may use an event.
 ///
@@ -53,8 +53,8 @@ pub(crate) struct Event {
 /// Whether the interpreter is about to end.
 static IS_ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the open events of other processes open until this process has ended. Their creators can
-/// then detect that this process ended while it used the events.
+/// Keeps events of other processes open until this process has ended. The creators of the events
+/// can then detect that this process died while it used them.
 pub(crate) fn leave_events_open() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }
@@ -108,10 +108,12 @@ impl Event {
         number.extract()
     }
 
-    /// Makes a stream wait for signal `value` before it runs work that is submitted later.
+    /// Makes a stream wait for signal `value` before it runs work that is submitted after this
+    /// call.
     ///
-    /// This call itself does not wait. The default is the latest signal, or the first one if there
-    /// is none. If the process that should signal dies, the stream continues.
+    /// This call itself does not wait. By default, `value` is the latest signal, or the first
+    /// signal if none was submitted yet. If the process that should signal dies, the stream
+    /// continues.
     #[pyo3(signature = (stream, value = None))]
     fn wait_on(
         slf: &Bound<'_, Self>,
@@ -127,8 +129,8 @@ impl Event {
         Ok(self.event.signal_value(value)?)
     }
 
-    /// Waits for the latest signal, or for the first one if there is none, at most `timeout`
-    /// seconds.
+    /// Waits at most `timeout` seconds for the latest signal, or for the first signal if none was
+    /// submitted yet.
     ///
     /// Other Python threads run meanwhile. Ctrl-C ends the wait. Raises `TimedOutError`,
     /// `PeerDiedError` or `CommandFailedError`.
@@ -137,8 +139,8 @@ impl Event {
         self.wait_value(py, self.event.latest_or_first(), timeout)
     }
 
-    /// Waits for signal `value`, even if it has not been submitted yet. Raises the same exceptions
-    /// as `wait`.
+    /// Waits for signal `value`, which may be submitted later. Raises the same exceptions as
+    /// `wait`.
     #[pyo3(signature = (value, timeout = None))]
     pub(crate) fn wait_value(
         &self,
@@ -158,7 +160,7 @@ impl Event {
     }
 
     /// Returns whether signal `value` has completed (default: the latest signal). Returns `False`
-    /// if it was not submitted. Raises the same exceptions as `wait`.
+    /// if the signal was not submitted yet. Raises the same exceptions as `wait`.
     #[pyo3(signature = (value = None))]
     fn ready(&self, value: Option<u64>) -> Result<bool> {
         self.done(value)
@@ -173,16 +175,16 @@ impl Event {
         })
     }
 
-    /// Returns whether signal `value` completes within a few microseconds. Event loops with no
-    /// other pending wait use it.
+    /// Spins for a few microseconds, and returns whether signal `value` has completed. Event loops
+    /// with no other pending wait use this.
     fn _look(&self, py: Python<'_>, value: u64) -> Result<bool> {
         interrupt::look(py, &self.event, value)
     }
 
     /// Returns an awaitable for asyncio and trio that ends when signal `value` has completed.
     ///
-    /// The signal need not have been submitted yet. The default is the latest signal, or the first
-    /// one if there is none. Cancelling the awaitable has no effect on the event.
+    /// The signal may be submitted later. By default, `value` is the latest signal, or the first
+    /// signal if none was submitted yet. Cancelling the awaitable has no effect on the event.
     #[pyo3(signature = (value = None))]
     fn reached<'py>(slf: &Bound<'py, Self>, value: Option<u64>) -> PyResult<Bound<'py, PyAny>> {
         static REACHED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -197,7 +199,8 @@ impl Event {
         self.event.submitted()
     }
 
-    /// The greatest number such that this signal and all earlier ones have completed or failed.
+    /// The number of the last signal before the first pending one: it and all earlier signals have
+    /// completed or failed.
     #[getter]
     fn completed(&self) -> u64 {
         self.event.completed()
@@ -222,8 +225,8 @@ impl Event {
         }))
     }
 
-    /// Waits until the latest signals of all events have completed, at most `timeout` seconds. For
-    /// an event without a signal, it waits for the first one.
+    /// Waits at most `timeout` seconds until the latest signals of all events have completed. For
+    /// an event that has no signal yet, waits for its first signal.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
@@ -235,8 +238,8 @@ impl Event {
         })
     }
 
-    /// Waits until the latest signal of any of the events has completed, at most `timeout` seconds.
-    /// Returns the index of that event. For an event without a signal, it waits for the first one.
+    /// Waits at most `timeout` seconds until the latest signal of any event has completed. Returns
+    /// the index of that event. For an event that has no signal yet, waits for its first signal.
     #[staticmethod]
     #[pyo3(signature = (events, timeout = None))]
     fn wait_any(

@@ -7,8 +7,8 @@ use pyo3::prelude::*;
 use std::os::fd::AsRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Awaits any number of signals for an event loop. Its descriptor becomes readable when one of them
-/// has completed or failed. `Event.reached` uses one notifier for each loop.
+/// Waits for any number of signals on behalf of an event loop. The notifier's descriptor becomes
+/// readable when a signal has completed or failed. `Event.reached` uses one notifier for each loop.
 ///
 /// >>> import select
 /// >>> event, notifier = crosshandle.event(), crosshandle.Notifier()
@@ -47,7 +47,8 @@ impl Notifier {
         Ok(notifier.as_ref().ok_or_else(closed)?.as_raw_fd())
     }
 
-    /// Awaits signal `value` of an event. `next` returns `token` with the result.
+    /// Starts a wait for signal `value` of an event. When the wait has ended, `next` returns
+    /// `token`.
     fn add(&self, event: &Event, value: u64, token: u64) -> PyResult<()> {
         let notifier = self.notifier();
         let added = notifier
@@ -57,7 +58,7 @@ impl Notifier {
         Ok(added.map_err(Failure::from)?)
     }
 
-    /// Cancels the wait that has this token. Returns whether there was one.
+    /// Cancels the wait that has this token. Returns `False` if there is no such wait.
     fn remove(&self, token: u64) -> bool {
         let notifier = self.notifier();
         notifier
@@ -65,8 +66,8 @@ impl Notifier {
             .is_some_and(|notifier| notifier.remove(token))
     }
 
-    /// Returns the token of the next wait that has ended, and its exception, or `None` if the
-    /// signal has completed. Returns `None` if no further wait has ended.
+    /// Returns the token of a wait that has ended, and the wait's exception. The exception is
+    /// `None` if the signal has completed. Returns `None` if no further wait has ended.
     fn next<'py>(&self, py: Python<'py>) -> Option<(u64, Option<Bound<'py, PyAny>>)> {
         let notification = self.notifier().as_ref()?.next()?;
         let error = notification.result.err();

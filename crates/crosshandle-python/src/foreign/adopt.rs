@@ -1,10 +1,10 @@
 //! Sharing the memory of other libraries' arrays without a copy.
 //!
-//! An array may be in memory of this library, perhaps from an allocator that a program passed to
-//! torch or CuPy. It may also be in memory that was opened from a handle, or in an allocation that
-//! its library made with the driver. Each call makes one record for each allocation that contains
-//! arrays, so importers open a tree of hundreds of tensors with one handle. The owners of the
-//! arrays are kept until the record is released here and no process has it open.
+//! An array may be in memory that this library allocated (for example for torch or CuPy) or opened
+//! from a handle. It may also be in an allocation that the array's own library made with the
+//! driver. Each call makes one shared memory for each allocation that contains arrays, so importers
+//! open a tree of hundreds of tensors with one handle. The owners of the arrays are kept alive
+//! until this process has released that memory and no other process has it open.
 
 use super::description::Foreign;
 use super::owners::{self, Owners};
@@ -27,7 +27,7 @@ pub(crate) struct Wholes(
     Mutex<HashMap<Loan, Weak<SharedMemory>>>,
 );
 
-/// The key of a loan: the addresses of the memory and of its owners.
+/// The key of a loan: the address of the memory, and the addresses of the owner objects.
 type Loan = (usize, Vec<usize>);
 
 struct Whole {
@@ -37,12 +37,13 @@ struct Whole {
 
 /// The memory that contains several arrays of one call.
 enum Base {
-    /// Memory that is not reused before it is freed. The memory itself is shared.
+    /// Memory whose parts are not reused before all of it is freed. It is shared directly.
     Kept(Arc<SharedMemory>),
-    /// Memory that an allocator reuses. A part of it is lent, which keeps the arrays' owners alive.
+    /// Memory that an allocator divides and reuses. The part with the arrays is lent, and the loan
+    /// keeps the arrays' owners alive.
     Recycled(Arc<Memory>),
     /// One allocation of the driver, or several adjacent ones, as in torch's expandable segments.
-    /// It is treated as recycled.
+    /// Its library may reuse parts of it, so the part with the arrays is lent.
     Driver { number: u64, is_one: bool },
 }
 
@@ -57,8 +58,8 @@ struct Group {
 
 /// Makes arrays of shared memory from other libraries' arrays.
 ///
-/// Returns an array for each, or the exception that says why other processes cannot access its
-/// memory. `owners` are the objects that keep the bytes of each array.
+/// Returns an array for each of them, or the exception that says why other processes cannot access
+/// its memory. `owners` are the objects that keep the arrays' bytes alive.
 #[pyfunction]
 pub(crate) fn adopt_all<'py>(
     py: Python<'py>,
@@ -151,7 +152,7 @@ pub(crate) fn adopt_all<'py>(
         .collect())
 }
 
-/// Makes an array that has the layout of another library's array, in the memory of `base`. Its
+/// Makes an array in the memory of `base`, with the layout of another library's array. The array's
 /// lowest byte is at offset `offset`.
 #[pyfunction]
 pub(crate) fn laid_over(base: &Array, array: &Foreign, offset: usize) -> PyResult<Array> {
@@ -209,7 +210,7 @@ impl Group {
         }
     }
 
-    /// Adds the allocations that follow without a gap, up to an address.
+    /// Extends the memory to address `end`, by allocations that follow it without a gap.
     fn extend(&mut self, context: &crosshandle::Context, end: usize) -> Result<()> {
         if end <= self.end {
             return Ok(());
@@ -244,8 +245,9 @@ fn allocation_at(context: &crosshandle::Context, address: usize) -> Result<Drive
 }
 
 impl Wholes {
-    /// Lends memory together with the owners of its bytes. Returns the existing loan if it is still
-    /// in use, so that sharing the same arrays again creates nothing new.
+    /// Lends memory, and keeps the owners of its bytes alive as long as the loan is in use. If the
+    /// same loan is still in use, returns it, so that sharing the same arrays again creates nothing
+    /// new.
     fn lend(
         &self,
         py: Python<'_>,
@@ -271,8 +273,8 @@ impl Wholes {
         Ok(made)
     }
 
-    /// Adopts one allocation, or several adjacent ones. Returns the existing memory if it is still
-    /// in use, because importers have it mapped already.
+    /// Adopts one allocation, or several adjacent ones. If the same allocation was adopted before
+    /// and is still in use, returns that memory, because importers have it mapped already.
     fn adopt(
         &self,
         context: &crosshandle::Context,
@@ -292,7 +294,7 @@ impl Wholes {
             .ok_or_else(|| Error::InvalidArgument("there is no memory at address 0".into()))?;
         // SAFETY: each loan of the result keeps the owners of the arrays in it, and their library
         // frees the allocation after the last owner has ended.
-        let memory = Arc::new(unsafe { context.adopt_memory(start, allocation.len)? });
+        let memory = Arc::new(unsafe { Memory::adopt(context, start, allocation.len)? });
         let mut wholes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Unused entries are removed only before the table grows, so that the cost of the search is
         // amortized.

@@ -1,4 +1,5 @@
-//! Allocators that other libraries call through C. Their memory can be shared by handle at once.
+//! Allocators for other libraries, as C functions. The memory that they return can be shared
+//! without a copy.
 //!
 //! torch calls the two C functions below from any thread, with or without the interpreter's lock,
 //! and also during a stream capture. They use no Python.
@@ -34,11 +35,11 @@ enum Late {
     Whole { _memory: Arc<SharedMemory> },
 }
 
-/// Memory that is waiting to be freed, each with the context whose work may use it.
+/// Memory that is waiting to be freed, with the context whose work may still use it.
 static LATE: Mutex<Vec<(crosshandle::Context, Late)>> = Mutex::new(Vec::new());
 
-/// Whether the interpreter is exiting. The driver and the libraries that use it end in any order,
-/// so nothing is freed after this is set. The memory is released with the process.
+/// Whether the interpreter is exiting. The driver and its libraries end in any order, so no memory
+/// is freed after this flag is set. The system frees the memory when the process ends.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 /// Stops freeing memory, because the process is about to exit.
@@ -47,8 +48,8 @@ pub(crate) fn stop_freeing() {
     ENDS.store(true, Ordering::Relaxed);
 }
 
-/// Keeps an object as long as the process. torch calls an allocator even after its object has
-/// ended.
+/// Keeps an object alive until the process ends. torch calls an allocator even after the
+/// allocator's object has ended.
 #[pyfunction]
 pub(crate) fn keep_for_ever(object: Py<PyAny>) {
     std::mem::forget(object);
@@ -60,8 +61,8 @@ const ALIGN: usize = 512;
 /// A block of memory that is divided into allocations. Importers map the whole block once.
 struct Arena {
     number: u64,
-    /// Whether the arena's pool has ended. The arena then makes no more allocations, and is freed
-    /// with its last allocation.
+    /// Whether the pool that uses the arena has ended. If so, the arena makes no more allocations,
+    /// and is freed with its last allocation.
     is_abandoned: bool,
     memory: Arc<SharedMemory>,
     /// The lengths of the free parts, by offset.
@@ -125,10 +126,10 @@ fn copied((offset, len): (&usize, &usize)) -> (usize, usize) {
     (*offset, *len)
 }
 
-/// Makes a context allocate memory for libraries on CUDA device `number`.
+/// Selects the context that allocates memory for libraries on CUDA device `number`.
 ///
-/// It allocates an arena of `reserve` bytes now, and allocations come from it while there is room.
-/// With 0 there is no arena. Returns the number of the arena, for `abandon_arena`.
+/// Also allocates an arena of `reserve` bytes, unless `reserve` is 0. Later allocations are parts
+/// of the arena while they fit. Returns the number of the arena, for `abandon_arena`.
 #[pyfunction]
 pub(crate) fn serve_allocations(
     py: Python<'_>,
@@ -178,13 +179,14 @@ pub(crate) fn abandon_arena(py: Python<'_>, number: c_int, arena: u64) {
         std::mem::forget(unused);
         return;
     }
-    // Dropped after the lock is released, because the driver may need some time to free the memory.
+    // The arenas are dropped after the lock is released, because the driver may need some time to
+    // free the memory.
     py.detach(|| drop(unused));
 }
 
 impl PerDevice {
-    /// Removes the unused arenas whose pools have ended. The caller must drop them after it has
-    /// released the lock.
+    /// Removes and returns the unused arenas whose pools have ended. The caller must drop them
+    /// after it has released the lock.
     fn take_unused(&mut self) -> Vec<Arena> {
         let is_unused = |arena: &mut Arena| arena.is_abandoned && arena.used.is_empty();
         self.arenas.extract_if(.., is_unused).collect()
@@ -260,10 +262,10 @@ pub(crate) extern "C" fn crosshandle_free(
     let _ = catch_unwind(AssertUnwindSafe(free));
 }
 
-/// Waits for work that may still use memory, and frees the memory.
+/// Waits until no work of a context can use some memory, and frees that memory.
 ///
-/// The driver's own functions wait in the same way. Stream captures are not disturbed. If the
-/// driver refuses to wait, the memory is kept until the next call.
+/// The driver's own functions that free memory wait in the same way. The wait does not disturb
+/// stream captures. If the driver refuses to wait, the memory is kept until the next call.
 fn finish_uses(context: &crosshandle::Context, late: Late) {
     let late_of = |all: &mut Vec<(crosshandle::Context, Late)>| {
         let is_of_it = |(of, _): &mut (crosshandle::Context, Late)| of.is_same(context);
@@ -295,7 +297,7 @@ fn finish_uses(context: &crosshandle::Context, late: Late) {
             let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
             devices.get_mut(&device).and_then(|of| of.give(address))
         };
-        // Dropped after the lock is released.
+        // The memory is dropped after the lock is released.
         drop(unused);
     }
 }

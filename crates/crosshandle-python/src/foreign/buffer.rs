@@ -24,7 +24,7 @@ impl View {
         if got != 0 {
             return Err(PyErr::fetch(value.py()));
         }
-        // SAFETY: the call has filled it.
+        // SAFETY: the call above has filled the view.
         Ok(Self(unsafe { view.assume_init() }))
     }
 
@@ -55,13 +55,13 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        // SAFETY: it was filled, and is released once. The caller that created it holds the
+        // SAFETY: the view was filled, and is released once. The thread that drops it holds the
         // interpreter's lock.
         unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
     }
 }
 
-/// The result of describing an object by its buffer.
+/// The result of describing an object by the buffer protocol.
 pub(super) enum Found {
     Array(Foreign),
     /// The elements cannot be shared through the buffer protocol.
@@ -71,8 +71,8 @@ pub(super) enum Found {
 
 /// Describes an array that has a buffer.
 pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Found> {
-    // The view is held as long as the array, because some objects cannot move or free their bytes
-    // while a view exists.
+    // The description holds the view, because some objects cannot move or free their bytes while a
+    // view of them exists.
     let Ok(held) = PyMemoryView::from(value) else {
         return Ok(Found::NoBuffer);
     };

@@ -1,4 +1,4 @@
-//! The bytes of other libraries' arrays, for a copy.
+//! Access to the bytes of other libraries' arrays, for a store that copies them.
 
 use super::description::{Foreign, Place};
 use crosshandle::{Access, MemoryRange};
@@ -25,8 +25,8 @@ impl Foreign {
         let len = self.layout.elements() * self.layout.dtype.bytes();
         if self.place != Place::Host {
             let first = NonNull::new(ptr::with_exposed_provenance_mut(self.first));
-            // SAFETY: the library says that these bytes belong to the array, and `self` holds its
-            // owner.
+            // SAFETY: the array's library says that these bytes belong to the array, and `self`
+            // holds the array's owner.
             let range =
                 |first| unsafe { MemoryRange::from_raw_parts(first, len, Access::ReadOnly) };
             return Some(Bytes::Device(first.filter(|_| len > 0).map(range)));
@@ -35,8 +35,8 @@ impl Foreign {
         if len == 0 || first.is_null() {
             return Some(Bytes::Host(&[]));
         }
-        // SAFETY: the library says that these bytes belong to the array. `self` holds its owner,
-        // and the caller promises that no thread writes to them.
+        // SAFETY: the array's library says that these bytes belong to the array. `self` holds the
+        // array's owner, and the caller promises that no thread writes to the bytes.
         Some(Bytes::Host(unsafe { slice::from_raw_parts(first, len) }))
     }
 }

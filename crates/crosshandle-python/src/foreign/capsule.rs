@@ -22,19 +22,19 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let options = PyDict::new(py);
     options.set_item("max_version", dlpack::VERSION)?;
     if place != Place::Host && !never_written {
-        // No stream has to wait, because the program's event signals when the bytes are ready.
+        // The value -1 requests no wait. The program's event signals when the bytes are ready.
         options.set_item("stream", -1)?;
     }
     let capsule = match value.call_method("__dlpack__", (), Some(&options)) {
         Err(error) if error.is_instance_of::<PyTypeError>(py) => {
-            // The library does not support versions of DLPack.
+            // An older library does not accept the argument `max_version`.
             options.del_item("max_version")?;
             value.call_method("__dlpack__", (), Some(&options))?
         }
         capsule => capsule?,
     };
     let (tensor, read_only) = tensor(&capsule)?;
-    // SAFETY: the capsule, which is held, keeps the data that the tensor points to.
+    // SAFETY: this function holds the capsule, which keeps the data that the tensor points to.
     let described = unsafe {
         of_tensor(
             tensor,
@@ -72,7 +72,8 @@ pub(super) unsafe fn of_tensor(
     };
     let numbers = |start: *const i64| match start.is_null() || dimensions == 0 {
         true => None,
-        // SAFETY: the caller promises one for each dimension.
+        // SAFETY: `start` is not null, so the caller promises that it points to a number for each
+        // dimension.
         false => Some(unsafe { slice::from_raw_parts(start, dimensions) }),
     };
     let shape = numbers(tensor.shape).unwrap_or_default().iter();

@@ -12,8 +12,8 @@ use std::ptr::{self, NonNull};
 /// Size of the pieces in which host memory is filled, in bytes.
 const CHUNK: usize = 1 << 16;
 
-/// Maximum number of contiguous runs of a device array that this module copies. The libraries copy
-/// arrays with more gaps themselves, because their kernels are faster than so many copy commands.
+/// Maximum number of contiguous runs of a device array that this module copies. Arrays with more
+/// gaps are copied by their own library, because one kernel is faster than that many copy commands.
 const MAX_DEVICE_RUNS: usize = 1 << 16;
 
 /// Copies another library's array into new memory of a context on the array's device. The bytes of
@@ -61,9 +61,9 @@ fn copy(py: Python<'_>, context: &Context, foreign: &Foreign) -> PyResult<Array>
     let from = ptr::with_exposed_provenance::<u8>(foreign.first);
     let to = made.memory.memory.as_ptr();
     runs.each(|offset, place| {
-        // SAFETY: the library says that these bytes belong to the array, and its owner is held. The
-        // addresses of the elements were checked when the array was described. The new memory has
-        // as many bytes as the elements, and only this function has it.
+        // SAFETY: the array's library says that these bytes belong to the array, and `array` holds
+        // their owner. The addresses of the elements were checked when the array was described. The
+        // new memory has as many bytes as the elements, and only this function has it.
         unsafe { ptr::copy_nonoverlapping(from.add(offset), to.add(place), runs.len) };
         Ok(())
     })?;
@@ -115,8 +115,8 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Makes an array in new memory of a context. Fills it with the bytes of one or more elements,
-/// repeatedly.
+/// Makes an array in new memory of a context, and fills it with a repeated pattern of one or more
+/// elements.
 #[pyfunction]
 pub(crate) fn filled(
     py: Python<'_>,
@@ -144,7 +144,7 @@ pub(crate) fn filled(
             queue.submit(Command::fill(memory.range(..len)?, element)?)?;
             return queue.finish();
         }
-        // Each written piece fits into a cache.
+        // The pattern is written in pieces that fit into a processor's cache.
         let piece = element.repeat((CHUNK / element.len()).max(1));
         let mut offset = 0;
         while offset < len {
@@ -209,15 +209,15 @@ fn on_device(
         let Some(first) = NonNull::new(first) else {
             return Ok(());
         };
-        // SAFETY: the library says that these bytes belong to the array, and its owner is held
-        // until the copy is done.
+        // SAFETY: the array's library says that these bytes belong to the array, and `array` holds
+        // their owner until the copy is done.
         let from = unsafe { MemoryRange::from_raw_parts(first, runs.len, Access::ReadOnly) };
         let to = made.memory.memory.range(place..place + runs.len)?;
         queue.submit(Command::copy(from, to)?)?;
         Ok(())
     });
-    // This wait is needed after an error too, and Ctrl-C does not end it. The owner must be held
-    // until the submitted work is done.
+    // Wait even after an error, and even if the user presses Ctrl-C: the owner must be held until
+    // the submitted work is done.
     py.detach(|| queue.finish()).map_err(Failure::from)?;
     submitted
 }

@@ -24,7 +24,7 @@ impl Place {
             // Pinned memory belongs to the host too.
             (1 | 3 | 11, _) => Ok(Self::Host),
             (2, Ok(number)) => Ok(Self::Cuda(number)),
-            // The driver refuses managed memory later, and its error gives the reason.
+            // The driver will refuse managed memory with an error that gives the reason.
             (13, _) => Ok(Self::SomeCuda),
             (14, _) => Ok(Self::SomeSycl),
             _ => Err(PyTypeError::new_err(format!(
@@ -34,13 +34,13 @@ impl Place {
     }
 }
 
-/// An array of another library, and the object that keeps its bytes.
+/// A description of another library's array, with the object that keeps its bytes alive.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct Foreign {
     pub(super) place: Place,
     /// The address of the lowest byte.
     pub(super) first: usize,
-    /// The number of bytes from the lowest one to the highest one.
+    /// The number of bytes from the lowest byte to the highest one, both included.
     pub(super) len: usize,
     /// The layout of the elements, relative to the lowest byte.
     pub(super) layout: Layout,
@@ -152,7 +152,7 @@ pub(crate) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Foreign> {
     match capsule::describe(value) {
         Ok(Some(array)) => return Ok(array),
         Ok(None) => {}
-        // The library may have another protocol that supports the element type.
+        // `__array_interface__` may support the element type even if this protocol does not.
         Err(error) => match interface::host(value)? {
             Some(array) => return Ok(array),
             None => return Err(refused.unwrap_or(error)),

@@ -1,6 +1,6 @@
-//! DLPack's table of C functions, by which libraries exchange arrays without calling Python. See
-//! <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has such a table since version
-//! 2.10. The table for this module's arrays is in `array/exchange.rs`.
+//! Arrays of libraries that have DLPack's table of C functions, through which arrays are exchanged
+//! without calling Python. See <https://dmlc.github.io/dlpack/latest/python_spec.html>. torch has
+//! such a table since version 2.10. The table for this module's arrays is in `array/exchange.rs`.
 
 use super::capsule;
 use super::description::{Foreign, Place};
@@ -14,8 +14,8 @@ use std::mem::MaybeUninit;
 
 /// Describes an instance of torch's tensor class.
 ///
-/// Returns `None` if the class has no table of a supported version, or if its function refuses the
-/// array. `owner` is the object that keeps the bytes.
+/// Returns `None` if the class has no table of a supported version, or if the table's function
+/// refuses the array. `owner` is the object that keeps the bytes alive.
 pub(super) fn describe(
     array: &Bound<'_, PyAny>,
     class: &Bound<'_, PyAny>,
@@ -48,8 +48,8 @@ pub(super) fn describe(
 
 /// Returns whether an object has the memory layout of a class's instances.
 ///
-/// `isinstance` is also true for a proxy that only claims the class, and the library's functions
-/// would read its memory as an array.
+/// `isinstance` is not enough: it is also true for a proxy that only claims the class, and the
+/// library's functions would read the proxy's memory as a tensor.
 fn is_made_of(array: &Bound<'_, PyAny>, class: &Bound<'_, PyAny>) -> bool {
     let Ok(class) = class.cast::<PyType>() else {
         return false;
@@ -64,8 +64,8 @@ fn known(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     Ok(*KNOWN.get_or_try_init(class.py(), || find(class))?)
 }
 
-/// Makes a torch tensor, which waits for no stream. Returns `None` if torch has no table of a
-/// supported version. The strides of the array must be acceptable to torch.
+/// Makes a torch tensor from a managed tensor. Does not wait for any stream. Returns `None` if
+/// torch has no table of a supported version. The strides of the array must be acceptable to torch.
 pub(crate) fn torch_tensor<'py>(
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<*mut dlpack::Versioned>,
@@ -89,7 +89,7 @@ pub(crate) fn torch_tensor<'py>(
     unsafe { Bound::from_owned_ptr_or_err(py, made.cast()).map(Some) }
 }
 
-/// Returns the table of a class.
+/// Returns the table of a class, or `None` if it has no table of a supported version.
 fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     let Some(capsule) = class.getattr_opt("__dlpack_c_exchange_api__")? else {
         return Ok(None);
@@ -99,7 +99,7 @@ fn find(class: &Bound<'_, PyAny>) -> PyResult<Option<&'static Functions>> {
     if unsafe { ffi::PyCapsule_IsValid(capsule.as_ptr(), name) } != 1 {
         return Ok(None);
     }
-    // SAFETY: it is a capsule of this name.
+    // SAFETY: the check above shows that this is a capsule of that name.
     let mut found: *const Header =
         unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), name) }.cast();
     // SAFETY: a capsule of this name contains a table that lives as long as the process. The same

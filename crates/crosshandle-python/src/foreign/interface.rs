@@ -8,8 +8,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// Returns the dictionary in an attribute, or `None`. Some libraries have the attribute only for
-/// certain arrays, such as those on a GPU, and raise an exception for all other arrays.
+/// Returns the dictionary in an attribute, or `None` if there is none. Some libraries raise an
+/// exception for arrays that do not have the attribute, such as arrays that are not on a GPU.
 fn dictionary<'py>(
     value: &Bound<'py, PyAny>,
     attribute: &str,
@@ -103,7 +103,7 @@ pub(super) fn cuda(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     let Some(interface) = dictionary(value, "__cuda_array_interface__")? else {
         return Ok(None);
     };
-    // The interface does not name the device.
+    // The interface does not say which device the array is on, so ask DLPack.
     let named = value.call_method0("__dlpack_device__");
     let place = match named.and_then(|named| named.extract::<(i32, i32)>()) {
         Ok((kind, number)) => Place::from_dlpack(kind, number)?,
@@ -135,8 +135,8 @@ pub(super) fn sycl(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     if module_of(value)?.is_some_and(|name| name.starts_with("dpctl.memory")) {
         array.read_only = false;
     }
-    // No event can follow a SYCL queue, so wait for it. `syclobj` may also be a context or a
-    // device.
+    // An event of this package cannot wait for a SYCL queue, so wait for the queue here. `syclobj`
+    // may also be a context or a device.
     if let Some(queue) = item(&interface, "syclobj")?
         && queue.hasattr("wait")?
     {
@@ -152,20 +152,20 @@ pub(super) fn host(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
     described.transpose()
 }
 
-/// Returns whether an array's library requires that the array is never written, as JAX does. If so,
-/// waits until its bytes are ready.
+/// Returns whether an array's library requires that nothing writes to the array, as JAX does. If
+/// so, waits until the bytes are ready.
 pub(super) fn is_never_written(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = module_of(value)?;
     let is_jax = module.is_some_and(|name| name.starts_with("jax"));
     if is_jax {
-        // JAX has no stream that an event could follow.
+        // JAX has no stream that could signal an event, so wait for the array here.
         value.call_method0("block_until_ready")?;
     }
     Ok(is_jax)
 }
 
-/// Fails for an array with a mask or a unit, which array protocols do not carry. Subclasses of a
-/// library's arrays would lose them silently.
+/// Fails for an array with a mask or a unit. The array protocols do not carry these, so sharing the
+/// array would lose them silently.
 #[pyfunction]
 pub(crate) fn check_whole(value: &Bound<'_, PyAny>) -> PyResult<()> {
     let class = value.get_type();

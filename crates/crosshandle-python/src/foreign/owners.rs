@@ -8,10 +8,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Python objects that keep memory until drop.
+/// Python objects that keep memory alive until this value is dropped.
 ///
-/// The library may drop them inside a callback of a driver's library, where the interpreter may or
-/// may not be locked. So the drop itself does not touch the objects. It asks the main thread to
+/// The library may drop this value in a driver's callback, on a thread that may or may not hold the
+/// interpreter's lock. So the drop itself does not touch the objects: it asks the main thread to
 /// release them soon.
 pub(crate) struct Owners(pub(crate) Vec<Py<PyAny>>);
 
@@ -41,7 +41,7 @@ impl Drop for Owners {
 }
 
 extern "C" fn let_go(_: *mut c_void) -> c_int {
-    // The interpreter makes this call, so it exists.
+    // The interpreter calls this function, so it has not ended.
     Python::attach(|_| let_go_now());
     0
 }
@@ -50,6 +50,7 @@ extern "C" fn let_go(_: *mut c_void) -> c_int {
 pub(crate) fn let_go_now() {
     IS_ASKED.store(false, Ordering::SeqCst);
     let left = std::mem::take(&mut *LEFT.lock().unwrap_or_else(PoisonError::into_inner));
-    // Dropped after the lock is released, because the drop may run code of the program.
+    // The objects are dropped after the lock is released, because their destructors may run code of
+    // the program.
     drop(left);
 }

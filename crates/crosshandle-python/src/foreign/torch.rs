@@ -1,5 +1,5 @@
-//! Tensors of torch. A tree may have hundreds of tensors, and DLPack's capsules are ten times
-//! slower than this code.
+//! Fast descriptions of torch tensors. A tree may have hundreds of tensors, and DLPack's capsules
+//! are ten times slower than this code.
 
 use super::description::{Foreign, Place};
 use super::exchange;
@@ -46,7 +46,8 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
              tensor.resolve_conj().resolve_neg()",
         ));
     }
-    // The tensor may get another storage later. The present storage keeps the present bytes alive.
+    // The owner is the tensor's current storage, because the program may give the tensor another
+    // storage later.
     let owner = value.call_method0("untyped_storage")?.unbind();
     let described = exchange::describe(value, class, &owner)?;
     described
@@ -56,8 +57,8 @@ pub(super) fn describe(value: &Bound<'_, PyAny>) -> PyResult<Option<Foreign>> {
 
 /// Describes a tensor by its attributes.
 ///
-/// This is for torch before 2.10, which has no table of DLPack's functions, for tensors that these
-/// functions refuse, and for objects that stand in for tensors.
+/// This function is used for torch before 2.10, which has no table of DLPack functions. It is also
+/// used for tensors that these functions refuse, and for proxies of tensors.
 fn by_attributes(tensor: &Bound<'_, PyAny>, owner: Py<PyAny>) -> PyResult<Foreign> {
     let place = if tensor.getattr("is_cuda")?.is_truthy()? {
         let number: u32 = tensor.call_method0("get_device")?.extract()?;

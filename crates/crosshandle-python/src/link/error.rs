@@ -22,7 +22,8 @@ impl From<Failure> for PyErr {
         Python::attach(|py| match &error {
             Error::Local(local) => exception(py, local),
             error => build(py, error).unwrap_or_else(|failed| {
-                // The Python package is incomplete. The error text still describes the problem.
+                // The import fails if the Python package is incomplete. The error text still
+                // describes the problem.
                 drop(failed);
                 PyRuntimeError::new_err(error.to_string())
             }),

@@ -12,13 +12,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 
-/// The options for either side of a link.
+/// The options of a link, for the connecting and for the listening side.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Options {
     token: Option<String>,
     token_file: Option<PathBuf>,
-    /// The paths of the authority, the certificate and the key, and the name of the listening side.
+    /// The paths of the authority, the certificate and the key, and the name in the listening
+    /// host's certificate.
     certificates: Option<(PathBuf, PathBuf, PathBuf, String)>,
     data: String,
     keep_alive: Option<f64>,

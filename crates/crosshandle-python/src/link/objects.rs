@@ -16,11 +16,12 @@ use pyo3::types::{PyBytes, PySlice};
 use std::sync::{Mutex, PoisonError};
 use std::{mem, process};
 
-/// An object that `close` can take out and drop.
+/// A wrapper for an object that a program can close. After `close`, every use of the object fails.
 struct Closable<T> {
     object: Mutex<Option<T>>,
     what: &'static str,
-    /// The process that created the object. A forked child does not have the link's threads.
+    /// The id of the process that created the object. A forked child cannot use it, because the
+    /// child does not have the link's threads.
     maker: u32,
 }
 
@@ -66,7 +67,8 @@ impl<T> Closable<T> {
 impl<T> Drop for Closable<T> {
     fn drop(&mut self) {
         if self.is_inherited() {
-            // The drop of the object would wait for threads of the parent process.
+            // A forked child forgets the object. Dropping it would wait for threads that only the
+            // parent process has.
             let object = self
                 .object
                 .get_mut()
@@ -88,7 +90,7 @@ fn aside<T: Send + 'static>(
     Ok(result.unwrap_or(Err(late)).map_err(Failure::from)?)
 }
 
-/// A link to another host. It opens handles that were made there.
+/// A link to another host. It opens handles that processes on that host have made.
 ///
 /// >>> from crosshandle import link
 /// >>> context = crosshandle.default_context()
@@ -197,7 +199,7 @@ impl Link {
         Ok((found.version, parts.collect()))
     }
 
-    /// Ends the link. On both sides, operations that wait for the peer fail.
+    /// Ends the link. Operations on either side that wait for the peer fail.
     fn close(&self, py: Python<'_>) {
         if let Some(link) = self.link.take() {
             py.detach(|| link.close());
@@ -387,7 +389,7 @@ impl RemoteMemory {
         arguments::copied(py, &bytes)
     }
 
-    /// Fills an array or another writable buffer with the bytes from byte `offset` on. Waits for
+    /// Reads bytes into an array or another writable buffer, starting at byte `offset`. Waits for
     /// the bytes, at most `timeout` seconds.
     #[pyo3(signature = (into, *, offset = 0, timeout = None))]
     fn read_into(
@@ -416,8 +418,8 @@ impl RemoteMemory {
         aside(py, timeout, move || memory.write(offset, &data))
     }
 
-    /// Writes bytes as `write` does, then signals an event of the same link. Returns the signal's
-    /// number. A process that sees the signal also sees the bytes.
+    /// Writes bytes as `write` does, then signals an event that was opened through the same link.
+    /// Returns the signal's number. A process that sees the signal also sees the bytes.
     #[pyo3(signature = (data, event, *, offset = 0, timeout = None))]
     fn write_and_signal(
         &self,

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-/// Memory that processes share: allocated by a context, or opened from a handle.
+/// Memory that processes share. A context allocates it, or opens it from a handle.
 ///
 /// A `with` statement closes the memory at its end. Arrays that were made from it keep it open as
 /// long as they live. After the last importer and the exporter have closed the memory, its bytes
@@ -46,8 +46,8 @@ pub(crate) struct SharedMemory {
     /// The handle by which this process opened the memory, or `None` if this process allocated it.
     handle: Option<crosshandle::MemoryHandle>,
     pub(crate) context: crosshandle::Context,
-    /// The number under which the memory is found by address, or `None` for memory that is lent
-    /// from other memory.
+    /// The memory's number in the table of memory by address. It is `None` for lent memory, which
+    /// is not in the table.
     live: Option<u64>,
     /// Whether an allocator reuses parts of the memory.
     is_recycled: bool,
@@ -70,12 +70,11 @@ static LIVE: PerProcess<Mutex<BTreeMap<(usize, u64), Live>>> = PerProcess::new(M
 /// The length of the longest memory that was ever open, in bytes.
 static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the memory that contains `len` bytes at an address. The memory was allocated or opened
-/// here, and is open.
+/// Finds open memory of this process that contains `len` bytes at an address.
 ///
-/// `is_opened_here` selects memory that this process opened by a handle that it exported itself. A
-/// driver may map such memory at the address of the exported allocation, whose lifetime the handle
-/// does not extend.
+/// With `is_opened_here`, finds memory that this process opened by a handle that the process itself
+/// had exported. A driver may map such memory at the address of the exported allocation, and an
+/// allocation at that address may end although the memory is open.
 pub(crate) fn find_live(
     first: usize,
     len: usize,
@@ -88,7 +87,7 @@ pub(crate) fn find_live(
     let mut around = before.filter(|((start, _), live)| {
         live.is_opened_here == is_opened_here && is_around(*start, live.len)
     });
-    // The caller drops the result after it has released the lock.
+    // The result is dropped after the lock is released.
     around.find_map(|(_, live)| live.memory.upgrade())
 }
 
@@ -164,7 +163,7 @@ impl SharedMemory {
         }
     }
 
-    /// Adds the object to the table of memory by address.
+    /// Adds this memory to the table of memory by address.
     fn enter(self: &Arc<Self>, live: &mut BTreeMap<(usize, u64), Live>, is_opened_here: bool) {
         let Some(number) = self.live else {
             return;
@@ -182,7 +181,7 @@ impl SharedMemory {
         );
     }
 
-    /// Wraps memory that an allocator reuses.
+    /// Wraps memory whose parts an allocator hands out and reuses.
     pub(crate) fn for_allocator(
         memory: crosshandle::Memory,
         context: crosshandle::Context,
@@ -223,7 +222,7 @@ impl SharedMemory {
         }
     }
 
-    /// Checks whether other processes can still open this memory with the handle that this process
+    /// Checks that other processes can still open this memory with the handle that this process
     /// used. Fails with the error that they would get.
     pub(crate) fn check_openable(&self, py: Python<'_>) -> Result<()> {
         let Some(handle) = self.handle else {
@@ -241,8 +240,8 @@ impl SharedMemory {
         self.live.is_none()
     }
 
-    /// Returns the memory if an allocator reuses it. Such memory is lent, together with an owner
-    /// that prevents its reuse.
+    /// Returns the memory if an allocator reuses its parts, otherwise `None`. A part of such memory
+    /// is shared by lending it together with an owner, which prevents the part's reuse.
     pub(crate) fn recycled(&self) -> Option<Arc<crosshandle::Memory>> {
         self.is_recycled.then(|| Arc::clone(&self.memory))
     }
@@ -255,10 +254,10 @@ impl SharedMemory {
         self.memory.as_ptr().addr()
     }
 
-    /// Returns a handle: a new one in the process that allocated the memory, otherwise the one that
-    /// opened it.
+    /// Returns a handle to the memory. The process that allocated the memory makes a new handle.
+    /// Any other process returns the handle by which it opened the memory.
     pub(crate) fn handle(&self, read_only: bool) -> Result<crosshandle::MemoryHandle> {
-        // Memory that a forked child has inherited is kept by its parent only.
+        // A forked child cannot export inherited memory, because only the parent keeps it.
         check_birth(&self.context)?;
         Ok(match self.handle {
             Some(handle) => handle,
@@ -369,7 +368,7 @@ impl Memory {
     }
 
     /// The name that `crosshandle ps` and error messages show, or `None`. Only the process that
-    /// allocated the memory can set it.
+    /// allocated the memory can set the name.
     #[getter]
     fn get_name(&self) -> PyResult<Option<String>> {
         Ok(self.shared()?.memory.name())
@@ -387,10 +386,10 @@ impl Memory {
         Ok(self.shared()?.memory.is_in_use())
     }
 
-    /// Lends a part of the memory (default: all of it), with handles of its own.
+    /// Lends a part of the memory (default: all of it), as memory that has its own handles.
     ///
-    /// `owner` is any object that stands for the reuse of this part. It is dropped when the result
-    /// and its arrays are closed, and no process has the part open.
+    /// `owner` is any object whose end allows the program to reuse this part. It is dropped when
+    /// the result and its arrays are closed and no process has the part open.
     #[pyo3(signature = (owner, *, nbytes = None, offset = 0))]
     fn lend(&self, owner: Py<PyAny>, nbytes: Option<usize>, offset: usize) -> PyResult<Self> {
         let shared = self.shared()?;
@@ -426,7 +425,7 @@ impl Memory {
         Array::new(shared, layout)
     }
 
-    /// Copies bytes from host memory.
+    /// Returns a copy of bytes of the memory, which must be in host memory.
     #[pyo3(signature = (nbytes = None, *, offset = 0))]
     fn read<'py>(
         &self,
@@ -445,7 +444,8 @@ impl Memory {
         })
     }
 
-    /// Copies bytes, an array or another contiguous buffer into host memory.
+    /// Copies bytes, an array or another contiguous buffer into the memory, which must be in host
+    /// memory.
     #[pyo3(signature = (data, *, offset = 0))]
     fn write(&self, py: Python<'_>, data: Data, offset: usize) -> PyResult<()> {
         let shared = self.shared()?;
@@ -498,7 +498,7 @@ impl Memory {
         shared.check_openable(slf.py())?;
         let handle = shared.handle(shared.is_read_only())?;
         let bytes = PyBytes::new(slf.py(), handle.as_bytes());
-        // The receiver gets the same access as this process has, whatever the handle allows.
+        // The receiver gets the access that this process has, even if the handle allows more.
         let open = match shared.is_read_only() {
             true => "open_read_only",
             false => "open",

@@ -1,8 +1,9 @@
 //! Pickled objects that no process has opened yet. Programs use `python/crosshandle/_pending.py`.
 //!
 //! Each pickle has a *ticket*: an event of the sender, which each receiver signals when it has
-//! opened the object. The sender keeps the object until there are as many signals as receivers. So
-//! any number of processes can receive the object, and forwarding it costs nothing more.
+//! opened the object. The sender keeps the object until there are as many signals as receivers. A
+//! ticket is an event, so any process that gets the pickle can signal it, even if other processes
+//! have forwarded the pickle.
 
 use crate::array::Array;
 use crate::context::{Context, default_context};
@@ -23,7 +24,8 @@ use std::time::{Duration, Instant};
 
 /// The default maximum number of pickled objects that a process keeps.
 const MAX_OBJECTS: usize = 1 << 16;
-/// Divisor of the machine's memory that gives the default limit for the bytes of pickled objects.
+/// The default limit for the bytes of pickled objects is the machine's memory divided by this
+/// number.
 const PART_OF_MEMORY: usize = 2;
 /// Default time that pickling waits until the limits allow one more object.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
@@ -32,8 +34,8 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::virtual_memory::PhysicalMemory),
-    /// An event, and an additional open of the event by this process, which replaces the receiver's
-    /// open until the receiver has its own.
+    /// An event. If another process created it, this process also opens it a second time, so that
+    /// its creator sees a user until the receiver has opened the event.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }
@@ -70,19 +72,19 @@ struct Limits {
 struct Table {
     pickles: BTreeMap<u64, Pickle>,
     next: u64,
-    /// The number of pickles that are no longer kept.
+    /// The number of pickles that this process has stopped keeping.
     ended: u64,
-    /// The sum of the sizes of all pickles, in bytes. If pickles share memory, they keep fewer
-    /// bytes.
+    /// The sum of the sizes of all pickles in bytes. If pickles share memory, they keep fewer bytes
+    /// than this sum.
     upper_bound: usize,
     limits: Limits,
 }
 
-/// The pickled objects that this process keeps. A forked child starts with none, because its parent
-/// keeps its own objects.
+/// The pickled objects that this process keeps. A forked child starts without any, because its
+/// parent keeps the objects that were pickled before the fork.
 struct Pending {
     table: Mutex<Table>,
-    /// Notified when a pickle is no longer kept.
+    /// Notified when this process stops keeping a pickle.
     changed: Condvar,
 }
 
@@ -125,7 +127,8 @@ impl Table {
         Some(pickle)
     }
 
-    /// Removes all pickles that were opened. Their callbacks may not have run yet.
+    /// Removes all pickles that all receivers have opened, even if the callbacks of their tickets
+    /// have not run yet.
     #[must_use]
     fn take_opened(&mut self) -> Vec<Pickle> {
         let is_opened = |pickle: &Pickle| pickle.ticket.submitted() >= pickle.receivers;
@@ -137,8 +140,7 @@ impl Table {
             .collect()
     }
 
-    /// Returns the number of bytes that only pickles keep. Bytes that this process uses otherwise
-    /// are not counted.
+    /// Returns the number of bytes that only pickles keep allocated.
     fn bytes(&self) -> usize {
         let mut memories: HashMap<*const SharedMemory, (usize, &Arc<SharedMemory>)> =
             HashMap::new();
@@ -201,7 +203,7 @@ fn make_room(py: Python<'_>) -> PyResult<()> {
     }
 }
 
-/// Waits until a pickle is no longer kept, for at most `timeout`.
+/// Waits until this process stops keeping a pickle, for at most `timeout`.
 fn wait_for_change(timeout: Duration) {
     let table = table();
     let ended = table.ended;
@@ -211,18 +213,19 @@ fn wait_for_change(timeout: Duration) {
     drop(waited);
 }
 
-/// Removes a pickle when the callback of its ticket has run.
+/// The callback of a ticket: removes the pickle if all receivers have opened it.
 fn come(number: u64, result: crosshandle::Result<()>) {
     let mut table = table();
     let Some(pickle) = table.pickles.get(&number) else {
         return;
     };
-    // If so, the only receiver died between opening the object and signalling.
+    // A failed signal means that a receiver died after it had opened the object. If it was the only
+    // receiver, the object need not be kept.
     let has_died = result.is_err() && pickle.receivers == 1;
     let taken = match has_died || pickle.ticket.submitted() >= pickle.receivers {
         true => table.take(number),
-        // Later receivers' signals are noticed when another object is pickled, or the state is
-        // queried.
+        // This callback runs once. The signals of the remaining receivers are noticed when the next
+        // object is pickled or the state is queried.
         false => None,
     };
     drop(table);
@@ -276,7 +279,7 @@ pub(crate) fn reduced<'py>(
     reduced.call1((object, open, bytes))
 }
 
-/// Returns the values that keep objects.
+/// Returns values that keep objects alive, for `keep`.
 fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     let mut kept = Vec::with_capacity(objects.len());
     for object in objects.iter() {
@@ -302,7 +305,7 @@ fn kept_of(py: Python<'_>, objects: &Bound<'_, PyList>) -> PyResult<Vec<Kept>> {
     Ok(kept)
 }
 
-/// Returns the value that keeps an event until its receiver has opened it.
+/// Returns the value that keeps an event usable until its receiver has opened the event.
 fn kept_event(py: Python<'_>, event: &Event) -> PyResult<Kept> {
     let opened = match event.is_own() {
         true => {
@@ -360,8 +363,8 @@ pub(crate) fn release_kept(py: Python<'_>) -> usize {
     count
 }
 
-/// Waits until all pickled objects have been opened, or until none was opened for `patience`
-/// seconds. Returns the number of objects that are left.
+/// Waits until all pickled objects have been opened, or until no object has been opened for
+/// `patience` seconds. Returns the number of remaining objects.
 #[pyfunction]
 pub(crate) fn wait_for_receivers(py: Python<'_>, patience: Option<f64>) -> PyResult<usize> {
     let patience = timeout(patience)?;

@@ -11,8 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Memory without an address. To use it, map it into a `VirtualRange`, any number of times. It
-/// lives as long as a process holds it, maps it or has it open.
+/// Memory without an address. To use it, map it into a `VirtualRange`, any number of times. The
+/// memory exists as long as a process holds it, maps it or has it open.
 ///
 /// >>> context = crosshandle.Context("host")
 /// >>> physical = context.physical_memory(context.device.granularity)
@@ -56,7 +56,7 @@ impl PhysicalMemory {
     #[pyo3(signature = (*, read_only = false))]
     fn handle(&self, read_only: bool) -> Result<PhysicalMemoryHandle> {
         Ok(PhysicalMemoryHandle(match self.handle {
-            // The handle would allow its receiver to write.
+            // Only a writable handle is available, and it would allow its receiver to write.
             Some(handle) if read_only && !handle.is_read_only() => {
                 return Err(no_read_only().into());
             }
@@ -203,8 +203,8 @@ impl VirtualRange {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let range = self.range()?;
         let part = offset..offset.saturating_add(nbytes);
-        // Checked before the buffer is allocated, because the range may be far larger than its
-        // mappings.
+        // Check the mapping before the buffer is allocated, because the range may be far larger
+        // than its mappings.
         detached(py, || range.with_bytes(part.clone(), |_| ()))?;
         arguments::filled(py, nbytes, |into| {
             let read = range.with_bytes(part, |bytes| bytes.read(0, into));

@@ -1,4 +1,5 @@
-//! Exceptions of the store: those of the library, and those in `crosshandle/_store_errors.py`.
+//! Errors of the store as Python exceptions. `crosshandle/_store_errors.py` defines the classes
+//! that only the store uses.
 
 use crate::error::exception;
 use crosshandle::holder::HolderFault;

@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 /// interval makes a new request to the holder.
 const SLICE: Duration = Duration::from_millis(500);
 
-/// Interval at which a claim checks for operating system signals. For a claim, the holder examines
-/// all processes. If the interval is shorter than that takes on a busy machine, the claim fails.
+/// Interval at which a claim checks for operating system signals. Each attempt at a claim makes the
+/// holder examine all processes. The interval must be longer than that takes on a busy machine, or
+/// the claim never succeeds.
 const CLAIM_SLICE: Duration = Duration::from_secs(1);
 
 /// A client of the holder that keeps named models.
@@ -37,11 +38,11 @@ pub(crate) struct StoreClient(Store);
 /// A tensor of another library: its name, its safetensors type, its shape, and its bytes.
 type Tensor<'py> = (String, String, Sizes<u64>, Bound<'py, Foreign>);
 
-/// The version of the name, the model's hash, whether the holder's successor has the model too, and
-/// the number of bytes that an earlier load had read.
+/// The result of a load: the version of the name, the model's hash, whether the holder's successor
+/// has the model too, and the number of bytes that an earlier load had read.
 ///
-/// Last come the seconds for allocating the memory, for allocating staging buffers, and for filling
-/// the memory.
+/// The last element contains the seconds for allocating the memory, for allocating staging buffers,
+/// and for filling the memory.
 type Published = (u64, String, bool, u64, (f64, f64, f64));
 
 fn published(held: HandedOver, hash: Hash, timing: LoadTiming, resumed: u64) -> Published {
@@ -138,7 +139,8 @@ impl StoreClient {
         })?)
     }
 
-    /// Copies tensors from the host or from the device itself, and hands them over as `load` does.
+    /// Copies tensors, all from the host or all from the device itself, and hands them over as
+    /// `load` does.
     #[pyo3(signature = (name, tensors, *, device, options, hold))]
     fn publish(
         &self,

@@ -14,15 +14,15 @@ use std::time::Duration;
 
 /// Interval at which a wait checks for operating system signals such as Ctrl-C.
 ///
-/// `sleep`, `wake` and `refresh` of other threads wait for its end too. If it is too short, a wait
-/// on a busy machine may never reach a writer that it has not asked yet.
+/// `sleep`, `wake` and `refresh` on other threads cannot start before the interval ends. If the
+/// interval is too short, a wait on a busy machine may never get a reply from a new writer.
 const SLICE: Duration = Duration::from_millis(200);
 
-/// Interval at which a wake checks for operating system signals. It asks the holder in each
-/// interval. If it is too short, it may not notice that a claim is abandoned.
+/// Interval at which a wake checks for operating system signals. Each interval makes a new request
+/// to the holder. If the interval is too short, a wake may not notice that a claim was abandoned.
 const WAKE_SLICE: Duration = Duration::from_millis(500);
 
-/// Time that `wake` and `verify` wait for an update to end. It is the store crate's own timeout.
+/// Time that `wake` and `verify` wait for an update to end. The store crate uses the same timeout.
 const UPDATE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An open model: one mapping that contains all its tensors.

@@ -15,8 +15,8 @@ use std::sync::{Mutex, TryLockError};
 /// A model that this process can update in place.
 #[pyclass(frozen, module = "crosshandle._crosshandle")]
 pub(crate) struct StoreUpdater {
-    /// The version is outside the lock, because an update calls the program while it holds the
-    /// lock.
+    /// The version is outside the lock, because an update calls code of the program while it holds
+    /// the lock.
     version: u64,
     epoch: Option<u64>,
     updater: Mutex<Updater>,
@@ -88,7 +88,7 @@ impl StoreUpdater {
             let Items::<Tensor<'_>>(tensors) = piece?.extract()?;
             for (name, dtype, shape, array) in &tensors {
                 // SAFETY: the array lives as long as `tensors`. The documentation of
-                // `Updater.update` forbids programs to write to it in this time.
+                // `Updater.update` forbids programs to write to the array during this time.
                 let bytes = unsafe { array.get().bytes() };
                 released(py, None, || match bytes {
                     Some(Bytes::Host(bytes)) => update.write([NamedBytes {

@@ -27,7 +27,7 @@ unsafe extern "C" fn crosshandle_event_adopt(
         let context = given(context)?;
         let native = NativeObject::new(context.device().info().backend, native);
         // SAFETY: the caller guarantees it.
-        Ok(unsafe { context.adopt_event(native, Ownership::Borrowed, EventOptions::new())? })
+        Ok(unsafe { Event::adopt(context, native, Ownership::Borrowed, EventOptions::new())? })
     })
 }
 
@@ -74,7 +74,7 @@ extern "C" fn crosshandle_native_event_new(
     context: Option<&Context>,
     event: Option<&Event>,
 ) -> Option<Box<NativeEvent>> {
-    made(|| Ok(given(context)?.native_event(given(event)?)?))
+    made(|| Ok(NativeEvent::new(given(context)?, given(event)?)?))
 }
 
 /// Returns the driver's event as a number.

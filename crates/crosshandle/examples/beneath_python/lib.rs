@@ -71,7 +71,7 @@ unsafe extern "C" fn crosshandle_memory_adopt(
     made(|| {
         let address = NonNull::new(address).ok_or("there is no memory at address 0")?;
         // SAFETY: the caller guarantees it.
-        Ok(unsafe { given(context)?.adopt_memory(address, len)? })
+        Ok(unsafe { Memory::adopt(given(context)?, address, len)? })
     })
 }
 

@@ -26,7 +26,7 @@ unsafe extern "C" fn crosshandle_queue_adopt(
         let context = given(context)?;
         let native = NativeObject::new(context.device().info().backend, native);
         // SAFETY: the caller guarantees it.
-        Ok(unsafe { context.adopt_queue(native, Ownership::Borrowed)? })
+        Ok(unsafe { Queue::adopt(context, native, Ownership::Borrowed)? })
     })
 }
 

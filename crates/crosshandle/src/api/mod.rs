@@ -1,5 +1,6 @@
 //! The objects that programs use. They check every argument once, and the backends rely on that.
 
+pub(crate) mod bundle;
 pub(crate) mod command;
 pub(crate) mod context;
 pub(crate) mod core;
@@ -8,6 +9,7 @@ pub(crate) mod event;
 pub mod holder;
 pub(crate) mod image;
 pub(crate) mod memory;
+pub(crate) mod native;
 pub(crate) mod physical;
 pub(crate) mod program;
 pub(crate) mod queue;

@@ -1,11 +1,12 @@
 //! Physical memory: memory without an address.
 
+use crate::api::context::Context;
 use crate::api::core::{ContextCore, ObjectName};
 use crate::pool;
 use crosshandle_hal::BackendContext;
 use crosshandle_handle::{Fields, HandleKind, PhysicalMemoryHandle};
 use crosshandle_ipc::{
-    Attachment, Credential, ExportCells, First, OpenDeadline, Particulars, Record, Shared,
+    Attachment, BackendObject, Credential, ExportCells, First, OpenDeadline, Particulars, Record,
 };
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
@@ -27,7 +28,7 @@ pub struct PhysicalMemory {
 
 struct Physical {
     core: Arc<ContextCore>,
-    memory: Arc<dyn Shared>,
+    memory: Arc<dyn BackendObject>,
     access: Access,
     number: u32,
     exports: ExportCells,
@@ -45,16 +46,51 @@ struct Source {
 }
 
 impl PhysicalMemory {
-    pub(crate) fn create(core: &Arc<ContextCore>, len: usize) -> Result<Self> {
+    /// Creates `len` bytes of physical memory, which is not mapped anywhere yet. It is zeroed on
+    /// the host. On other devices its contents are arbitrary.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] unless `len` is a positive
+    ///   multiple of the device's granularity.
+    /// - [`Error::OutOfMemory`] or
+    ///   [`Error::LimitReached`] if memory or a limit of the system is
+    ///   used up.
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        let core = context.core();
         check_granularity(core, "physical memory", len)?;
         if !core.pool_options().overcommit {
             pool::check_room(&**core.backend(), len)?;
         }
         let memory = core.backend().create_physical(len)?;
-        Ok(Self::new(core, memory, Access::ReadWrite, None))
+        Ok(Self::of(core, memory, Access::ReadWrite, None))
     }
 
-    pub(crate) fn open(
+    /// Opens physical memory that another process has exported.
+    ///
+    /// # Errors
+    /// As [`Context::open_memory`].
+    pub fn open(context: &Context, handle: &PhysicalMemoryHandle) -> Result<Self> {
+        Self::open_by(context.core(), handle, Access::ReadWrite)
+    }
+
+    /// Opens physical memory for reading only.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(context: &Context, handle: &PhysicalMemoryHandle) -> Result<Self> {
+        Self::open_by(context.core(), handle, Access::ReadOnly)
+    }
+
+    fn open_by(
+        core: &Arc<ContextCore>,
+        handle: &PhysicalMemoryHandle,
+        access: Access,
+    ) -> Result<Self> {
+        Self::open_whole(core, handle, access)
+            .inspect_err(|error| observe::not_opened(HandleKind::PhysicalMemory, error))
+    }
+
+    fn open_whole(
         core: &Arc<ContextCore>,
         handle: &PhysicalMemoryHandle,
         access: Access,
@@ -104,12 +140,12 @@ impl PhysicalMemory {
             kind,
             _counted: counted,
         });
-        Ok((Self::new(core, memory, access, opened), len))
+        Ok((Self::of(core, memory, access, opened), len))
     }
 
-    fn new(
+    fn of(
         core: &Arc<ContextCore>,
-        memory: Arc<dyn Shared>,
+        memory: Arc<dyn BackendObject>,
         access: Access,
         opened: Option<Source>,
     ) -> Self {
@@ -177,7 +213,7 @@ impl PhysicalMemory {
         self.inner.core.device().info().backend == core.device().info().backend
     }
 
-    pub(crate) fn memory(&self) -> &dyn Shared {
+    pub(crate) fn memory(&self) -> &dyn BackendObject {
         &*self.inner.memory
     }
 
@@ -185,7 +221,7 @@ impl PhysicalMemory {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for memory that was opened from a handle.
-    pub(crate) fn shared(&self) -> Result<Arc<dyn Shared>> {
+    pub(crate) fn shared(&self) -> Result<Arc<dyn BackendObject>> {
         self.inner.check_exportable()?;
         Ok(Arc::clone(&self.inner.memory))
     }

@@ -1,7 +1,7 @@
 //! Segments and the blocks that are carved from them.
 
 use super::{SizeClass, Usage};
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_types::error::Result;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
@@ -16,7 +16,7 @@ pub(crate) struct Block {
 
 /// A segment and the number by which importers identify it.
 pub(crate) struct PoolSegment {
-    pub(crate) memory: Arc<dyn Segment>,
+    pub(crate) memory: Arc<dyn BackendSegment>,
     pub(crate) number: u32,
     /// The bytes of all blocks carved from the segment, used and free.
     pub(super) carved: AtomicUsize,

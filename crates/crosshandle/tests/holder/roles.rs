@@ -4,6 +4,7 @@ use crate::common::{Directory, Parent};
 use crate::place::{Place, now_us};
 use crate::{alone, check, holder_of, make_memory, open_held, place};
 use crosshandle::holder::{ClaimOptions, HoldOptions};
+use crosshandle::kernel::Program;
 use crosshandle::{
     Command, Memory, MemoryHandle,
     handle::BackendKind,
@@ -239,9 +240,7 @@ fn fill(place: &Place, memory: &Memory, epoch: u64, writes: impl FnOnce()) -> ! 
     if place.device().info().backend == BackendKind::Cuda {
         let before = word(0);
         let queue = place.create_queue().expect("a queue");
-        let program = place
-            .load_program(ProgramImage::text(ENDLESS))
-            .expect("a program");
+        let program = Program::new(place, ProgramImage::text(ENDLESS)).expect("a program");
         let kernel = program.kernel("fill").expect("a kernel");
         let arguments = KernelArguments::new().with(&memory.all()).value(epoch);
         let shape = LaunchShape::covering(THREADS, 32).expect("a shape");

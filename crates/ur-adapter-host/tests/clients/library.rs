@@ -3,6 +3,7 @@
 
 use crate::process::Program;
 use crate::runtime::Runtime;
+use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     Context, ContextOptions, Device, EventHandle, MemoryHandle,
     virtual_memory::PhysicalMemoryHandle,
@@ -45,9 +46,7 @@ pub(crate) fn opens_what_a_ur_program_shares() {
     );
 
     let physical = PhysicalMemoryHandle::from_bytes(&receive(&mut link)).expect("a handle");
-    context
-        .open_physical_memory(&physical)
-        .expect("physical memory");
+    PhysicalMemory::open(&context, &physical).expect("physical memory");
     let event = EventHandle::from_bytes(&receive(&mut link)).expect("a handle to an event");
     let event = context.open_event(&event).expect("an event");
     event

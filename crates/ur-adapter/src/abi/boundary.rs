@@ -41,7 +41,7 @@ pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
         Ok(Err(failure)) => failure.report(),
         Err(payload) => {
             let result = Failure::panicked(&*payload).report();
-            // Its drop may panic too.
+            // The payload is leaked, because its drop may panic too.
             std::mem::forget(payload);
             result
         }
@@ -55,10 +55,10 @@ pub(crate) trait Argument {
     /// The value that the body gets.
     type Value<'a>;
 
-    /// Checks and reads the argument.
+    /// Checks the C values, and converts them to the value for the body.
     ///
     /// # Errors
-    /// Returns the result for a null pointer or handle where one is needed.
+    /// Returns the result for a null pointer or a null handle, if the type does not allow null.
     ///
     /// # Safety
     /// The caller must ensure that the argument satisfies Unified Runtime's specification for its
@@ -76,7 +76,7 @@ pub(crate) trait Argument2 {
     /// The value that the body gets.
     type Value<'a>;
 
-    /// Checks and reads the argument, which consists of both values.
+    /// Checks the two C values, and converts them to the value for the body.
     ///
     /// # Errors
     /// Returns the result for values that do not match, or for a missing one.
@@ -97,7 +97,7 @@ pub(crate) trait Argument3 {
     /// The value that the body gets.
     type Value<'a>;
 
-    /// Checks and reads the argument.
+    /// Checks the C values, and converts them to the value for the body.
     ///
     /// # Errors
     /// Returns the result for values that do not match, or for a missing one.
@@ -125,7 +125,7 @@ pub(crate) trait Argument4 {
     /// The value that the body gets.
     type Value<'a>;
 
-    /// Checks and reads the argument.
+    /// Checks the C values, and converts them to the value for the body.
     ///
     /// # Errors
     /// Returns the result for values that do not match, or for a missing one.
@@ -159,8 +159,8 @@ macro_rules! entry_points {
     };
 }
 
-/// Takes the arguments of [`entry_points!`] one by one, and defines the function after the last
-/// one.
+/// Defines one function for [`entry_points!`]. Takes the arguments one by one, and defines the
+/// function after the last argument.
 macro_rules! entry_point {
     ({ $($enter:tt)* } { $($meta:tt)* } { $vis:vis } { $name:ident } { $body:block }
      { $($parameters:tt)* } { $($reads:tt)* } $call:ident) => {
@@ -180,7 +180,8 @@ macro_rules! entry_point {
             { $($enter)* } { $($meta)* } { $vis } { $name } { $body }
             { $($parameters)* $argument: <$type as $crate::abi::boundary::Argument>::C, }
             { $($reads)*
-                // SAFETY: the caller passes what the specification demands, for this call.
+                // SAFETY: the caller of this entry point passes arguments that satisfy the
+                // specification until the call returns.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument>::read($argument, $call)
                 }?;
@@ -197,7 +198,8 @@ macro_rules! entry_point {
                 $a: <$type as $crate::abi::boundary::Argument2>::A,
                 $b: <$type as $crate::abi::boundary::Argument2>::B, }
             { $($reads)*
-                // SAFETY: the caller passes what the specification demands, for this call.
+                // SAFETY: the caller of this entry point passes arguments that satisfy the
+                // specification until the call returns.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument2>::read($a, $b, $call)
                 }?;
@@ -215,7 +217,8 @@ macro_rules! entry_point {
                 $b: <$type as $crate::abi::boundary::Argument3>::B,
                 $c: <$type as $crate::abi::boundary::Argument3>::C, }
             { $($reads)*
-                // SAFETY: the caller passes what the specification demands, for this call.
+                // SAFETY: the caller of this entry point passes arguments that satisfy the
+                // specification until the call returns.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument3>::read($a, $b, $c, $call)
                 }?;
@@ -234,7 +237,8 @@ macro_rules! entry_point {
                 $c: <$type as $crate::abi::boundary::Argument4>::C,
                 $d: <$type as $crate::abi::boundary::Argument4>::D, }
             { $($reads)*
-                // SAFETY: the caller passes what the specification demands, for this call.
+                // SAFETY: the caller of this entry point passes arguments that satisfy the
+                // specification until the call returns.
                 let $argument = unsafe {
                     <$type as $crate::abi::boundary::Argument4>::read($a, $b, $c, $d, $call)
                 }?;
@@ -338,7 +342,7 @@ impl<T: 'static> Argument for In<T> {
     }
 }
 
-/// A structure that the caller passes by a mutable pointer. It is only read.
+/// A structure that the caller passes by a mutable pointer. The adapter only reads it.
 pub(crate) struct InMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for InMut<T> {
@@ -366,7 +370,7 @@ impl<T: 'static> Argument for MaybeIn<T> {
     }
 }
 
-/// A structure that the caller passes by a mutable pointer, or omits. It is only read.
+/// A structure that the caller passes by a mutable pointer, or omits. The adapter only reads it.
 pub(crate) struct MaybeInMut<T>(PhantomData<T>);
 
 impl<T: 'static> Argument for MaybeInMut<T> {
@@ -408,15 +412,16 @@ impl<T: 'static> Argument for MaybeOut<T> {
     }
 }
 
-/// Memory of the caller for a result. It is valid for writes during `'a`, and may be uninitialised.
+/// Memory of the caller for a result. The memory is valid for writes during `'a`, and may be
+/// uninitialised.
 pub(crate) struct OutPointer<'a, T> {
     start: NonNull<T>,
     _call: PhantomData<&'a mut T>,
 }
 
 impl<T> OutPointer<'_, T> {
-    /// Creates a pointer to memory for a result. It is private, because the memory must be valid
-    /// for writes.
+    /// Creates a pointer to memory for a result. This function is private, because the memory must
+    /// be valid for writes.
     fn new(start: NonNull<T>) -> Self {
         Self {
             start,
@@ -468,8 +473,8 @@ impl Argument for MaybeText {
     type Value<'a> = Option<&'a CStr>;
 
     unsafe fn read(c: *const c_char, _call: &Call) -> Result<Option<&CStr>> {
-        // SAFETY: not null, so it ends with a zero and is valid during `'a`, by the caller's
-        // promise.
+        // SAFETY: the pointer is not null, so the caller ensures that the text ends with a zero
+        // byte and is valid during `'a`.
         Ok((!c.is_null()).then(|| unsafe { CStr::from_ptr(c) }))
     }
 }
@@ -506,7 +511,7 @@ impl<T: 'static> Argument2 for OutList<T> {
     }
 }
 
-/// Memory of the caller for the elements of a list. It is valid for writes during `'a`.
+/// Memory of the caller for the elements of a list. The memory is valid for writes during `'a`.
 pub(crate) struct Places<'a, T> {
     /// The number of elements, even if the address is null.
     pub(crate) count: usize,
@@ -548,8 +553,8 @@ pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
 /// fit into memory.
 ///
 /// # Safety
-/// `first` must be null or point to `count` elements that are valid for reads during `'a`. If they
-/// do not fit into memory, `first` may be anything.
+/// `first` must be null or point to `count` elements that are valid for reads during `'a`. If
+/// `count` elements do not fit into memory, `first` may have any value.
 #[inline]
 pub(crate) unsafe fn list<'a, T>(first: *const T, count: usize) -> Result<&'a [T]> {
     match (first.is_null(), count) {

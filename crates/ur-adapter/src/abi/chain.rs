@@ -1,9 +1,9 @@
-//! Structures that are linked to another one by `pNext`.
+//! Chains of structures, each of which points to the next by `pNext`.
 
 use std::ffi::c_void;
 use unified_runtime_sys::ur_structure_type_t;
 
-/// The first members of all structures that can be linked.
+/// The first members of every structure that can be in a chain.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Link {
@@ -11,19 +11,18 @@ struct Link {
     next: *const c_void,
 }
 
-/// Returns the structures of a chain, each as its type and its address.
+/// Returns the type and the address of each structure in a chain.
 ///
 /// # Safety
-/// `first` must be null or point to a structure that begins with its type and a pointer to the next
-/// one. The same must hold for each next structure. All must be valid for reads while the result is
-/// used.
+/// `first` and each `pNext` must be null or point to a structure that begins with the members of
+/// [`Link`]. All structures must be valid for reads while the result is used.
 pub(crate) unsafe fn each(
     first: *const c_void,
 ) -> impl Iterator<Item = (ur_structure_type_t, *const c_void)> {
     let mut next = first.cast::<Link>();
     std::iter::from_fn(move || {
-        // SAFETY: the pointer is null or points to such a structure, which is valid for reads, by
-        // the caller's promise.
+        // SAFETY: the caller ensures that the pointer is null or points to a structure that begins
+        // with a `Link` and is valid for reads.
         let link = *unsafe { next.as_ref() }?;
         let this = next.cast();
         next = link.next.cast();
@@ -43,7 +42,7 @@ pub(crate) unsafe fn find<'a, T>(
     // SAFETY: the caller upholds this function's contract.
     let mut chain = unsafe { each(first) };
     let (_, found) = chain.find(|(own, _)| *own == stype)?;
-    // SAFETY: it has the type that belongs to `T`, and is valid during `'a`, by the caller's
-    // promise.
+    // SAFETY: the structure has the type `stype`. The caller ensures that this is the type of `T`,
+    // and that the structure is valid during `'a`.
     Some(unsafe { &*found.cast::<T>() })
 }

@@ -1,4 +1,4 @@
-//! The description of an adapter: its backend, and the properties that it reports.
+//! The description of an adapter: its backend, and the fixed properties that it reports.
 
 use crosshandle::handle::BackendKind;
 use std::env;
@@ -11,7 +11,7 @@ use unified_runtime_sys::{
 };
 
 /// The environment variable that makes an adapter report another UR backend than its own: `opencl`,
-/// `cuda`, `hip` or `native_cpu`. It is for clients that do not know the adapter's own backend.
+/// `cuda`, `hip` or `native_cpu`. Some clients do not know the adapter's own backend.
 pub const REPORTED_BACKEND_VARIABLE: &str = "CROSSHANDLE_UR_BACKEND";
 
 /// An adapter: its devices, and the properties that it reports.
@@ -25,8 +25,8 @@ pub struct Description {
     pub device_type: ur_device_type_t,
     /// The name of the only platform.
     pub platform_name: &'static str,
-    /// The number of a native queue's kind, for clients that request it. On Level Zero, it is 1 for
-    /// an immediate command list and 0 for a command queue. It is `None` if only one kind exists.
+    /// The number that tells clients the kind of a native queue. On Level Zero, 1 is an immediate
+    /// command list and 0 is a command queue. `None` if the backend has only one kind.
     pub queue_kind: Option<i32>,
     /// The targets of program images for the devices, best first. The list is empty if the devices
     /// run no programs.
@@ -52,8 +52,9 @@ impl Description {
 
     /// The adapter for Level Zero devices.
     ///
-    /// SYCL implements fills by kernels for the reported backend, which programs without device
-    /// code do not contain. [`REPORTED_BACKEND_VARIABLE`] avoids that.
+    /// If the adapter reports the Level Zero backend, SYCL implements fills by kernels, which
+    /// programs without device code do not contain. To avoid that, set
+    /// [`REPORTED_BACKEND_VARIABLE`].
     pub const LEVEL_ZERO: Self = Self {
         backend: BackendKind::LevelZero,
         ur_backend: ur_backend_t::UR_BACKEND_LEVEL_ZERO,

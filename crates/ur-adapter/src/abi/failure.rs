@@ -1,4 +1,4 @@
-//! Errors as UR results, with the message of the latest one.
+//! Conversion of errors to UR results, and the message of the latest failure.
 
 use crosshandle::Error;
 use crosshandle::handle::BackendKind;
@@ -96,7 +96,7 @@ impl Failure {
         if !self.message.is_empty() {
             super::log::failure(self.result, &self.message);
             let text = CString::new(self.message.replace('\0', " ")).unwrap_or_default();
-            // An exiting thread cannot query the message any more.
+            // Storing the message fails only on an exiting thread, which cannot query it.
             let _ = LAST.try_with(|last| *last.borrow_mut() = (text, self.native_code));
         }
         self.result

@@ -1,4 +1,5 @@
-//! Locks: a plain one that ignores poison, and one for critical sections of a few instructions.
+//! Locks: [`Lock`], which ignores poison, and [`ShortLock`] for critical sections of a few
+//! instructions.
 
 use crate::tuning::{SHORT_LOCK_LOOKS, SHORT_LOCK_SLEEP};
 use std::cell::UnsafeCell;
@@ -8,7 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// A mutex that stays usable after a panic. Its value is consistent between any two statements.
+/// A mutex that stays usable after a panic. This is sound, because no code leaves the value in an
+/// inconsistent state between two statements.
 #[derive(Default)]
 pub(crate) struct Lock<T>(Mutex<T>);
 
@@ -31,12 +33,12 @@ impl<T> Lock<T> {
 
 /// A lock that gives one thread at a time access to a value, as [`Lock`] does.
 ///
-/// Releasing it is a plain store, so taking it is the only atomic operation. Atomic operations are
-/// most of the cost of the calls that take such a lock. `docs/unified-runtime.md` says how much
-/// `std`'s mutex adds to opening and closing memory. The disadvantage is that a waiting thread is
-/// not woken. A thread that waits spins for a while and then sleeps briefly, in turns, so the lock
-/// should be held briefly. It sleeps instead of yielding, so that a holder of lower priority can
-/// run.
+/// Releasing this lock is a plain store, so acquiring it is the only atomic operation. Atomic
+/// operations are most of the cost of the calls that use this lock. `docs/unified-runtime.md` says
+/// how much `std`'s mutex would add to opening and closing memory. The disadvantage is that the
+/// release does not wake a waiting thread. A waiting thread alternately spins and sleeps briefly,
+/// so the lock must be held only briefly. The thread sleeps instead of yielding, so that an owner
+/// of the lock with a lower priority can run.
 #[derive(Default)]
 pub(crate) struct ShortLock<T> {
     is_held: AtomicBool,
@@ -72,8 +74,8 @@ impl<T> ShortLock<T> {
     }
 }
 
-/// Exclusive access to the value of a [`ShortLock`], until drop. It may be sent to and shared with
-/// other threads like a `&mut` to the value.
+/// Exclusive access to the value of a [`ShortLock`]. Dropping the guard releases the lock. The
+/// guard may be sent to and shared with other threads like a `&mut` to the value.
 pub(crate) struct ShortGuard<'a, T>(&'a ShortLock<T>, PhantomData<&'a mut T>);
 
 impl<T> Deref for ShortGuard<'_, T> {
@@ -81,7 +83,7 @@ impl<T> Deref for ShortGuard<'_, T> {
 
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: this is the only guard, and it is borrowed.
+        // SAFETY: this is the only guard of the lock, and it is borrowed.
         unsafe { &*self.0.value.get() }
     }
 }
@@ -89,7 +91,7 @@ impl<T> Deref for ShortGuard<'_, T> {
 impl<T> DerefMut for ShortGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: this is the only guard, and it is mutably borrowed.
+        // SAFETY: this is the only guard of the lock, and it is mutably borrowed.
         unsafe { &mut *self.0.value.get() }
     }
 }

@@ -1,4 +1,4 @@
-//! Messages of the adapter, which go to the loader's callback, if any, and to `tracing`.
+//! Log messages of the adapter, for the callback that the loader has set and for `tracing`.
 
 use super::lock::Lock;
 use std::ffi::{CString, c_char, c_void};
@@ -48,12 +48,12 @@ pub(crate) fn failure(result: ur_result_t, message: &str) {
 /// Passes a message to the callback, if the message's level is high enough.
 pub(crate) fn say(level: ur_logger_level_t, message: &str) {
     let sink = SINK.lock();
-    // `QUIET` is the greatest level.
+    // The level `QUIET` is greater than all levels of messages, so it disables the callback.
     if level.0 < sink.level.0 {
         return;
     }
     let (callback, user_data) = (sink.callback, sink.user_data);
-    // Unlocked first, because the callback may call the adapter.
+    // The lock is released before the call, because the callback may call the adapter.
     drop(sink);
     let (Some(callback), Ok(text)) = (callback, CString::new(message.replace('\0', " "))) else {
         return;

@@ -1,5 +1,5 @@
 //! The parts that all entry points share: the C boundary, handles, failures, queries, native
-//! handles, and stubs for unsupported calls. Nothing here knows a particular UR object.
+//! handles, and stubs for unsupported calls. This module is independent of the kinds of UR objects.
 
 pub(crate) mod boundary;
 pub(crate) mod chain;

@@ -1,8 +1,9 @@
 //! Native handles: the driver's own objects, or addresses that stand for objects if there is no
 //! driver.
 //!
-//! Without a driver, the native handle of an object is the address of its state, which several UR
-//! objects may share. It is only looked up and never dereferenced. An unknown value is an error.
+//! Without a driver, the native handle of an object is the address of the object's state, which
+//! several UR objects may share. The adapter looks up such an address and never dereferences it. An
+//! unknown address is an error.
 
 use super::description;
 use super::failure::{Failure, Result};
@@ -26,8 +27,8 @@ pub(crate) fn ownership(is_owned: bool) -> Ownership {
     }
 }
 
-/// The native handles of one kind of object that were given to clients, with the states behind
-/// them.
+/// The native handles of one kind of object that clients have got, and the states that they stand
+/// for.
 pub(crate) struct NativeHandles<T> {
     given: Lock<Option<HashMap<usize, Weak<T>>>>,
 }
@@ -40,7 +41,8 @@ impl<T> NativeHandles<T> {
         }
     }
 
-    /// Returns the native handle of a state. It is valid as long as an object has the state.
+    /// Returns the native handle of a state. The handle is valid as long as an object has the
+    /// state.
     pub(crate) fn of(&self, state: &Arc<T>) -> ur_native_handle_t {
         let address = Arc::as_ptr(state).addr();
         let mut given = self.given.lock();
@@ -64,7 +66,7 @@ impl<T> NativeHandles<T> {
             .and_then(Weak::upgrade)
             .ok_or_else(|| {
                 Failure::argument(
-                    "this native handle is not one of a living object of this adapter",
+                    "this native handle does not belong to a living object of this adapter",
                 )
             })
     }

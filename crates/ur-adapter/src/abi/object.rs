@@ -2,9 +2,9 @@
 //!
 //! A handle is the address of a [`Shared`] object: the pointer that [`Arc::into_raw`] returned when
 //! the object was created. The first word of the object points to the adapter's table, which the
-//! loader needs. `Retain` and `Release` change UR's reference count, and queries report it. While
-//! it is above zero, UR as a whole holds one [`Ref`]. Objects refer to each other by further
-//! `Ref`s. So a queue keeps its context, however often UR has released that.
+//! loader needs. `Retain` and `Release` change UR's reference count, which queries report. While
+//! this count is above zero, UR holds one [`Ref`]. Objects refer to each other by further `Ref`s.
+//! So a queue keeps its context alive even after UR has released the context.
 
 use super::boundary::{Argument, Argument2, Call, enter};
 use super::failure::{Failure, Result};
@@ -24,10 +24,11 @@ pub(crate) fn set_table(table: &'static ur_dditable_t) {
     TABLE.get_or_init(|| table);
 }
 
-/// An object behind a handle. Only [`Shared::new`] creates it, so each one is in an [`Arc`].
+/// An object that a handle refers to. Only [`Shared::new`] creates such objects, so each object is
+/// in an [`Arc`].
 #[repr(C)]
 pub(crate) struct Shared<T> {
-    /// The table that the loader reads, or null if no loader has taken the tables.
+    /// The table that the loader reads, or null if no loader has fetched the tables.
     table: Option<&'static ur_dditable_t>,
     /// The handle: the pointer that `Arc::into_raw` returned for this object. It is stored because
     /// only such a pointer may be given back to the `Arc`. A pointer made from a reference may not.
@@ -39,7 +40,7 @@ pub(crate) struct Shared<T> {
 /// Keeps an object alive, independent of UR's reference count.
 pub(crate) type Ref<T> = Arc<Shared<T>>;
 
-/// A kind of object that UR has handles for.
+/// A kind of object for which UR has handles.
 pub(crate) trait Object: Send + Sync + Sized + 'static {
     /// UR's type for the object behind a handle.
     type Opaque;
@@ -67,7 +68,7 @@ impl<T: Object> Shared<T> {
     pub(crate) fn hand_out(this: Ref<T>) -> *mut T::Opaque {
         let handle = this.handle();
         if this.references.fetch_add(1, Ordering::Relaxed) == 0 {
-            // This `Ref` belongs to UR until the last release.
+            // UR owns this `Ref` until the last release.
             let _ = Arc::into_raw(this);
         }
         handle
@@ -101,9 +102,8 @@ impl<T: Object> Shared<T> {
     #[inline]
     pub(crate) fn to_ref(&self) -> Ref<T> {
         let raw = self.raw.load(Ordering::Relaxed).cast_const();
-        // SAFETY: `new`, which creates all objects, got the pointer from `Arc::into_raw`. The
-        // object is borrowed, so it is alive and a `Ref` to it exists. The new `Ref` owns the count
-        // that is added here.
+        // SAFETY: `new` creates all objects, and got the pointer from `Arc::into_raw`. The object
+        // is borrowed, so a `Ref` keeps it alive. The new `Ref` owns the count that is added here.
         unsafe {
             Arc::increment_strong_count(raw);
             Arc::from_raw(raw)
@@ -256,8 +256,8 @@ pub(crate) unsafe fn retain_once<T: Object>(handle: *mut T::Opaque) -> Result<()
     // SAFETY: the caller upholds this function's contract.
     let object = unsafe { Shared::<T>::from_handle(handle) }?;
     if object.references.fetch_add(1, Ordering::Relaxed) == 0 {
-        // The count was 0, and another object kept this one, as an event keeps its queue. UR holds
-        // a `Ref` again.
+        // UR's count was 0, and only another object kept this object alive, as an event keeps its
+        // queue. Now UR holds a `Ref` again.
         let _ = Arc::into_raw(object.to_ref());
     }
     Ok(())
@@ -271,13 +271,13 @@ pub(crate) unsafe extern "C" fn release<T: Object>(handle: *mut T::Opaque) -> ur
     })
 }
 
-/// Removes one of UR's references, and UR's `Ref` with the last one.
+/// Removes one of UR's references. With the last one, UR's `Ref` ends.
 ///
 /// # Errors
 /// Returns `INVALID_NULL_HANDLE`.
 ///
 /// # Safety
-/// The handle must be null or refer to an object of this type that UR refers to.
+/// The handle must be null, or refer to an object of this type to which UR has a reference.
 pub(crate) unsafe fn release_once<T: Object>(handle: *mut T::Opaque) -> Result<()> {
     // SAFETY: the caller upholds this function's contract. The object is not used after its last
     // reference has ended.
@@ -345,13 +345,12 @@ mod tests {
         // SAFETY: the handle is alive.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!((drops.load(Ordering::Relaxed), kept.references()), (0, 0));
-        // UR refers to the object again, as when a query returns the handle of an object that
-        // another one keeps.
-        // SAFETY: `kept` keeps it alive.
+        // UR gets a reference to the object again, as when a query returns the handle of an object
+        // that only another object keeps. SAFETY: `kept` keeps the object alive.
         assert_eq!(unsafe { retain::<Counted>(kept.handle()) }, OK);
         drop(kept);
         assert_eq!(drops.load(Ordering::Relaxed), 0);
-        // SAFETY: UR has one reference to it.
+        // SAFETY: UR has one reference to the object.
         assert_eq!(unsafe { release::<Counted>(handle) }, OK);
         assert_eq!(drops.load(Ordering::Relaxed), 1);
     }
@@ -365,7 +364,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..100 {
                         let handle = Shared::hand_out(object.to_ref());
-                        // SAFETY: `object` keeps it alive.
+                        // SAFETY: `object` keeps the handle's object alive.
                         unsafe {
                             assert_eq!(retain::<Counted>(handle), OK);
                             assert_eq!(release::<Counted>(handle), OK);

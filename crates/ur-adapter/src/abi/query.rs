@@ -74,7 +74,7 @@ impl Argument3 for LateAnswer {
     }
 }
 
-/// A [`Query`] that is not checked yet.
+/// A [`Query`] that has not been checked yet.
 pub(crate) struct LateQuery<'a>(Query<'a>);
 
 impl<'a> LateQuery<'a> {
@@ -96,8 +96,8 @@ impl<'a> LateQuery<'a> {
     }
 }
 
-/// Memory of the caller for the result of a query. `value` is null or valid for writes of `size`
-/// bytes, and `size_ret` is null or valid for a write. Both hold during `'a`.
+/// Memory of the caller for the result of a query. During `'a`, `value` is null or valid for writes
+/// of `size` bytes, and `size_ret` is null or valid for a write.
 pub(crate) struct Query<'a> {
     size: usize,
     value: *mut c_void,
@@ -183,7 +183,8 @@ pub(crate) unsafe trait Plain: Copy {}
 
 macro_rules! plain {
     ($($type:ty),* $(,)?) => {
-        // SAFETY: integers, and C structs of them and of addresses without padding.
+        // SAFETY: the types are integers, and C structs without padding that consist of integers
+        // and addresses.
         $(unsafe impl Plain for $type {})*
     };
 }

@@ -1,5 +1,5 @@
-//! The memory of a context that users have pointers to: allocated, opened from handles, or
-//! registered.
+//! The memory of a context to which users have pointers: allocated memory, opened memory, and
+//! registered memory.
 
 use super::pools::{DevicePools, Pool};
 use super::spans::{Span, Spans};
@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 use std::sync::{OnceLock, Weak};
 use unified_runtime_sys::{ur_device_handle_t, ur_result_t, ur_usm_type_t};
 
-/// The memory of a context that users have pointers to.
+/// The memory of a context to which users have pointers.
 #[derive(Default)]
 pub(crate) struct Allocations {
     known: ShortLock<Spans<Allocation>>,
@@ -24,15 +24,15 @@ pub(crate) struct Allocations {
     pub(crate) copies: OnceLock<crosshandle::Queue>,
 }
 
-/// Memory that a user has a pointer to.
+/// Memory to which a user has a pointer.
 pub(crate) struct Allocation {
     pub(crate) kind: Kind,
     device: DeviceAddress,
     pool: Option<Weak<Shared<Pool>>>,
     /// The library's memory, or `None` for memory that belongs to the user.
     memory: Option<Memory>,
-    /// Whether a buffer was made from the memory, or a recorded command uses it. Both may keep the
-    /// memory longer than any running command.
+    /// Whether a buffer was made from the memory or a recorded command uses it. Buffers and
+    /// recordings may keep the memory longer than any running command.
     is_adopted: Cell<bool>,
 }
 
@@ -42,11 +42,11 @@ pub(crate) type Known = Span<Allocation>;
 /// The origin of memory, and the call that releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
-    /// Allocated here, and freed by `urUSMFree`.
+    /// Device memory that this context allocated. `urUSMFree` frees it.
     Device,
     Host,
     Shared,
-    /// Opened from a handle, and closed by `urIPCCloseMemHandleExp`.
+    /// Memory that was opened from a handle. `urIPCCloseMemHandleExp` closes it.
     Opened,
     /// Memory of the user with the access that devices have. `urUSMHostAllocUnregisterExp` removes
     /// it.
@@ -70,13 +70,13 @@ impl Kind {
     }
 }
 
-/// The handle of a device of the context, which keeps the device, or null.
+/// The handle of a device of the context, or null. The context keeps the device alive.
 #[derive(Clone, Copy)]
 struct DeviceAddress(ur_device_handle_t);
 
-// SAFETY: holding or copying an address accesses nothing.
+// SAFETY: an address can be held and copied on any thread, because that accesses no memory.
 unsafe impl Send for DeviceAddress {}
-// SAFETY: holding or copying an address accesses nothing.
+// SAFETY: an address can be held and copied on any thread, because that accesses no memory.
 unsafe impl Sync for DeviceAddress {}
 
 impl Allocation {
@@ -99,7 +99,7 @@ impl Allocation {
     }
 
     /// Returns whether submitted commands use the memory. Returns `false` for memory in a buffer or
-    /// a recording, for which it is unknown.
+    /// a recording, because its use is unknown.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.is_adopted.get() && self.memory.as_ref().is_some_and(Memory::is_in_use)
     }
@@ -183,7 +183,7 @@ impl Allocations {
     }
 
     /// Calls `look` with the memory that contains an address, and the offset of the address in it.
-    /// `look` must not use these allocations.
+    /// `look` must not call methods of this object, because the lock is held.
     #[inline]
     pub(crate) fn with<R>(
         &self,
@@ -196,7 +196,7 @@ impl Allocations {
     }
 
     /// Calls `give` with the handle of the device memory that starts at an address. `give` must not
-    /// use these allocations.
+    /// call methods of this object, because the lock is held.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` if no device memory starts there.
@@ -221,7 +221,7 @@ impl Allocations {
         });
         given.unwrap_or_else(|| {
             Err(Failure::argument(
-                "this pointer points into no allocation of this context",
+                "this pointer is not inside an allocation of this context",
             ))
         })
     }
@@ -241,8 +241,8 @@ impl Allocations {
 
     /// Returns memory for a command.
     ///
-    /// Known memory is kept until the command is done, even if it is freed earlier. For other
-    /// memory, the caller is responsible. A recording may keep memory for any time.
+    /// The command keeps known memory alive until it is done, even if the memory is freed earlier.
+    /// A recording may keep memory alive for any time. For other memory, the caller is responsible.
     ///
     /// # Errors
     /// Returns `INVALID_NULL_POINTER`, and `INVALID_SIZE` if the range exceeds an allocation.
@@ -328,8 +328,8 @@ impl Allocations {
         })?
     }
 
-    /// Returns the memory that [`rest`](Self::rest) returns, for a buffer. The buffer may keep it
-    /// for any time.
+    /// Returns the same memory as [`rest`](Self::rest), for a buffer. The buffer may keep the
+    /// memory for any time.
     pub(crate) fn adopt(&self, pointer: *const c_void) -> Option<MemoryRange> {
         self.with(pointer, |offset, found| {
             found.thing.is_adopted.set(true);

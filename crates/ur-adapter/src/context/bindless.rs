@@ -67,7 +67,7 @@ impl BindlessImages {
         let made = levels.level(level)?;
         let number = made.native().raw();
         let mut images = self.images.lock();
-        // Another thread may have freed the image in the meantime. Its number is not reused while
+        // Another thread may have freed the image meanwhile. The image's number is not reused while
         // `levels` lives.
         if !images.contains_key(&whole) {
             drop(images);
@@ -75,7 +75,8 @@ impl BindlessImages {
         }
         let replaced = images.insert(number, Known::Level(made, whole));
         drop(images);
-        // Dropped after the lock is released, because the drop calls the driver.
+        // The replaced level is dropped after the lock is released, because the drop calls the
+        // driver.
         drop(replaced);
         Ok(number)
     }
@@ -151,7 +152,7 @@ impl BindlessImages {
         })
     }
 
-    /// Keeps mapped memory of another graphics interface, and returns its address.
+    /// Adds mapped memory of another graphics interface, and returns its address.
     pub(crate) fn add_mapping(&self, range: MemoryRange) -> *mut c_void {
         let start = range.as_ptr();
         self.mappings.lock().insert(start.addr(), range);

@@ -124,9 +124,9 @@ fn answer(context: &Shared<Context>, name: ur_context_info_t, query: Query<'_>) 
     }
 }
 
-/// Creates a context over a native context of the driver. The native context stays the program's
-/// property, even if the call asks to transfer it. Other objects may use it, and it must outlive
-/// all submitted work.
+/// Creates a context from a native context of the driver. The program keeps the ownership of the
+/// native context, even if the call asks to transfer it, because other objects may use it and it
+/// must outlive all submitted work.
 ///
 /// # Errors
 /// Returns `INVALID_DEVICE` for devices that the native context does not have.
@@ -151,14 +151,15 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
         }
     }
     match refused {
-        // It was adopted on all named devices, or on all of its devices if none are named.
+        // The native context must be on all devices that the caller named, or on any device if the
+        // caller named none.
         _ if !adopted.is_empty() && (devices.is_empty() || adopted.len() == devices.len()) => {
             Ok(Context::on_devices(adopted))
         }
         Some(error) if devices.is_empty() => Err(error.into()),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-            "this context of the driver is not on all of these devices",
+            "the native context is not on all of these devices",
         )),
     }
 }

@@ -1,5 +1,5 @@
-//! Buffers for the handles that users have. The `Get` calls hand them out, and users give them back
-//! with the `Put` calls.
+//! Buffers for the bytes of handles. The `Get` calls return a buffer to the user, who gives it back
+//! with a `Put` call.
 
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::ShortLock;
@@ -10,12 +10,11 @@ use std::ffi::c_void;
 use std::ptr::NonNull;
 use unified_runtime_sys::ur_result_t;
 
-/// Buffers for the handles of a context. The next `Get` reuses a buffer that was given back, so
-/// `Get` and `Put` rarely allocate memory. All buffers are freed with the context.
+/// The handle buffers of a context. The next `Get` reuses a buffer that was given back, so `Get`
+/// and `Put` rarely allocate memory. All buffers are freed with the context.
 ///
-/// `Put` looks up its pointer and never dereferences it. If the pointer is not a buffer in use, the
-/// result is `INVALID_VALUE`. The three `Put` calls are the same function, which accepts handles of
-/// any kind.
+/// A `Put` call looks up its pointer and never dereferences it. If the pointer is not a buffer in
+/// use, the result is `INVALID_VALUE`. All three `Put` calls accept handles of any kind.
 #[derive(Default)]
 pub(crate) struct HandleBuffers {
     buffers: ShortLock<Buffers>,
@@ -23,14 +22,15 @@ pub(crate) struct HandleBuffers {
 
 #[derive(Default)]
 struct Buffers {
-    /// Buffers that users have, by address. An export in an entry ends when its buffer is given
-    /// back.
+    /// Buffers that users have, by address. If a buffer has an export, the export ends when the
+    /// user gives the buffer back.
     taken: HashMap<usize, (Buffer, Option<Box<PhysicalMemoryExport>>)>,
     /// Buffers that users have given back.
     free: Vec<Buffer>,
 }
 
-/// The bytes of a handle. Users have pointers to them, so no reference to them is ever created.
+/// The bytes of a handle. Users have pointers to these bytes, so the adapter never creates a Rust
+/// reference to them.
 struct Buffer(NonNull<[u8; HANDLE_SIZE]>);
 
 // SAFETY: a buffer owns its memory, as a `Box` does.
@@ -94,7 +94,7 @@ impl HandleBuffers {
             )
         })?;
         buffers.free.push(buffer);
-        // Dropped without the lock, because ending an export may make a system call.
+        // The export is dropped after the lock is released, because its end may make a system call.
         drop(buffers);
         drop(export);
         Ok(())

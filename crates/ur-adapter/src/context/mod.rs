@@ -33,8 +33,7 @@ use unified_runtime_sys::{
     ur_context_handle_t_, ur_device_handle_t, ur_native_handle_t, ur_result_t,
 };
 
-/// A context. Several UR contexts share one [`ContextState`] if they were made from one native
-/// handle.
+/// A context. UR contexts that were created from the same native handle share a [`ContextState`].
 pub(crate) struct Context {
     state: Arc<ContextState>,
     deleters: Lock<Vec<Deleter>>,
@@ -42,7 +41,7 @@ pub(crate) struct Context {
 
 /// The devices and contents of a context.
 pub(crate) struct ContextState {
-    /// A number that is unique in this process, and never reused.
+    /// The number of the state, which is unique in this process and never reused.
     pub(crate) number: u64,
     /// The devices, each with the library's context on it.
     devices: Vec<(Ref<Device>, crosshandle::Context)>,
@@ -89,8 +88,8 @@ impl ContextState {
 
     /// Returns the living context states, oldest first.
     pub(crate) fn all() -> Vec<Arc<Self>> {
-        // The last `Arc` of a state must not end while the lock is held, because its drop takes the
-        // lock.
+        // The result is collected, so that no last `Arc` of a state ends while the lock is held:
+        // the drop of a state takes the lock.
         STATES.lock().values().filter_map(Weak::upgrade).collect()
     }
 
@@ -160,7 +159,7 @@ impl Context {
         Self::create(devices.into_iter()).map(Some)
     }
 
-    /// Creates another context over the state that a native handle stands for.
+    /// Creates a context that shares the state that a native handle stands for.
     ///
     /// # Errors
     /// Returns the errors of [`NativeHandles::find`].

@@ -14,7 +14,7 @@ use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t
 pub(crate) struct Pool {
     state: Weak<ContextState>,
     context: Weak<Shared<Context>>,
-    /// Keeps the context alive. It is `None` if the context itself keeps the pool.
+    /// Keeps the context alive. `None` for a default pool, which the context itself keeps.
     _keep: Option<Ref<Context>>,
     /// The library's pool on each device of this pool.
     members: Vec<(Ref<Device>, MemoryPool)>,
@@ -32,7 +32,7 @@ impl Pool {
         keeps_context: bool,
     ) -> Result<Ref<Self>> {
         let member = |device: &Shared<Device>| {
-            let pool = context.on(device)?.create_memory_pool(options);
+            let pool = MemoryPool::new(context.on(device)?, options);
             Ok((device.to_ref(), pool))
         };
         let members = devices.map(member).collect::<Result<_>>()?;
@@ -69,7 +69,7 @@ impl Pool {
         Self::create(context, devices, options, true)
     }
 
-    /// Returns the pool for a device's memory if the caller names no pool.
+    /// Returns the pool that is used for a device's memory if the caller names no pool.
     pub(crate) fn current_of(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -140,11 +140,11 @@ pub(crate) struct DevicePools {
 struct DevicePool {
     device: Ref<Device>,
     default: DefaultPool,
-    /// The pool that was set as the current one, if it still exists.
+    /// The pool that was set as the current pool, if it still exists.
     set: Weak<Shared<Pool>>,
 }
 
-/// A default pool. UR has a reference to it as long as the context exists.
+/// A default pool. UR has a reference to the pool as long as the context exists.
 struct DefaultPool(Ref<Pool>);
 
 impl DefaultPool {

@@ -2,14 +2,13 @@
 
 use hashbrown::HashTable;
 
-/// Objects by the addresses that they occupy. Any of these addresses finds an object. Objects are
-/// added and removed in any order. They may have the same addresses, or be inside another object.
+/// A map from addresses to the objects that occupy them. Objects can be added and removed in any
+/// order. An object may have the same addresses as another object, or be inside another object.
 ///
 /// The *class* of an object is its length, rounded up to a power of two. For each class, the
 /// addresses are divided into blocks of that size. An object then occupies the block in which it
-/// starts, and at most the next one. So a lookup of an address searches two blocks for each class
-/// in use. A block contains at most two objects that do not overlap, or as many as fit into a block
-/// of the smallest class, so few objects are compared. An ordered map would need less code, but
+/// starts, and at most the next block. So a lookup searches two blocks for each class in use. Few
+/// objects start in a block, so few objects are compared. An ordered map would need less code, but
 /// would add 45 ns to opening memory and 60 ns to closing it (`docs/unified-runtime.md`).
 pub(super) struct Spans<T> {
     /// The objects, by the block in which they start.
@@ -84,7 +83,7 @@ impl<T> Spans<T> {
     #[inline]
     pub(super) fn remove(&mut self, start: usize, is_right: impl Fn(&T) -> bool) -> Option<T> {
         for class in bits(self.classes) {
-            // The table also yields objects of other classes with the same hash.
+            // The table also yields objects of other classes that have the same hash.
             let is_it = |span: &Span<T>| {
                 span.start == start && class_of(span.len) == class && is_right(&span.thing)
             };
@@ -152,8 +151,8 @@ mod tests {
         }
     }
 
-    /// Uses so few objects that most are the only one of their class. All are in one group of the
-    /// hash table, where equal hashes collide.
+    /// The counts of classes are exact. The test uses so few objects that most objects are alone in
+    /// their class, and all are in the same group of the hash table, where equal hashes collide.
     #[test]
     fn classes_are_counted_exactly() {
         for base in (1..5_000).map(|number| number << 21) {

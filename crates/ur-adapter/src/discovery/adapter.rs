@@ -79,8 +79,8 @@ fn answer(adapter: &Shared<Adapter>, name: ur_adapter_info_t, query: Query<'_>) 
             query.value(description::reported_backend().0)
         }
         ur_adapter_info_t::UR_ADAPTER_INFO_REFERENCE_COUNT => query.value(adapter.references()),
-        // The version of this adapter. The upstream adapters of a backend have the versions 1 and
-        // 2.
+        // This adapter reports version 1. The upstream adapters of a backend have the versions 1
+        // and 2.
         ur_adapter_info_t::UR_ADAPTER_INFO_VERSION => query.value(1_u32),
         _ => Err(Failure::ENUMERATION),
     }

@@ -76,7 +76,7 @@ entry_points! {
             .find(|device| native_of(device) == native)
             .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
         created.put(match device.part {
-            // Counted, as for a new sub-device.
+            // The returned handle of a sub-device counts as one more reference.
             Some(_) => Shared::hand_out(Ref::clone(device)),
             None => device.handle(),
         })
@@ -94,7 +94,7 @@ entry_points! {
     }
 
     fn wait(device: Handle<Device>) {
-        // Waits for all queues, even if one reports an error.
+        // Wait for all queues, even if a queue reports an error.
         let results = device.queues().into_iter().map(|queue| queue.finish());
         Ok(results.fold(Ok(()), crosshandle::Result::and)?)
     }
@@ -130,7 +130,7 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     }
     let suits = |binary: &ur_device_binary_t, target: &CStr| {
         let name = binary.pDeviceTargetSpec;
-        // SAFETY: not null, so it ends with a zero byte, by the caller's promise.
+        // SAFETY: the name is not null, so the caller ensures that it ends with a zero byte.
         !name.is_null() && target == unsafe { CStr::from_ptr(name) }
     };
     let mut targets = description::get().program_targets.iter();

@@ -37,7 +37,7 @@ impl Object for Platform {
 /// A device, or a part of a device.
 pub(crate) struct Device {
     inner: crosshandle::Device,
-    /// The device that this one is a part of, if any.
+    /// The device of which this device is a part, if any.
     part: Option<Part>,
     /// The existing parts into which the device was divided.
     parts: Lock<Vec<Weak<Shared<Device>>>>,
@@ -58,8 +58,8 @@ pub(crate) trait Finish: Send + Sync {
     fn finish(&self) -> crosshandle::Result<()>;
 }
 
-/// Returns the adapter of this process. It is never destroyed, because the loader releases it while
-/// other threads may still use its objects.
+/// Returns the adapter of this process. The adapter is never destroyed, because the loader releases
+/// it while other threads may still use its objects.
 pub(crate) fn adapter() -> &'static Ref<Adapter> {
     static ADAPTER: OnceLock<Ref<Adapter>> = OnceLock::new();
     ADAPTER.get_or_init(|| {
@@ -123,8 +123,8 @@ impl Device {
         &self.inner
     }
 
-    /// Returns the limits of image views, if the device supports any. The host does not, so its
-    /// OpenCL runtime is not loaded for this.
+    /// Returns the limits of image views, or `None` if the device supports no views. The host
+    /// supports none, so this call does not load its OpenCL runtime.
     pub(crate) fn views(&self) -> Option<ViewLimits> {
         if description::get().backend == BackendKind::Host {
             return None;
@@ -132,12 +132,12 @@ impl Device {
         self.inner.images().ok()?.views
     }
 
-    /// Returns the device that this one is a part of, if any.
+    /// Returns the device of which this device is a part, if any.
     fn whole(&self) -> Option<&Ref<Self>> {
         self.part.as_ref().map(|part| &part.whole)
     }
 
-    /// Returns the undivided device that this one is, or is directly or indirectly a part of.
+    /// Returns the undivided device to which this device belongs, which may be this device itself.
     fn root(&self) -> &Self {
         self.whole().map_or(self, |whole| whole.root())
     }
@@ -163,8 +163,8 @@ impl Device {
         }
     }
 
-    /// Registers a queue for `urDeviceWaitExp` on this device, and on the devices that it is a part
-    /// of. The registration ends with the queue.
+    /// Registers a queue for `urDeviceWaitExp` on this device, and on the devices of which this
+    /// device is a part. The registration ends with the queue.
     pub(crate) fn register_queue(&self, queue: Weak<dyn Finish>) {
         if let Some(whole) = self.whole() {
             whole.register_queue(Weak::clone(&queue));

@@ -102,7 +102,8 @@ impl Device {
             }
         })?;
         let part = |inner: crosshandle::Device| {
-            // If the program asked for the next domain, the runtime knows which one it was.
+            // If the program requested "the next domain", the runtime reports the domain that it
+            // has chosen.
             let how = match inner.affinity() {
                 Some(domain) => Partition::ByAffinity(domain),
                 None => how.clone(),
@@ -127,8 +128,8 @@ impl Device {
 
 /// An argument of an entry point: a way to divide a device.
 ///
-/// The call fails with `INVALID_NULL_POINTER` without properties, with `INVALID_VALUE` if they do
-/// not contain exactly one way, and with `INVALID_ENUMERATION` for an unknown way.
+/// The call fails with `INVALID_NULL_POINTER` if the properties are null, with `INVALID_VALUE` if
+/// they do not contain exactly one way, and with `INVALID_ENUMERATION` for an unknown way.
 pub(super) struct Way;
 
 impl Argument for Way {

@@ -59,7 +59,8 @@ entry_points! {
         let mut drivers = platform().devices.iter().filter_map(driver_of).peekable();
         let own = platform().handle();
         let is_known = match drivers.peek() {
-            // One platform has the devices of all drivers.
+            // The only platform has the devices of all drivers, so the native handle of any driver
+            // refers to it.
             Some(_) => drivers.any(|driver| driver == native),
             None => native == own as ur_native_handle_t,
         };
@@ -75,7 +76,7 @@ entry_points! {
         backend: Out<*const c_char>,
     ) {
         match frontend.to_bytes() {
-            // OpenCL's name of the option, if an OpenCL runtime compiles the programs.
+            // If an OpenCL runtime compiles the programs, the option has another name.
             b"-O0" if platform.devices.iter().any(|device| device.inner.native_runtime().is_ok()) => {
                 backend.put(c"-cl-opt-disable".as_ptr())
             }

@@ -1,7 +1,7 @@
 //! Allocating and freeing memory in the order of a queue.
 //!
-//! Memory is allocated during the call, which returns its address. It is freed when the command
-//! runs.
+//! An allocation happens during the call, which returns the address. A free happens when its
+//! command runs.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{MaybeIn, MaybeOut, Out, entry_points, not_null};

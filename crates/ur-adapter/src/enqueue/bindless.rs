@@ -1,8 +1,8 @@
 //! Copies between images and memory.
 //!
-//! In such a copy, Unified Runtime counts bytes in the first dimension, and rows, slices and layers
-//! of pixels in the others. The caller says which sides are images and which are memory. The driver
-//! knows where both are.
+//! Positions and sizes of such a copy are in bytes in the first dimension, and in rows, slices or
+//! layers in the other dimensions. The caller says for each side whether it is an image or memory.
+//! The driver knows on which device each side is.
 
 use super::submission::{Submission, WaitList};
 use crate::abi::boundary::{In, InMut, MaybeOut, entry_points, not_null};
@@ -164,8 +164,8 @@ impl Rows {
     ) -> Result<MemoryRange> {
         not_null(pointer)?;
         let state = submission.context().state();
-        // The check starts at the caller's pointer. An address beyond its allocation could belong
-        // to other memory.
+        // The check starts at the caller's pointer, because the address of the first copied byte
+        // could be in another allocation.
         let end = self.start.checked_add(self.span).ok_or(Failure::SIZE)?;
         state.usm.check(pointer, end)?;
         let start = pointer.wrapping_byte_add(self.start);
@@ -288,8 +288,7 @@ entry_points! {
     ) {
         not_null(from)?;
         not_null(to)?;
-        // The driver knows where the memory is, but the specification requires exactly one
-        // direction.
+        // The driver does not need the direction, but the specification requires exactly one.
         if !matches!(
             flags,
             UR_EXP_IMAGE_COPY_FLAG_HOST_TO_DEVICE
@@ -399,14 +398,14 @@ mod tests {
             rows(&flat(64), [8, 2, 0], [16, 3, 1]),
             Some([136, 144, 64, 384])
         );
-        // A row pitch that exceeds a row, and one that exceeds the address space.
+        // A region that exceeds its row pitch, and rows that exceed the address space.
         assert_eq!(rows(&flat(64), [60, 0, 0], [8, 1, 1]), None);
         assert_eq!(rows(&flat(64), [0, usize::MAX, 0], [8, 2, 1]), None);
         assert_eq!(rows(&flat(8), [0; 3], [16, 2, 1]), None);
         assert_eq!(rows(&flat(usize::MAX), [0; 3], [16, 2, 1]), None);
         let deep = desc(kinds::UR_MEM_TYPE_IMAGE3D, [10, 6, 4], 0);
         assert_eq!(rows(&deep, [4, 1, 2], [8, 2, 2]), Some([524, 288, 40, 240]));
-        // Overlapping slices.
+        // These slices would overlap.
         assert_eq!(rows(&deep, [0, 5, 0], [8, 2, 2]), None);
         let layers = desc(kinds::UR_MEM_TYPE_IMAGE1D_ARRAY, [10, 0, 4], 0);
         let found = Rows::new(&FORMAT, &layers, Bytes([0; 3]), Bytes([40, 1, 4])).unwrap();

@@ -38,8 +38,8 @@ entry_points! {
 
     /// Calls the function at once.
     ///
-    /// Its submissions to the queue run after the events to wait for and before the returned event.
-    /// Buffers need no preparation, because only commands access them.
+    /// Commands that the function submits to the queue run after the events to wait for and before
+    /// the returned event. Buffers need no preparation, because only commands access them.
     pub(super) fn native_command(
         queue: Handle<Queue>,
         function: ur_exp_enqueue_native_command_function_t,

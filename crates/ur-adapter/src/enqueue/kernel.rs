@@ -51,8 +51,7 @@ impl Properties {
                     if flags & UR_KERNEL_LAUNCH_FLAGS_MASK != 0 {
                         return Err(Failure::ENUMERATION);
                     }
-                    // The remaining flag permits the driver to do something that this adapter never
-                    // does.
+                    // The other flag only permits an optimization that this adapter does not use.
                     this.is_cooperative |= flags & UR_KERNEL_LAUNCH_FLAG_COOPERATIVE != 0;
                 }
                 ur_structure_type_t::UR_STRUCTURE_TYPE_KERNEL_LAUNCH_CLUSTER_PROPERTY => {
@@ -156,8 +155,9 @@ fn narrow(offset: [usize; 3]) -> Result<[u32; 3]> {
 
 /// Returns the numbers of work-items for which a group size is chosen.
 ///
-/// A group size that divides the work-items of one group per cluster results in whole clusters. If
-/// the launch cannot be divided into clusters of this size, returns all work-items.
+/// With clusters, these are the work-items of one group in each cluster: a group size that divides
+/// them results in whole clusters. If the launch cannot be divided into clusters of this size,
+/// returns all work-items.
 fn items_of_one(global: [usize; 3], cluster: Option<[u32; 3]>) -> [usize; 3] {
     let cluster = cluster.unwrap_or([1; 3]).map(|groups| groups as usize);
     let pairs = || global.into_iter().zip(cluster);
@@ -182,7 +182,7 @@ pub(crate) unsafe fn launch_command(
 ) -> Result<Command> {
     let device = destination.device();
     if sizes.global.contains(&0) {
-        // SYCL programs may launch no work-items.
+        // SYCL programs may launch a kernel without work-items.
         return Ok(Command::marker());
     }
     let function = kernel.on(device)?;
@@ -261,7 +261,8 @@ pub(crate) unsafe fn launch_command(
         false => shape.shared_memory(local_memory),
     };
     if description::get().backend == BackendKind::LevelZero {
-        // The driver supports no larger offsets, and would fail when it runs the command.
+        // The driver does not support offsets of more than 32 bits, and would fail only when it
+        // runs the command.
         narrow(sizes.offset)?;
     }
     if limits.device.offsets {
@@ -287,7 +288,7 @@ pub(crate) unsafe fn launch_command(
             crosshandle::Error::InvalidArgument(_) if takes_local => {
                 ur_result_t::UR_RESULT_ERROR_INVALID_KERNEL_ARGUMENT_SIZE
             }
-            // Sizes and arguments were checked above, so a property is wrong.
+            // Sizes and arguments were checked above, so a launch property is wrong.
             _ => ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
         };
         Failure::from(error).with_result(result)

@@ -1,4 +1,4 @@
-//! The path of each command into its queue.
+//! Submission of commands to queues, or to the captures of queues.
 
 use crate::abi::boundary::{Argument2, Call, OutPointer};
 use crate::abi::failure::{Failure, Result};
@@ -41,7 +41,7 @@ pub(crate) struct Submission<'a> {
     queue: &'a Shared<Queue>,
     waits: HandleList<'a, Event>,
     event: Option<OutPointer<'a, ur_event_handle_t>>,
-    /// The capture that records the command. `None` if the queue runs it.
+    /// The capture that records the command. `None` if the queue runs the command.
     capture: Option<Arc<Capture>>,
     order: Order,
     is_profiling: bool,
@@ -80,7 +80,7 @@ impl<'a> Submission<'a> {
         self.capture.as_ref()
     }
 
-    /// Fails in a capture. Call it before any action that cannot be recorded.
+    /// Fails in a capture. Entry points call this before an action that cannot be recorded.
     ///
     /// # Errors
     /// Returns `GRAPH_CAPTURE_UNSUPPORTED`, which invalidates the capture.
@@ -163,7 +163,7 @@ impl<'a> Submission<'a> {
             command = command.before_later();
         }
         self.waits.iter().try_fold(command, |command, event| {
-            // The command does not need to wait for a complete event.
+            // A complete event is left out.
             let event = event.inner()?;
             let is_done = event.try_wait_submitted()?;
             Ok(if is_done {
@@ -204,12 +204,14 @@ impl<'a> Submission<'a> {
         let command = self.ordered(command)?;
         let event = self.create_event()?;
         self.queue.inner().submit(command.signal(&event))?;
-        // The event is kept even if the caller gets none, because the command runs.
+        // The event is kept even if the caller does not get it, because the command has been
+        // submitted.
         *kept = Some(event.clone());
         self.give(kind, event, None)
     }
 
-    /// Gives the caller the command's event, if the caller wants it.
+    /// Writes the handle of the command's event to the caller's memory, if the caller wants the
+    /// event.
     fn give(
         &self,
         kind: ur_command_t,
@@ -281,8 +283,9 @@ impl<'a> Submission<'a> {
 
     /// Submits the parts of a run as if they were one command.
     ///
-    /// They run in order and after the latest run, even in an out-of-order queue. Each part can
-    /// signal an event. If the caller may query the start time, another event records it.
+    /// The parts run in order and after the latest run, even in an out-of-order queue. Each part
+    /// can signal an event. If the caller may query the start time, another event records the
+    /// start.
     pub(super) fn submit_parts(
         self,
         kind: ur_command_t,

@@ -101,8 +101,8 @@ pub(crate) unsafe fn fill_command(
 
 /// Returns the command for a prefetch or for advice.
 ///
-/// `unknown` contains the flags that the call does not have. The memory is already in the best
-/// place, so the command only keeps its place in the order.
+/// `unknown` contains the flags that do not exist in this call. The memory is already in the best
+/// place, so the command does nothing except to keep its place in the order.
 ///
 /// # Errors
 /// Returns `INVALID_NULL_POINTER`, `INVALID_ENUMERATION`, or `INVALID_SIZE`.

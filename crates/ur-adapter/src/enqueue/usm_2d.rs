@@ -12,7 +12,6 @@ use unified_runtime_sys::{ur_bool_t, ur_command_t, ur_event_handle_t};
 
 /// Returns the number of bytes from the start of the first row to the end of the last row. `height`
 /// is positive.
-/// positive.
 ///
 /// # Errors
 /// Returns `INVALID_SIZE` for a pitch that is 0 or smaller than the width, or if the result exceeds
@@ -32,7 +31,6 @@ fn span(pitch: usize, width: usize, height: usize) -> Result<usize> {
 /// # Errors
 /// Returns `INVALID_SIZE` if the rows including their pitch exceed the allocation, and the errors
 /// of [`span`].
-/// [`span`].
 ///
 /// # Safety
 /// The caller must uphold the contract of [`range`].
@@ -143,7 +141,7 @@ impl Rows {
         submission.submit_all(kind, commands)
     }
 
-    /// Fills every `step`-th row, starting at row `first`.
+    /// Returns the command that fills every `step`-th row, starting at row `first`.
     fn fill_every(&self, step: usize, first: usize, pattern: &[u8]) -> Result<Command> {
         let start = first * self.pitch;
         let to = self.to.range(start..)?;
@@ -221,7 +219,7 @@ mod tests {
         let ok = ur_result_t::UR_RESULT_SUCCESS;
         let size = ur_result_t::UR_RESULT_ERROR_INVALID_SIZE;
         assert_eq!((copy(100, 100, 4), fill(100, 4)), (ok, ok));
-        // The memory would suffice if the last row had no padding.
+        // These copies are refused only because the last row counts with its padding.
         assert_eq!((copy(101, 100, 4), copy(100, 101, 4)), (size, size));
         assert_eq!((copy(401, 100, 1), copy(100, 401, 1)), (size, size));
         assert_eq!((fill(101, 4), fill(401, 1)), (size, size));

@@ -1,10 +1,10 @@
 //! Callbacks for events.
 //!
-//! The library awaits the event. It calls a process's functions one after another on a background
-//! thread, without a lock. Functions may do anything, such as call the adapter, release the event,
-//! or set another callback. A function that blocks delays the others. Everything that ends a wait
-//! for the event triggers the callback: its signal, a failed command, or the death of the process
-//! that should signal.
+//! The library waits for the event, and calls the functions of the process one after another on a
+//! background thread. No lock is held during a call, so a function may call the adapter, release
+//! the event, or set another callback. A function that blocks delays the other functions. The
+//! callback is triggered by everything that ends a wait for the event: its signal, a failed
+//! command, or the death of the process that should signal.
 //!
 //! Callbacks do not prevent the process from ending, or the program from releasing other objects. A
 //! callback keeps its event, and the event keeps the objects that it needs. A function that is
@@ -73,7 +73,7 @@ impl Callback {
         let event = self.event.inner()?.clone();
         let inner = event.clone();
         let awaited = match self.is_early() {
-            // This signal number is always complete, so the function is called soon.
+            // Signal 0 is always complete, so the function is called soon.
             true => 0,
             false => self.signal,
         };
@@ -89,7 +89,8 @@ impl Callback {
         Ok(())
     }
 
-    /// Returns whether the event has the requested status before its signal completes.
+    /// Returns whether the event already has the requested status, although its signal may be
+    /// incomplete.
     ///
     /// No thread is notified when a command starts. So a command that has not started yet reports
     /// the status when it is complete.
@@ -166,8 +167,8 @@ mod tests {
         let (called, calls) = channel();
         let called: Called = called;
         let data = from_ref(&called).cast_mut().cast();
-        // The background job that calls functions may end between two rounds, depending on the
-        // pause.
+        // With a long pause, the background thread that calls the functions ends between two
+        // rounds.
         for pause in [Duration::ZERO, Duration::from_millis(20), Duration::ZERO] {
             let options = EventOptions::new().shareable(false);
             let context = scene.context();

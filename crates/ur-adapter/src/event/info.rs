@@ -73,7 +73,7 @@ impl Event {
     /// started.
     fn status(&self) -> ur_event_status_t {
         let Ok(inner) = self.inner() else {
-            // Only runs of the graph are submitted. A node itself never is.
+            // A captured command is never submitted itself. Only runs of the graph are.
             return ur_event_status_t::UR_EVENT_STATUS_QUEUED;
         };
         match inner.try_wait_submitted() {
@@ -120,7 +120,7 @@ impl Event {
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_QUEUED
             | ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_SUBMIT => profile.submitted,
             ur_profiling_info_t::UR_PROFILING_INFO_COMMAND_START => started(&profile),
-            // The start and the end of a timestamp command are the same.
+            // A timestamp command ends at the time at which it starts.
             _ if self.command() == ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP => {
                 started(&profile)
             }
@@ -133,7 +133,8 @@ impl Event {
 /// Returns the time at which the latest command started, or `None` if it has not started. A
 /// reusable event keeps the times of the previous command until it has newer ones.
 fn started(profile: &EventProfile) -> Option<u64> {
-    // If the event has no submission time, it has no times of a previous command either.
+    // Without a submission time, the event has no times of a previous command, and `started` is
+    // from the latest command.
     profile
         .started
         .filter(|started| Some(*started) >= profile.submitted)

@@ -61,12 +61,12 @@ pub(crate) enum Origin {
 /// The purpose of a reusable event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A kind without a particular purpose. The event records timestamps if a profiling queue
-    /// signals it.
+    /// An event without a particular purpose. It records timestamps if a profiling queue signals
+    /// it.
     Plain,
-    /// A kind that records timestamps, whichever queue signals the event.
+    /// An event that always records timestamps.
     Profiling,
-    /// A kind that can be shared with other processes.
+    /// An event that can be shared with other processes.
     Shared,
 }
 

@@ -13,10 +13,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_event_handle_t, ur_event_native_properties_t, ur_native_handle_t};
 
-/// The events that native handles stand for. It is used if there is no driver.
+/// The events that native handles stand for, if there is no driver.
 static NATIVE: NativeHandles<Shared<Event>> = NativeHandles::new();
 
-/// The events of commands, by the native handle of the driver's event that stands for each.
+/// The events of commands, by the native handle of the driver's event that stands for them.
 static RECORDED: Lock<Option<HashMap<ur_native_handle_t, Weak<Shared<Event>>>>> = Lock::new(None);
 
 /// The driver's events that stand for an event's signals. They are destroyed with the event.
@@ -31,8 +31,8 @@ impl Drop for Natives {
         }
         let mut recorded = RECORDED.lock();
         for native in natives {
-            // Removed before the driver's event is destroyed, because a new event may then get the
-            // same address.
+            // The entry is removed before the driver's event is destroyed, because a new event may
+            // get the same address after that.
             let value = native.native().raw();
             recorded.as_mut().and_then(|known| known.remove(&value));
         }
@@ -50,9 +50,10 @@ fn record(event: &Shared<Event>) -> Result<ur_native_handle_t> {
         return Ok(native.native().raw());
     }
     let (_, inner) = event.context().first();
-    let native = inner.native_event(event.inner()?)?;
+    let native = NativeEvent::new(inner, event.inner()?)?;
     let value = native.native().raw();
-    // A reusable event may stand for another signal when its native handle is passed back.
+    // Only events of commands are entered: a reusable event may have another signal when its native
+    // handle is passed back.
     if is_of_command {
         let mut recorded = RECORDED.lock();
         let event = Arc::downgrade(&event.to_ref());
@@ -92,7 +93,9 @@ unsafe fn adopt(
         return Ok((event.inner()?.clone(), event.origin().clone()));
     }
     // SAFETY: the caller upholds this function's contract.
-    let event = unsafe { inner.adopt_event(of_driver(native), ownership(is_owned), options)? };
+    let event = unsafe {
+        crosshandle::Event::adopt(inner, of_driver(native), ownership(is_owned), options)?
+    };
     Ok((event, Origin::Native))
 }
 

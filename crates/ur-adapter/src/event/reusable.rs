@@ -16,10 +16,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unified_runtime_sys::ur_event_handle_t;
 
-/// The addresses of living events.
+/// The addresses of living reusable events.
 ///
-/// Each is in a slot that is determined by the address, so one load finds it. Every signal in every
-/// thread reads this table. `docs/unified-runtime.md` says how much a set behind a lock would cost.
+/// The slot of an event follows from its address, so one load finds the event. Every signal on
+/// every thread reads this table. `docs/unified-runtime.md` says how much a set behind a lock would
+/// cost.
 static PLACES: [AtomicUsize; 1 << PLACE_BITS] = [const { AtomicUsize::new(0) }; 1 << PLACE_BITS];
 
 /// The addresses of living events whose slot was taken.
@@ -150,8 +151,8 @@ mod tests {
         none_stays_that_goes_while_it_is_looked_for();
     }
 
-    /// Checks that a removed address is not found while another thread looks for an address that
-    /// shares its place. The test above calls it, because both tests count all entries.
+    /// Checks that a removed address is not found while another thread looks up an address with the
+    /// same slot. The test above calls this function, because both of them count all entries.
     fn none_stays_that_goes_while_it_is_looked_for() {
         let address = 64;
         let same_place = |other: &usize| ptr::eq(place_of(*other), place_of(address));
@@ -159,7 +160,8 @@ mod tests {
         let other = other.expect("there are more addresses than places");
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            // A program repeatedly passes the handle of an event, even after the event has ended.
+            // This thread acts like a program that keeps passing the handle of an event after the
+            // event has ended.
             scope.spawn(|| {
                 while !is_over.load(Ordering::Relaxed) {
                     is_other(other);

@@ -1,9 +1,9 @@
 //! Sharing USM by pointers, for libraries above SYCL.
 //!
-//! Python's array libraries know the pointers of their arrays, but neither Unified Runtime's
-//! contexts nor its functions. The functions here find the context of a pointer. Opened memory
-//! belongs to that same context, so the SYCL runtime accepts its pointer like any other. Every
-//! adapter exports `crosshandle_usm_functions`, which returns a table of these functions.
+//! Python's array libraries know the pointers of their arrays, but not the Unified Runtime context.
+//! The functions in this file find the context of a pointer, and open memory in that context, so
+//! the SYCL runtime accepts the opened memory's pointer like any other. Every adapter exports
+//! `crosshandle_usm_functions`, which returns a table of these functions.
 
 use super::HandleBytes;
 use super::memory::open_on;
@@ -100,8 +100,8 @@ entry_points! {
         let device = state.usm.with(beside, |_, found| found.thing.device());
         let (device, context) = state.on_or_first(device.unwrap_or(std::ptr::null_mut()));
         let opened = open_on(context, &handle).map_err(|error| match error {
-            // This result differs from the one for bad handles, because here the caller may request
-            // another handle.
+            // A process that has ended gets another result than an invalid handle, because the
+            // caller may then request another handle.
             Error::ExporterGone { .. } => Failure::from(error)
                 .with_result(ur_result_t::UR_RESULT_ERROR_IN_EVENT_LIST_EXEC_STATUS),
             error => error.into(),
@@ -142,7 +142,7 @@ fn state_of(pointer: *const c_void) -> Result<(Arc<ContextState>, usize)> {
         .ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "this pointer points into no allocation of this adapter",
+                "this pointer is not inside an allocation of this adapter",
             )
         })
 }

@@ -71,13 +71,13 @@ fn put_bytes(
 }
 
 entry_points! {
-    /// Accepts the bytes of any handle, which the user gives back.
+    /// Takes back the bytes of a handle of any kind.
     fn take_back(context: Handle<Context>, data: *mut c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)
     }
 
-    /// Accepts the bytes of any handle by a `const` pointer, as [`take_back`] does.
+    /// Takes back the bytes of a handle of any kind, like [`take_back`], by a `const` pointer.
     fn take_back_const(context: Handle<Context>, data: *const c_void) {
         not_null(data)?;
         context.state().handles.take_back(data)

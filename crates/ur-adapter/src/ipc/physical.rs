@@ -44,8 +44,8 @@ entry_points! {
     ) {
         let handle = PhysicalMemoryHandle::from_bytes(bytes).map_err(Error::from)?;
         let inner = context.on(device)?;
-        let opened = match inner.open_physical_memory(&handle) {
-            Err(Error::ReadOnly) => inner.open_physical_memory_read_only(&handle),
+        let opened = match crosshandle::virtual_memory::PhysicalMemory::open(inner, &handle) {
+            Err(Error::ReadOnly) => crosshandle::virtual_memory::PhysicalMemory::open_read_only(inner, &handle),
             opened => opened,
         };
         memory.put(PhysicalMemory::hand_out(context, device, opened?, Origin::Opened))

@@ -103,7 +103,7 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         check_size(device, size)?;
-        let inner = context.on(device)?.create_physical_memory(size)?;
+        let inner = crosshandle::virtual_memory::PhysicalMemory::new(context.on(device)?, size)?;
         created.put(PhysicalMemory::hand_out(context, device, inner, Origin::Created(flags)))
     }
 

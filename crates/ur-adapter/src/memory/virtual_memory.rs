@@ -8,6 +8,7 @@ use crate::abi::query::Answer;
 use crate::context::Context;
 use crate::discovery::Device;
 use crosshandle::Access;
+use crosshandle::virtual_memory::VirtualRange;
 use std::ffi::c_void;
 use unified_runtime_sys::{
     UR_VIRTUAL_MEM_ACCESS_FLAG_NONE, UR_VIRTUAL_MEM_ACCESS_FLAG_READ_ONLY,
@@ -59,7 +60,7 @@ entry_points! {
         size: usize,
         start: Out<*mut c_void>,
     ) {
-        let range = context.first().1.reserve_at(wish.cast(), size)?;
+        let range = VirtualRange::reserve_at(context.first().1, wish.cast(), size)?;
         let reserved = range.as_ptr().cast();
         context.state().ranges.add(range);
         start.put(reserved)

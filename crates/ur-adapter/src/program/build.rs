@@ -1,7 +1,7 @@
 //! Building, which turns images into programs on devices.
 //!
-//! The driver compiles and loads in one step. So a program that is only compiled just keeps its
-//! image for linking.
+//! The driver compiles and loads in one step. So compiling a program only marks its image as ready
+//! for linking.
 
 use super::{DeviceImage, Program, enter_with_kernels, ptx, spirv};
 use crate::abi::boundary::{MaybeText, entry_points};
@@ -172,10 +172,11 @@ fn registers_of(text: &str) -> ProgramOptions {
 }
 
 impl DeviceImage {
-    /// Loads the image on its device, unless it is loaded already.
+    /// Loads the image on its device, unless it is already loaded with the same options and
+    /// constants.
     ///
-    /// Kernels and variables belong to the loaded program. So it is only replaced if the options or
-    /// the values of specialization constants have changed.
+    /// Kernels and variables belong to the loaded program. So a loaded program is replaced only if
+    /// the options or the values of specialization constants have changed.
     ///
     /// # Errors
     /// Returns `PROGRAM_BUILD_FAILURE`, after which the compiler's log is available. Returns
@@ -195,7 +196,7 @@ impl DeviceImage {
                 // SAFETY: the creator of the program guaranteed that bytes that are not text are
                 // well-formed.
                 let image = unsafe { image_of(&self.bytes, &constants) };
-                inner.load_program_with(&[image], &options_of(options))
+                crosshandle::kernel::Program::with_options(inner, &[image], &options_of(options))
             }
         };
         let mut build = self.build();

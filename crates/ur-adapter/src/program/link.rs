@@ -1,8 +1,8 @@
 //! Linking, which combines images of several programs into one program on devices.
 //!
-//! The driver compiles and links in one step, so images that wait for linking are kept unchanged. A
-//! dynamic link makes one loaded program from several programs, each of which then refers to that
-//! program.
+//! The driver compiles and links in one step, so images are kept unchanged until they are linked. A
+//! dynamic link makes one loaded program from several programs. Each of these programs then refers
+//! to the loaded program.
 
 use super::build::{
     Build, Constants, failure, image_of, is_left_open, no_image, options_of, options_text,
@@ -73,9 +73,11 @@ fn link_parts(
         unsafe { image_of(&part.bytes, &part.constants) }.compiled_with(&part.options)
     });
     let images: Vec<_> = images.collect();
-    let linked = context
-        .on(device)?
-        .load_program_with(&images, &options_of(&link_options(parts, options)));
+    let linked = crosshandle::kernel::Program::with_options(
+        context.on(device)?,
+        &images,
+        &options_of(&link_options(parts, options)),
+    );
     linked.map_err(|error| failure(error, ur_result_t::UR_RESULT_ERROR_PROGRAM_LINK_FAILURE))
 }
 

@@ -282,8 +282,8 @@ entry_points! {
 
     /// Returns the driver's program on the first device on which the program is built.
     ///
-    /// A program that was not even compiled is built for this on its first device, without options,
-    /// since the driver has no program before.
+    /// If the program has neither been compiled nor built, this call builds it on its first device
+    /// without options, because the driver has no program before that.
     fn get_native_handle(program: Handle<Program>, native: Out<ur_native_handle_t>) {
         if let Some(image) = program.images.first()
             && program.images.iter().all(DeviceImage::is_new)
@@ -312,7 +312,7 @@ entry_points! {
         let (device, inner) = context.first();
         // SAFETY: the caller guarantees that the native handle is valid as long as the program
         // lives.
-        let loaded = unsafe { inner.adopt_program(of_driver(native), ownership(is_owned)) }?;
+        let loaded = unsafe { crosshandle::kernel::Program::adopt(inner, of_driver(native), ownership(is_owned)) }?;
         let program = Program::of_loaded(context, device, loaded);
         created.put(Shared::hand_out(Shared::new(program)))
     }

@@ -1,11 +1,12 @@
-//! The completion of all commands of a queue, for objects that wait for it.
+//! Notification of the time at which all commands of a queue are done.
 
 use super::{Queue, QueueState};
 use crate::abi::lock::Lock;
 use crosshandle::{Command, Context, Event, EventOptions};
 use std::sync::{Arc, Weak};
 
-/// Number of the only signal that each event of this module has.
+/// Number of the signal that ends a queue's commands. Each event of this module has only this
+/// signal.
 pub(crate) const ENDED: u64 = 1;
 
 /// Reports when a queue's commands are done, even if the queue was dropped.

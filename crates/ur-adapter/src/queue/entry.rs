@@ -82,7 +82,7 @@ entry_points! {
             let inner = context.on(device)?;
             // SAFETY: the caller passes a queue of the driver, and keeps it unless it transfers the
             // ownership.
-            let inner = unsafe { inner.adopt_queue(of_driver(native), ownership(is_owned))? };
+            let inner = unsafe { crosshandle::Queue::adopt(inner, of_driver(native), ownership(is_owned))? };
             return created.put(Queue::create(context, device, inner, flags));
         }
         let state = NATIVE.find(native)?;

@@ -2,6 +2,7 @@
 
 use crate::request::{Answer, CommandError, Request, done, one, read};
 use crate::state::{Object, PeerState};
+use crosshandle::graph::Graph;
 use crosshandle::{
     Command, Memory,
     graph::{ExecutableGraph, Node},
@@ -26,7 +27,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 /// nodes
 fn record(state: &PeerState, request: &Request<'_>) -> Answer {
     let memory = state.memory(request.word(1)?)?;
-    let mut graph = state.context(request)?.create_graph();
+    let mut graph = Graph::new(&state.context(request)?);
     let mut nodes = Vec::new();
     for word in request.words_from(2) {
         let before = nodes.last().copied();

@@ -2,7 +2,7 @@
 
 use crate::request::{Answer, CommandError, Request, done, one};
 use crate::state::{Object, PeerState};
-use crosshandle::handle::HANDLE_SIZE;
+use crosshandle::handle::{HANDLE_SIZE, PackedBundle};
 use crosshandle::{
     Access, AllocationOptions, Command, Context, EventHandle, Memory, MemoryHandle, MemoryKind,
     MemoryRange,
@@ -93,7 +93,7 @@ fn open_bundle(state: &PeerState, request: &Request<'_>) -> Answer {
     let bytes: Option<Vec<u8>> = digits.map(byte).collect();
     let bytes = bytes.ok_or(CommandError::usage("no hexadecimal digits"))?;
     let context = state.context(request)?;
-    let bundle = context.unpack_bundle(&bytes)?;
+    let bundle = PackedBundle::unpack(&context, &bytes)?;
     for (number, array) in bundle.arrays.iter().enumerate() {
         let memory = match array.read_only {
             true => context.open_memory_read_only(&array.handle)?,

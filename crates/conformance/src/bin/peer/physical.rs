@@ -3,6 +3,7 @@
 use crate::memory::poke_device;
 use crate::request::{Answer, CommandError, Request, done, one};
 use crate::state::{Object, PeerState};
+use crosshandle::virtual_memory::{PhysicalMemory, VirtualRange};
 use crosshandle::{Access, virtual_memory::PhysicalMemoryHandle};
 use crosshandle_conformance::{Transfer, pattern};
 use std::ops::Range;
@@ -28,9 +29,7 @@ pub(crate) fn execute(state: &Arc<PeerState>, request: &Request<'_>) -> Option<A
 
 /// `physical NAME LEN`
 fn create(state: &PeerState, request: &Request<'_>) -> Answer {
-    let memory = state
-        .context(request)?
-        .create_physical_memory(request.parsed(1)?)?;
+    let memory = PhysicalMemory::new(&state.context(request)?, request.parsed(1)?)?;
     state.put(request.word(0)?, Object::Physical(memory));
     done()
 }
@@ -49,8 +48,8 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
     let handle: PhysicalMemoryHandle = request.word(1)?.parse()?;
     let context = state.context(request)?;
     let memory = match request.option("read-only") {
-        Some(_) => context.open_physical_memory_read_only(&handle)?,
-        None => context.open_physical_memory(&handle)?,
+        Some(_) => PhysicalMemory::open_read_only(&context, &handle)?,
+        None => PhysicalMemory::open(&context, &handle)?,
     };
     let len = memory.len();
     state.put(request.word(0)?, Object::Physical(memory));
@@ -59,7 +58,7 @@ fn open(state: &PeerState, request: &Request<'_>) -> Answer {
 
 /// `reserve NAME LEN` → address
 fn reserve(state: &PeerState, request: &Request<'_>) -> Answer {
-    let range = state.context(request)?.reserve(request.parsed(1)?)?;
+    let range = VirtualRange::reserve(&state.context(request)?, request.parsed(1)?)?;
     let address = range.as_ptr().addr();
     state.put(request.word(0)?, Object::Range(Arc::new(range)));
     one(address)
@@ -91,7 +90,7 @@ fn map_pieces(state: &PeerState, request: &Request<'_>) -> Answer {
     let (range, context) = (state.range(request.word(0)?)?, state.context(request)?);
     let unit = context.device().info().granularity;
     for piece in 0..request.parsed(1)? {
-        let memory = context.create_physical_memory(unit)?;
+        let memory = PhysicalMemory::new(&context, unit)?;
         range.map(piece * unit, &memory, .., Access::ReadWrite)?;
     }
     done()

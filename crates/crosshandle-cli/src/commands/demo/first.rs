@@ -1,4 +1,4 @@
-//! The first process: the parent, which allocates and exports the memory.
+//! The demo's first process. It is the parent, and allocates and exports the memory.
 
 use super::Args;
 use super::measure::{self, Percentiles};
@@ -124,8 +124,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Sends pings, each with a number that the second process must send back inverted. The number 0
-/// ends the ping-pong. Returns the times of the round trips.
+/// Runs the ping-pong: sends numbers, which the second process must send back inverted. The number
+/// 0 ends the ping-pong. Returns the times of the round trips.
 fn ping(
     memory: &Transfer<'_>,
     signals: &mut SignalPair<'_>,

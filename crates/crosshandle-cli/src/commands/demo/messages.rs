@@ -1,10 +1,10 @@
-//! Messages between the two processes, over the pipes.
+//! The messages that the demo's two processes exchange over pipes.
 
 use super::measure::{Bandwidth, Opens};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Message of the first process: the objects that it shares, and how to use them.
+/// The first process's offer: the objects that it shares, and the parameters of the demo.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Offer {
     /// Handle of the memory, as text.
@@ -17,13 +17,14 @@ pub(super) struct Offer {
     pub(super) timeout: Duration,
     /// Processors on which the first and the second process measure round trips.
     pub(super) cpus: Option<[usize; 2]>,
-    /// Device of the second process, if it differs from the memory's device.
+    /// Device of the second process. `None` stands for the memory's device.
     pub(super) device: Option<String>,
     /// Process ID of the first process.
     pub(super) pid: u32,
 }
 
-/// Message of the second process: it has opened all objects, and shares its own event.
+/// The second process's reply when it has opened all objects. It contains the second process's own
+/// event.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Answer {
     /// Handle of the second process's event, as text.
@@ -33,7 +34,7 @@ pub(super) struct Answer {
     pub(super) opens: Opens,
 }
 
-/// Message of the second process: it has finished.
+/// The second process's message when it has finished.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Done {
     /// Number of bytes that the second process has verified.
@@ -43,6 +44,6 @@ pub(super) struct Done {
     pub(super) bandwidth: Bandwidth,
 }
 
-/// Message of the first process: the second process may end.
+/// The first process's message that the second process may end.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Goodbye {}

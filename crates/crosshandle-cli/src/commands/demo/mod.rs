@@ -1,8 +1,8 @@
 //! `crosshandle demo`: two processes share memory and two events, verify everything, and measure.
 //!
 //! The first process is the parent and exports the memory. The second process is its child. Each
-//! process creates the event that it signals. If a process dies, a wait for its next signal fails
-//! at once, and so does a message over the pipes. So neither process waits long for a dead one.
+//! process creates the event that it signals. If a process dies, the other process's waits for its
+//! signals and messages fail at once.
 
 mod first;
 mod measure;
@@ -27,8 +27,8 @@ pub(crate) struct Args {
     /// The device: host, or another backend and its number, as in cuda:1
     #[arg(long, default_value = "host", value_name = "D")]
     device: String,
-    /// The second process's device, which must be able to map the first one's memory [default: the
-    /// same]
+    /// The second process's device, which must be able to map the first process's memory [default:
+    /// the same device]
     #[arg(long, value_name = "D")]
     peer_device: Option<String>,
     /// Size of the shared memory
@@ -38,7 +38,8 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 10, value_name = "N")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
-    /// Maximum time that one process waits for the other [default: 10s, and more for large memory]
+    /// Maximum time that a process waits for the other process [default: 10s, and more for large
+    /// memory]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     timeout: Option<Duration>,
     /// Print the results as JSON
@@ -51,7 +52,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
 }
 
 impl Args {
-    /// Returns the maximum time that one process waits for the other's next step.
+    /// Returns the maximum time that a process waits for the other process's next step.
     fn step_timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(|| {
             DEMO_STEP_TIMEOUT + Duration::from_secs(self.size / DEMO_MIN_BYTES_PER_SECOND)

@@ -1,4 +1,4 @@
-//! Bytes that depend on the process that wrote them, on the round, and on their offset.
+//! Test patterns. Each byte depends on the process that writes it, on the round, and on the offset.
 
 use crate::failure::{Failure, Result};
 use crate::transfer::Transfer;
@@ -15,7 +15,7 @@ pub(super) enum Side {
 impl Side {
     /// Returns the half of the memory that this process writes to.
     pub(super) fn half(self, len: usize) -> Range<usize> {
-        // A multiple of 8, so that the words of the ping-pong are aligned.
+        // The middle is a multiple of 8, so that the words of the ping-pong are aligned.
         let middle = len / 2 / 8 * 8;
         match self {
             Self::First => 0..middle,
@@ -94,8 +94,8 @@ pub(super) fn each_chunk(
     Ok(())
 }
 
-/// Mixes a value as the finaliser of `SplitMix64` does: every bit of the input changes about half
-/// of the output bits.
+/// Mixes a value with the finaliser of `SplitMix64`: every bit of the input changes about half of
+/// the output bits.
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ value >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);

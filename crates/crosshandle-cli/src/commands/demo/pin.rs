@@ -6,12 +6,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 pub(super) fn two_cpus() -> Option<[usize; 2]> {
     let allowed = sched_getaffinity(None).ok()?;
     let mut cpus = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu));
-    // The first and the last one, because neighbours may be two hardware threads of one core.
+    // The first and the last processor are chosen, because neighbours may be two hardware threads
+    // of one core.
     let first = cpus.next()?;
     Some([first, cpus.next_back()?])
 }
 
-/// Keeps the calling thread on one processor until it is dropped.
+/// Keeps a thread on one processor. Dropping the value restores the thread's previous processors.
 pub(super) struct Pinned {
     previous: CpuSet,
 }
@@ -29,7 +30,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // If the system refuses, the thread stays on its processor.
+        // If the system refuses this call, the thread stays on its processor.
         let _ = sched_setaffinity(None, &self.previous);
     }
 }

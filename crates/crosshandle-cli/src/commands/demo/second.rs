@@ -1,4 +1,4 @@
-//! The second process: the child, which opens the memory.
+//! The demo's second process. It is the child, and opens the memory.
 
 use super::measure::{self, Opens};
 use super::messages::{Answer, Done, Goodbye, Offer};
@@ -82,7 +82,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
 struct OpenedOffer {
     memory: Memory,
     event: Event,
-    /// The same event, opened a second time for waits that sleep at once.
+    /// The first process's event, opened a second time for waits that sleep at once.
     low_power_event: Event,
     times: Opens,
 }
@@ -114,8 +114,8 @@ impl OpenedOffer {
 
 /// Replies to every ping of the first process, until a ping contains 0.
 ///
-/// A ping is a word in the first process's half of the memory. The reply is its inverse in this
-/// process's half.
+/// A ping is a word in the first process's half of the memory. The reply is the inverted word, in
+/// this process's half.
 fn echo(memory: &Transfer<'_>, signals: &mut SignalPair<'_>, halfway: impl Fn()) -> Result<()> {
     let (from, to) = (Side::First, SIDE);
     let mut word = [0; 8];

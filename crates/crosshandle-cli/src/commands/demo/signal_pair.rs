@@ -28,8 +28,8 @@ impl<'a> SignalPair<'a> {
         }
     }
 
-    /// Returns a pair that continues to count, with the other process's event opened in another
-    /// way.
+    /// Returns a pair with the same counts that waits for `peers`, another opening of the partner's
+    /// event.
     pub(super) fn waiting_on<'b>(&self, peers: &'b Event) -> SignalPair<'b>
     where
         'a: 'b,

@@ -1,4 +1,4 @@
-//! Points at which a test can stop one of the processes.
+//! Points at which a test can stop a process of the demo.
 //!
 //! The test then kills the stopped process, or leaves it stopped, and checks the reaction of the
 //! other process.
@@ -27,8 +27,8 @@ pub(super) enum StopPoint {
     Done,
 }
 
-/// Prints a line and stops forever if the environment names this process and point. `other` is the
-/// ID of the other process.
+/// If the environment names this process and this point, prints a line and stops forever. `other`
+/// is the ID of the other process.
 pub(super) fn stop_at(side: Side, point: StopPoint, other: u32) {
     let Ok(wanted) = std::env::var(VARIABLE) else {
         return;

@@ -8,7 +8,7 @@ use serde::Serialize;
 pub(super) enum Level {
     /// Everything works.
     Ok,
-    /// Sharing works, but could work better, or there is something to know.
+    /// Sharing works, but could be faster, or has a limitation that users should know.
     Note,
     /// Sharing does not work, or only partly.
     Problem,

@@ -3,7 +3,7 @@
 use super::check::Check;
 use crosshandle::{Device, device::BackendStatus};
 
-/// Checks the runtime for kernels on the host, which is loaded for this.
+/// Checks the runtime that runs kernels on the host. Loads the runtime.
 pub(super) fn host_kernels() -> Check {
     let name = "kernels on the host";
     let found = Device::find("host").and_then(|host| {
@@ -20,7 +20,7 @@ pub(super) fn host_kernels() -> Check {
     }
 }
 
-/// Checks UCX, which moves memory between hosts. It is loaded for this.
+/// Checks UCX, which moves memory between hosts. Loads UCX.
 pub(super) fn ucx() -> Check {
     let name = "UCX, for links";
     let found = crosshandle_link::ucx().and_then(|ucx| {
@@ -37,7 +37,7 @@ pub(super) fn ucx() -> Check {
         Err(missing) => Check::note(
             name,
             missing.to_string(),
-            "links to other hosts move memory over TLS without it",
+            "without UCX, links to other hosts move memory over TLS",
         ),
     }
 }

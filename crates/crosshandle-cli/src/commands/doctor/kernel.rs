@@ -28,7 +28,7 @@ pub(super) fn version() -> Check {
         return Check::problem(
             CHECK,
             format!("Linux {release}, without futex_waitv (5.16)"),
-            "waits for any of several events need Linux 5.16 or later; the rest works",
+            "waits for any of several events need Linux 5.16 or later; everything else works",
         );
     }
     if version < MADV_COLLAPSE_VERSION {
@@ -66,13 +66,13 @@ pub(super) fn host_identity() -> Check {
         Err(error) => Check::note(
             CHECK,
             format!("unknown, since the boot id cannot be read: {error}"),
-            "mount /proc; without it the error for a handle of another machine is less clear",
+            "mount /proc; without it, the error for a handle of another machine is less clear",
         ),
     }
 }
 
-/// Checks a wait for one of two events by waiting, because a container may forbid the system call
-/// even if the kernel has it.
+/// Checks that a thread can wait for one of two events. The check makes such a wait, because a
+/// container may forbid the system call even if the kernel supports it.
 pub(super) fn wait_for_several() -> Check {
     const CHECK: &str = "wait for several";
     let wait = || -> crosshandle::Result<usize> {

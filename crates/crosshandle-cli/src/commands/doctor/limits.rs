@@ -8,10 +8,10 @@ use std::fs;
 
 /// The kernel's default maximum number of mappings of a process.
 const DEFAULT_MAX_MAPPINGS: u64 = 65_530;
-/// File size in bytes that is enough for all files that this library creates on its own: shared
-/// segments and the events of a context.
+/// Limit of the file size, in bytes, that is enough for the files that the library creates without
+/// a request of the program: shared segments, and the events of a context.
 const ENOUGH_FILE_BYTES: u64 = 64 << 20;
-/// Amount of memory in bytes below which there is little left to share.
+/// Amount of free memory, in bytes, below which the check reports that little memory is left.
 const LITTLE_MEMORY_BYTES: u64 = 256 << 20;
 /// The usual soft limit of the number of descriptors of a process.
 const USUAL_MAX_DESCRIPTORS: u64 = 1024;

@@ -1,4 +1,4 @@
-//! A check of sharing, which shares objects with a child process and then kills that process.
+//! A check that sharing works: shares objects with a child process, and then kills that process.
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
@@ -112,7 +112,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     link.send(&Answer {
         event: own.handle()?.to_string(),
     })?;
-    // The parent process sends nothing. It kills this process during the wait.
+    // The parent process sends nothing, and kills this process during the wait.
     link.receive(TIMEOUT)
 }
 
@@ -127,6 +127,6 @@ fn verify(memory: &Transfer<'_>, seed: usize) -> Result<()> {
         return Ok(());
     }
     Err(Failure::error(
-        "the memory has other bytes than the other process wrote",
+        "the memory does not have the bytes that the other process wrote",
     ))
 }

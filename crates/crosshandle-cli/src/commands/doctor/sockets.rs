@@ -45,7 +45,7 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
         .create(directory);
     let metadata = match created.and_then(|()| fs::metadata(directory)) {
         Ok(metadata) => metadata,
-        Err(error) => return problem(format!("cannot be made: {error}")),
+        Err(error) => return problem(format!("cannot be created: {error}")),
     };
     if is_strange_link(directory) {
         return problem("is a symbolic link in a directory that other users can change".into());
@@ -57,13 +57,13 @@ pub(super) fn check(chosen: Option<&Path>) -> Check {
     let is_trusted_owner = owner == 0 || owner == rustix::process::geteuid().as_raw();
     if !is_trusted_owner || mode & 0o022 != 0 && mode & 0o1000 == 0 {
         return problem(format!(
-            "can be changed by other users (mode {mode:o}, owner {owner})"
+            "other users can change it (mode {mode:o}, owner {owner})"
         ));
     }
     Check::ok(CHECK, format!("{named}, mode {mode:o}, {len} characters"))
 }
 
-/// Returns `true` if a path is a symbolic link that another user may have placed there.
+/// Returns `true` if a path is a symbolic link that another user may have created.
 fn is_strange_link(path: &Path) -> bool {
     let around = match path.parent() {
         Some(around) if !around.as_os_str().is_empty() => around,

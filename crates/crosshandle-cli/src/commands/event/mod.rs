@@ -36,8 +36,8 @@ pub(crate) fn run(command: &Command, settings: &Settings) -> Result<()> {
     }
 }
 
-/// Opens an event, which keeps its context alive as needed. `timeout` limits how long its exporter
-/// may take to reply. `None` uses the library's default.
+/// Opens an event. `timeout` is the maximum time for the exporter to reply. `None` uses the
+/// library's default.
 fn open_event(handle: &str, timeout: Option<Duration>, settings: &Settings) -> Result<Event> {
     let handle: EventHandle = handle_text(handle)?.parse()?;
     let context = settings.context_for(handle.backend(), handle.device(), timeout)?;

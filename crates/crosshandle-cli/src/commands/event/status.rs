@@ -33,7 +33,7 @@ struct Status {
 #[serde(rename_all = "snake_case")]
 /// State of an event's latest signal.
 enum SignalState {
-    /// There is no signal.
+    /// No signal has been submitted.
     None,
     Complete,
     Pending,

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 pub(crate) struct Args {
     /// Handle of the event, or `-` for the first line of standard input
     handle: String,
-    /// Wait for signal N, which may be in the future [default: the latest signal, or the first one
-    /// if there is none]
+    /// Wait for signal N, which may be submitted later [default: the latest signal, or the first
+    /// signal if there is none yet]
     #[arg(long, value_name = "N", conflicts_with = "next")]
     value: Option<u64>,
     /// Wait for the signal after the latest one

@@ -51,7 +51,7 @@ pub(crate) struct Args {
     /// Run in the background, and return when the holder accepts requests
     #[arg(long, conflicts_with_all = ["stop", "check"])]
     detach: bool,
-    /// Set in the process that `--detach` starts
+    /// Marks the process that `--detach` starts
     #[arg(long, hide = true, conflicts_with_all = ["stop", "check", "detach"])]
     detached: bool,
     /// End the running holder and its successor
@@ -60,7 +60,7 @@ pub(crate) struct Args {
     /// Replace the running holder by the installed program, without interruption
     #[arg(long, conflicts_with_all = ["stop", "check", "detach", "no_successor"])]
     upgrade: bool,
-    /// Show the state of the running holder, and fail unless it has a complete successor
+    /// Show the state of the running holder, and fail if it has no complete successor
     #[arg(long, conflicts_with_all = ["stop", "no_successor"])]
     check: bool,
     /// With `--check`: print the state as JSON
@@ -81,8 +81,8 @@ pub(crate) struct SuccessorArgs {
     users: Vec<u32>,
     #[arg(long)]
     metrics: Option<std::net::SocketAddr>,
-    /// Path of the installed program. If another program has been installed there, it runs instead
-    /// of this one
+    /// Path of the installed program. If another program has been installed there, the successor
+    /// runs that program
     #[arg(long)]
     program: Option<PathBuf>,
 }
@@ -122,7 +122,7 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
         settings.log("ready");
         notify_service_manager("READY=1");
         if args.detached {
-            // The process that started this one may be gone.
+            // Printing fails if the process that started this one has ended.
             let _ = output::line("ready");
         }
     })?;
@@ -137,8 +137,8 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
         command.arg("--no-successor");
     }
     // If standard error is a file, it gets all messages of the holder. A terminal or a pipe gets
-    // only the messages before the holder is ready. A process that reads the pipe to its end would
-    // otherwise wait for the end of the holder.
+    // only the messages before the holder is ready: a process that reads the pipe to its end would
+    // otherwise wait until the holder ends.
     let stderr = rustix::fs::fstat(io::stderr()).context("looking at standard error")?;
     let is_file = FileType::from_raw_mode(stderr.st_mode) == FileType::RegularFile;
     command
@@ -166,7 +166,7 @@ fn detach(args: &Args, settings: &Settings) -> Result<()> {
     }
     if line.is_empty() {
         holder.wait().context("waiting for the holder")?;
-        // All messages of the holder come before the next line.
+        // Print all messages of the holder before the next line.
         let _ = says.map(std::thread::JoinHandle::join);
         return Err(Failure::error(
             "the holder has ended; its messages are above",
@@ -208,11 +208,11 @@ pub(crate) fn succeed(args: &SuccessorArgs, settings: &Settings) -> Result<()> {
     })?)
 }
 
-/// The program of this process, even if another one has been installed by now.
+/// Path of the program of this process, even if another program has been installed since.
 const OWN_PROGRAM: &str = "/proc/self/exe";
 
-/// Returns the path at which the program of this process is installed, unless another program is
-/// there by now.
+/// Returns the path at which the program of this process is installed. Returns `None` if another
+/// program is at that path now.
 fn installed() -> Option<PathBuf> {
     let path = std::env::current_exe().ok()?;
     (path.exists() && !is_another(&path)).then_some(path)
@@ -227,14 +227,15 @@ fn is_another(path: &Path) -> bool {
     id(path).is_some_and(|installed| id(Path::new(OWN_PROGRAM)) != Some(installed))
 }
 
-/// Makes the holder start a successor from the installed program, and then give way to it.
+/// Replaces the running holder: makes it start a successor from the installed program, and then
+/// end.
 fn upgrade(holder: &Holder) -> Result<()> {
     let before = holder.status()?;
     let end = |pid: u32| {
         let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let pid = pid.ok_or_else(|| Failure::error("the holder has no process here"))?;
         kill_process(pid, Signal::KILL).context(
-            "ending a process of the holder; run this as its user, and in its PID namespace",
+            "ending a process of the holder; run this command as the holder's user, and in its PID namespace",
         )
     };
     if let Some(successor) = before.successor {
@@ -244,7 +245,7 @@ fn upgrade(holder: &Holder) -> Result<()> {
     end(next.pid)?;
     let after = await_safe(holder, |status| status.pid != next.pid)?;
     output::line(format_args!(
-        "process {} holds in place of process {}",
+        "process {} has replaced process {} as the holder",
         after.pid, before.pid
     ))
 }
@@ -368,7 +369,7 @@ fn successor_arguments(
 
 fn serve_options(users: &[u32], settings: &Settings) -> Result<ServeOptions> {
     let (stop, on_signal) = UnixStream::pair().context("catching signals")?;
-    // When the terminal is closed, held objects must stay.
+    // A closed terminal must not end the holder.
     let ignored = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGHUP, ignored).context("ignoring SIGHUP")?;
     for signal in [SIGINT, SIGTERM] {

@@ -140,7 +140,7 @@ fn with_progress(doing: &'static str) -> LoadOptions {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.get()?.as_deref());
     let hold = args.hold_options()?;
-    // Fail now rather than after minutes of loading.
+    // Check this before loading, which may take minutes.
     let fault = |error: &crosshandle::Error| match error {
         crosshandle::Error::Holder { fault, .. } => Some(*fault),
         _ => None,

@@ -20,12 +20,12 @@ Exit status:
 
 #[derive(clap::Args, Debug)]
 pub(crate) struct Args {
-    /// The name
+    /// The name whose writer's epoch is ended
     name: String,
     /// Maximum time to wait for the end of the writer, as in 5s or 250ms [default: do not wait]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     wait: Option<Duration>,
-    /// Begin the new epoch even if the writer may still write
+    /// End the epoch even if the writer may still write
     #[arg(long)]
     force: bool,
     #[command(flatten)]

@@ -41,8 +41,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         options: Options,
     },
-    /// Link with another host, and share the link with all processes of this host and user
-    /// until it ends
+    /// Link with another host, and share the link with all processes of this user on this host
     Share {
         /// The address at which the remote host listens, or its name in the file of --hosts
         address: String,
@@ -79,7 +78,7 @@ pub(crate) enum Command {
         address: String,
         /// Handle of the event, or `-` for the first line of standard input
         handle: String,
-        /// The number of the signal, which may be in the future
+        /// The number of the signal, which may be submitted later
         value: u64,
         /// Maximum time to wait, as in 5s or 250ms [default: forever]
         #[arg(long, value_name = "TIME", value_parser = parse_duration)]

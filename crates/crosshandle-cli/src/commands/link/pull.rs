@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// file of --hosts
     #[arg(long, value_name = "ADDRESS")]
     from: String,
-    /// The name of the copy on this host [default: the same]
+    /// The name of the copy on this host [default: the same name]
     #[arg(long = "as", value_name = "NAME")]
     as_name: Option<String>,
     /// The device: host, or another backend and its number, as in cuda:1
@@ -53,7 +53,7 @@ fn parse_hash(text: &str) -> Result<Hash, String> {
 
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let holder = settings.holder(None);
-    // Fail now rather than after minutes.
+    // Check this before copying, which may take minutes.
     holder.status()?;
     let name = args.as_name.as_ref().unwrap_or(&args.name);
     let is_taken = match holder.open(name) {
@@ -123,8 +123,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// Reads the manifest. Allocates memory only as bytes arrive, whatever length the remote host
-/// claims.
+/// Reads the manifest. Memory is allocated only as bytes arrive, because the remote host may claim
+/// any length.
 fn read_listing(listing: &RemoteMemory) -> Result<Vec<u8>> {
     if listing.len() > Manifest::MAX_BYTES {
         return Err(Failure::error(format!(

@@ -1,12 +1,12 @@
-//! Selects what `ps` lists.
+//! Selection of the processes and objects that `ps` lists.
 
 use super::silent::SilentExporter;
 use crosshandle::report::{ContextReport, EventReport, ProcessReport};
 
-/// The user's selection. Without any criterion everything is listed.
+/// The user's criteria. Without any criterion, everything is listed.
 pub(super) struct Filter<'a> {
     pids: &'a [u32],
-    /// In lower case.
+    /// Text that a name must contain, in lower case.
     name: Option<String>,
 }
 
@@ -69,7 +69,8 @@ impl<'a> Filter<'a> {
             .is_some_and(|wanted| name.to_lowercase().contains(wanted))
     }
 
-    /// Removes objects without the name from a context. Returns `true` if anything is left.
+    /// Removes objects without the name from a context. Returns `true` if the context must still be
+    /// listed.
     fn keep_named(&self, context: &mut ContextReport) -> bool {
         let has = |name: &Option<String>| name.as_ref().is_some_and(|name| self.has_name(name));
         if has(&context.name) {

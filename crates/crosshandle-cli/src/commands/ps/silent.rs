@@ -9,9 +9,9 @@ use std::fs;
 /// An exporter that did not reply, in the form of the JSON output.
 #[derive(Serialize, Clone, Debug)]
 pub(crate) struct SilentExporter {
-    /// Path of its socket, or of a directory that could not be read.
+    /// Path of the exporter's socket, or of a directory that could not be read.
     pub(crate) socket: String,
-    /// Number of the exporter, as in its handles.
+    /// Number of the exporter, which its handles contain.
     exporter: String,
     /// The process that listens, if known.
     pub(crate) pid: Option<u32>,
@@ -28,14 +28,15 @@ enum State {
     Dead,
     /// The process was stopped by a signal or a debugger.
     Stopped,
-    /// The process has not replied, for an unknown reason.
+    /// The process has not replied in time, for an unknown reason.
     Late,
     /// The query has failed.
     Failed,
 }
 
 impl SilentExporter {
-    /// Returns `None` for a process of another user, which `ps` does not list.
+    /// Converts the library's description. Returns `None` for a process of another user, because
+    /// `ps` does not list such processes.
     pub(crate) fn new(silent: Silent) -> Option<Self> {
         let error = silent.to_string();
         let (state, program) = match (silent.reason, silent.pid) {

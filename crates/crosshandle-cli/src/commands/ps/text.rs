@@ -1,4 +1,4 @@
-//! Makes the text of other processes safe for a terminal.
+//! Short descriptions of processes and objects, safe for a terminal.
 
 use crate::output::clean;
 use crosshandle::report::ContextReport;
@@ -40,8 +40,8 @@ const HELD: &str = "held for ";
 /// Number of names that are shown for a context with several.
 const SHOWN_NAMES: usize = 3;
 
-/// Returns a context's name for users. For a holder's context these are the names that it holds,
-/// instead of a number.
+/// Returns a context's name for users. For a holder's context, returns the held names instead of a
+/// number.
 pub(crate) fn context_name(context: &ContextReport) -> Option<String> {
     let name = context.name.as_deref()?;
     let memory = context.memory.iter();

@@ -1,4 +1,4 @@
-//! The list for people: processes, their contexts, and the objects in them.
+//! The text output of `ps`: a tree of processes, their contexts, and the objects in them.
 
 use super::silent::SilentExporter;
 use super::text::{clean, context_name, count, object, process};
@@ -190,7 +190,7 @@ impl Tree<'_> {
             "unfinished signal",
             lines,
         );
-        // The record numbers of events are unique within a context of an exporter's report.
+        // The record number identifies an event only together with its exporter and its context.
         let waits = self.waits.iter().filter(|wait| {
             wait.process.exporter == report.exporter
                 && wait.context.number == context.number
@@ -211,7 +211,7 @@ impl Tree<'_> {
 
     fn since(&self, unix_s: u64) -> String {
         let began = Duration::from_secs(unix_s);
-        // The clock may have been set back.
+        // The subtraction saturates, because the clock may have been set back.
         let time = self.now.saturating_sub(began).as_secs();
         age(Duration::from_secs(time.max(1)))
     }

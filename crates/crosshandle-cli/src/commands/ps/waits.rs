@@ -20,7 +20,7 @@ pub(crate) struct Wait<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Culprit<'a> {
     /// This process has submitted the signal and has not finished it. If `earlier` is set, the
-    /// unfinished signal is that earlier one, which must complete first.
+    /// process has not finished that earlier signal, which must complete first.
     Unfinished {
         pid: u32,
         program: &'a str,
@@ -69,16 +69,17 @@ impl<'a> Wait<'a> {
         Duration::from_nanos(self.waiter.waiting_ns)
     }
 
-    /// Returns the chain of waits that block this one: the culprit's longest wait, that wait's
-    /// culprit's longest wait, and so on. The chain ends when a process repeats.
+    /// Returns the chain of waits that block this wait. The first is the longest wait of the
+    /// culprit process, the second is the longest wait of that wait's culprit, and so on. The chain
+    /// ends when a process repeats.
     pub(crate) fn behind(&self, all: &[Wait<'a>]) -> Vec<Wait<'a>> {
         let mut chain: Vec<Wait<'a>> = Vec::new();
         let mut last = *self;
         while let Culprit::Unfinished { pid, .. } = last.culprit {
             let is_known =
                 pid == self.waiter.pid || chain.iter().any(|earlier| earlier.waiter.pid == pid);
-            // The waits are sorted, so the first match is the longest. A process without an ID in
-            // this namespace is unknown.
+            // The waits are sorted, so the first match is the longest. The ID 0 stands for a
+            // process that is not visible in this PID namespace.
             let next = all.iter().find(|wait| pid != 0 && wait.waiter.pid == pid);
             match next {
                 Some(next) if !is_known => chain.push(*next),
@@ -111,7 +112,7 @@ impl<'a> Wait<'a> {
         )
     }
 
-    /// Returns the reason why the wait is not over, followed by the reasons of all waits that
+    /// Returns the reason why the wait has not ended, followed by the reasons of all waits that
     /// [block it](Self::behind).
     pub(crate) fn why(&self, all: &[Wait<'a>]) -> String {
         let mut why = self.culprit.to_string();
@@ -166,8 +167,7 @@ impl std::fmt::Display for Culprit<'_> {
 pub(in crate::commands) mod tests {
     use super::*;
 
-    /// Returns reports of four processes: a stuck wait that involves three, and one unrelated
-    /// process.
+    /// Returns reports of four processes. Three of them are involved in a stuck wait.
     pub(in crate::commands) fn fixture() -> Vec<ProcessReport> {
         serde_json::from_str(include_str!("fixture.json")).expect("reports")
     }

@@ -1,4 +1,4 @@
-//! The state of the user's choices, and how keys change it.
+//! The user's choices in `top`, and the keys that change them.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::widgets::TableState;
@@ -98,7 +98,7 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(list: List, filter: &str, stuck_after: Duration) -> Self {
-        // The longest wait is first.
+        // By default, rows are sorted by their longest wait.
         let orders = List::ALL.map(|list| Order {
             column: list
                 .columns()

@@ -87,13 +87,13 @@ fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Res
     Ok(())
 }
 
-/// Starts a thread that queries all exporters repeatedly. An exporter that does not reply then
-/// never delays keys.
+/// Starts a thread that queries all exporters repeatedly, so that an exporter that does not reply
+/// never delays the handling of keys.
 fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
-    // The queue holds no more than the screen can show.
+    // The channel holds one sample, because older samples are not shown.
     let (sender, looks) = mpsc::sync_channel(1);
     thread::spawn(move || {
-        // The first two samples come quickly, so that rates are shown soon.
+        // The first pause is short, because rates need two samples.
         let mut pause = TOP_MIN_INTERVAL;
         while sender
             .send(Answers::ask(&settings, TOP_ANSWER_TIMEOUT))

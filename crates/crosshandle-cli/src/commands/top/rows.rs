@@ -27,7 +27,7 @@ enum Key {
 #[derive(Clone, Debug)]
 pub(super) struct Row {
     pub(super) cells: Vec<Cell>,
-    /// A wait in the row is stuck.
+    /// Whether a wait in the row is stuck.
     pub(super) is_stuck: bool,
 }
 
@@ -298,7 +298,7 @@ mod tests {
         while Some(state.order().column) != memory {
             state.press(KeyEvent::from(KeyCode::Right));
         }
-        // 4 GiB are more than 1 MiB.
+        // Sizes are sorted as numbers: 4 GiB are more than 1 MiB.
         assert_eq!(
             column(&rows(&state, &samples), 0),
             ["100", "200", "300", "400"]

@@ -98,8 +98,8 @@ pub(super) mod tests {
     use super::*;
     use crate::commands::ps::waits::tests::fixture;
 
-    /// Returns two samples, two seconds apart. In between the trainer copied 1 GiB and signalled
-    /// 100 times.
+    /// Returns two samples that were taken two seconds apart. Between them, the trainer copied 1
+    /// GiB and signalled 100 times.
     pub(in super::super) fn samples() -> Samples {
         let mut samples = Samples::default();
         samples.add(Answers {
@@ -147,11 +147,11 @@ pub(super) mod tests {
             });
             assert_eq!(samples.of_process(&samples.reports()[0]), None);
         }
-        // Another process has taken its place.
+        // If another process has the same ID, there is no rate.
         let mut samples = self::samples();
         samples.earlier[0].exporter = "f".into();
         assert_eq!(samples.of_process(&samples.reports()[0]), None);
-        // A new event has the record.
+        // If a new event uses the record, there is no rate.
         samples.earlier[0].exporter = samples.now[0].exporter.clone();
         samples.earlier[0].contexts[0].events[0].submitted = 1000;
         let process = &samples.reports()[0];

@@ -32,7 +32,7 @@ pub(super) fn draw(state: &mut State, samples: &Samples, area: Rect, buffer: &mu
     ])
     .areas(area);
     Text::from(vec![summary(samples), choice(state)]).render(top, buffer);
-    // Only as many rows as can be visible, starting with the first visible one.
+    // Build only the visible rows.
     let last = state
         .table
         .offset()

@@ -1,6 +1,7 @@
 //! Tests of the contents of programs: variables, kernels and images.
 
 use super::*;
+use crosshandle::kernel::Program;
 
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
@@ -59,9 +60,11 @@ fn kernels_say_what_they_need() {
     assert_ne!(fixture.program.native().raw(), 0);
     // SAFETY: the program stays loaded as long as the fixture exists.
     let adopted = unsafe {
-        fixture
-            .context
-            .adopt_program(fixture.program.native(), Ownership::Borrowed)
+        Program::adopt(
+            &fixture.context,
+            fixture.program.native(),
+            Ownership::Borrowed,
+        )
     };
     assert!(adopted.unwrap().kernel("fill").is_ok());
 }
@@ -70,7 +73,7 @@ fn kernels_say_what_they_need() {
 #[ignore = "needs an NVIDIA GPU"]
 fn what_is_no_program_is_refused_with_the_compilers_words() {
     let fixture = fixture();
-    let load = |text: &str| fixture.context.load_program(ProgramImage::text(text));
+    let load = |text: &str| Program::new(&fixture.context, ProgramImage::text(text));
     let broken = IMAGE.replace("st.global.u32 [%d2], %r5;", "st.nowhere [%d2], %r5;");
     match load(&broken) {
         Err(Error::Program { log, name, .. }) => {
@@ -86,18 +89,13 @@ fn what_is_no_program_is_refused_with_the_compilers_words() {
     for bytes in [&b"hello"[..], b"\x7FELF", b""] {
         // SAFETY: the image is refused before the driver gets it.
         let image = unsafe { ProgramImage::binary(bytes) };
-        let refused = fixture.context.load_program(image);
+        let refused = Program::new(&fixture.context, image);
         assert!(
             matches!(refused, Err(Error::InvalidArgument(_))),
             "{refused:?}"
         );
     }
-    assert!(
-        fixture
-            .context
-            .load_program_with(&[], &ProgramOptions::new())
-            .is_err()
-    );
+    assert!(Program::with_options(&fixture.context, &[], &ProgramOptions::new()).is_err());
 }
 
 #[test]
@@ -119,10 +117,7 @@ fn programs_are_linked_from_several_images() {
     );
     let images = [ProgramImage::text(&caller), ProgramImage::text(&callee)];
     let options = ProgramOptions::new().max_registers(32);
-    let program = fixture
-        .context
-        .load_program_with(&images, &options)
-        .unwrap();
+    let program = Program::with_options(&fixture.context, &images, &options).unwrap();
     let memory = fixture.memory(&[0; 32]);
     let arguments = KernelArguments::new().with(&memory.all());
     let shape = LaunchShape::new([1; 3], [32, 1, 1]);
@@ -132,6 +127,6 @@ fn programs_are_linked_from_several_images() {
         .unwrap();
     let wanted: Vec<u32> = (0..32).map(|number| 2 * number).collect();
     assert_eq!(fixture.read(&memory), wanted);
-    let alone = fixture.context.load_program_with(&images[..1], &options);
+    let alone = Program::with_options(&fixture.context, &images[..1], &options);
     assert!(matches!(alone, Err(Error::Program { .. })), "{alone:?}");
 }

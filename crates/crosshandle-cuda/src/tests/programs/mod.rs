@@ -24,7 +24,7 @@ fn fixture() -> Fixture {
     let context = Context::new(&Device::find("cuda:0").unwrap()).unwrap();
     Fixture {
         queue: context.create_queue().unwrap(),
-        program: context.load_program(ProgramImage::text(IMAGE)).unwrap(),
+        program: Program::new(&context, ProgramImage::text(IMAGE)).unwrap(),
         context,
     }
 }

@@ -3,14 +3,15 @@
 use crate::wire::Fields;
 use std::fmt;
 
-/// The first bytes of a greeting, which identify the protocol. The version follows.
+/// The first bytes of a greeting, which identify the protocol. The next byte is the version.
 const MAGIC: [u8; 7] = *b"xhlink\0";
 /// Version of the protocol. It changes whenever a message changes.
 pub const VERSION: u8 = 3;
 /// Size of a greeting in bytes.
 pub const HELLO_SIZE: usize = 64;
 
-/// The identifier of a session, used to replace a broken connection. Zeros ask for a new session.
+/// The identifier of a session, which a connection that replaces a broken one sends. Zeros request
+/// a new session.
 pub type SessionId = [u8; 16];
 
 /// The first message of each side after the TLS handshake.
@@ -22,18 +23,19 @@ pub struct Hello {
     pub received: u64,
     /// The identity of the sender's running kernel.
     pub host: u64,
-    /// The sender's keep-alive: milliseconds of silence after which it ends the link.
+    /// The sender's keep-alive: if the peer is silent for this number of milliseconds, the sender
+    /// ends the link.
     pub keep_alive_ms: u32,
-    /// How memory moves: 0 over TLS, 1 over UCX.
+    /// The transport for the bytes of memory: 0 is TLS, 1 is UCX.
     pub data: u8,
-    /// 0, or the reason for the refusal.
+    /// The reason for a refusal, as in [`refusal`], or 0.
     pub refusal: u8,
-    /// Number of the attempt to replace a connection of the session, counted by the side that
-    /// dialled. The greetings of earlier attempts may arrive later.
+    /// Number of the attempt to replace a connection of the session. The dialling side counts its
+    /// attempts, because their greetings may arrive in another order.
     pub attempt: u32,
 }
 
-/// Why bytes are not a greeting that this side can answer.
+/// The reason why this side cannot reply to received bytes as a greeting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NoHello {
     /// The greeting has another version of the protocol.
@@ -59,12 +61,12 @@ impl fmt::Display for NoHello {
 pub mod refusal {
     /// The session is unknown or has ended.
     pub const NO_SESSION: u8 = 1;
-    /// The two sides move memory in different ways.
+    /// The two sides have chosen different transports for the bytes of memory.
     pub const OTHER_DATA: u8 = 2;
     /// No more links are accepted at the moment.
     pub const BUSY: u8 = 3;
-    /// The two sides speak different versions of the protocol. This is checked before everything
-    /// else.
+    /// The two sides use different versions of the protocol. The version is checked before
+    /// everything else.
     pub const VERSION: u8 = 4;
 }
 

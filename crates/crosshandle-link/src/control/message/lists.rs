@@ -4,14 +4,14 @@ use super::{MAX_BLOB, MAX_FAILURE_TEXT, MAX_FAILURES, MAX_PARTS};
 use crate::wire::Fields;
 use crosshandle::handle::HANDLE_SIZE;
 
-/// A row of successive failed signals of an event.
+/// Consecutive signals of an event that failed for the same reason.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure<'a> {
     /// Number of the first signal.
     pub first: u64,
-    /// Number of signals in the row, at least 1.
+    /// Number of signals, at least 1.
     pub count: u32,
-    /// The owner's error.
+    /// The text of the owner's error.
     pub why: &'a str,
 }
 
@@ -53,7 +53,7 @@ pub fn read_failures(bytes: &[u8], last: u64) -> Result<Vec<Failure<'_>>, &'stat
 pub struct NamedPart<'a> {
     /// The purpose of the part.
     pub role: &'a str,
-    /// The owner's device that has the part.
+    /// The name of the owner's device that has the part.
     pub device: &'a str,
     /// The handle of the part.
     pub handle: &'a [u8],
@@ -97,13 +97,13 @@ pub fn read_parts(bytes: &[u8]) -> Result<Vec<NamedPart<'_>>, &'static str> {
     Ok(parts)
 }
 
-/// Appends a text with its length in front, in 16 bits.
+/// Appends the length of a text in 16 bits, and then the text.
 fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend_from_slice(&(text.len() as u16).to_le_bytes());
     to.extend_from_slice(text.as_bytes());
 }
 
-/// Reads such a text.
+/// Reads a text that [`put_text`] has written.
 fn read_text<'a>(fields: &mut Fields<'a>, max: usize) -> Result<&'a str, &'static str> {
     let len = usize::from(fields.next::<u16>()?);
     if len > max {

@@ -23,22 +23,22 @@ pub const MAX_TEXT: usize = 1024;
 pub const MAX_BLOB: usize = 64 << 10;
 /// Maximum size of a frame without its length field, in bytes.
 pub const MAX_FRAME: usize = MAX_DATA + 64;
-/// Maximum number of rows of failed signals that the reply to an open reports. These are the latest
-/// ones.
+/// Maximum number of [failures](Failure) that the reply to an open reports. If there are more, the
+/// reply has the latest.
 pub const MAX_FAILURES: usize = 64;
-/// Maximum length of the text of each such failure, in bytes.
+/// Maximum length of the text of a failure, in bytes.
 pub const MAX_FAILURE_TEXT: usize = 256;
-/// Maximum number of parts of a named object, as many as a holder allows.
+/// Maximum number of parts of a named object. A holder has the same limit.
 pub const MAX_PARTS: usize = 32;
-/// Maximum signal number in a message. A mirror reaches it within about a second, in steps of the
-/// size that events allow.
+/// Maximum signal number in a message. A mirror advances in steps that events limit, and reaches
+/// this number within about a second.
 pub const MAX_SIGNAL: u64 = 1 << 48;
 /// Size in bytes of the length field in front of each frame.
 pub const PREFIX: usize = 4;
 
 messages! {
-    /// A message. An `id` is the owner's number of an object that it has opened for the peer. A
-    /// `request` is the number that the requesting side gave to its request.
+    /// A message. An `id` is the number that the owner gave to an object when it opened the object
+    /// for the peer. A `request` is the number that the requesting side gave to its request.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Message<'a> {
         /// Reports how many sequenced messages were received, and shows that the sender is alive.
@@ -49,7 +49,7 @@ messages! {
         /// Asks the owner to open a handle.
         Open = 2 {
             request: u64,
-            /// Memory is opened for reading only.
+            /// Whether memory is opened read-only.
             read_only: bool,
             handle: &'a [u8; HANDLE_SIZE],
         },
@@ -58,8 +58,8 @@ messages! {
             request: u64,
             /// Length of the memory in bytes.
             len: u64,
-            /// The memory's address in the owner, for UCX. If the owner's host cannot access the
-            /// memory, it is the address of the owner's staging buffer.
+            /// The memory's address in the owner's process, for UCX. If the owner's host cannot
+            /// access the memory, this is the address of the owner's staging buffer.
             address: u64,
             id: u32,
             /// Size of the staging buffer through which the memory moves, or 0 if it is not staged.
@@ -70,10 +70,10 @@ messages! {
         /// The reply to an `Open` of an event.
         Event = 4 {
             request: u64,
-            /// All signals up to this number had finished.
+            /// All signals up to this number had finished when the event was opened.
             completed: u64,
             id: u32,
-            /// The failed signals among them, for [`read_failures`].
+            /// The failures among these signals, for [`read_failures`].
             failures: &'a [u8] as Rest<MAX_BLOB>,
         },
         /// The peer no longer needs an object.
@@ -83,8 +83,8 @@ messages! {
             request: u64,
             id: u32,
         },
-        /// The reply to a `Signal` or `WriteAndSignal`, with the signal's number, or to a `Write`,
-        /// where the value has no meaning.
+        /// The reply to a `Signal`, a `WriteAndSignal` or a `Write`. The value is the signal's
+        /// number. It has no meaning for a `Write`.
         Done = 7 {
             request: u64,
             value: u64,
@@ -100,23 +100,23 @@ messages! {
             number: u64,
             id: u32,
         },
-        /// A row of successive signals of an event has failed.
+        /// Consecutive signals of an event have failed.
         Failed = 10 {
             /// Number of the first signal.
             first: u64,
             id: u32,
-            /// Number of signals in the row.
+            /// Number of failed signals.
             count: u32,
             /// The owner's error.
             why: &'a str as Rest<MAX_TEXT>,
         },
-        /// The process that created an event has ended or abandoned it. No further signals come.
+        /// The process that created an event has ended or has abandoned the event. No further
+        /// signals follow.
         Abandoned = 11 { id: u32 },
         /// The address of the sender's data endpoint.
         Address = 12 {
-            /// Number of this endpoint in the link. It starts at 1, and increases each time that
-            /// endpoints have failed and both sides have made new ones. Only endpoints of the same
-            /// generation connect.
+            /// Generation of the endpoint. The first is 1, and it increases each time that both
+            /// sides replace failed endpoints. Only endpoints of the same generation connect.
             generation: u32,
             /// The address in UCX's format.
             address: &'a [u8] as Rest<MAX_BLOB>,
@@ -124,7 +124,7 @@ messages! {
         /// Asks to read bytes of memory.
         Read = 13 {
             request: u64,
-            /// The first byte.
+            /// Offset of the first byte in the memory.
             offset: u64,
             id: u32,
             /// Number of bytes.
@@ -138,7 +138,7 @@ messages! {
         /// Asks to write bytes of memory.
         Write = 15 {
             request: u64,
-            /// The first byte.
+            /// Offset of the first byte in the memory.
             offset: u64,
             id: u32,
             bytes: &'a [u8] as Rest<MAX_DATA>,
@@ -146,7 +146,7 @@ messages! {
         /// Asks to write bytes of memory and then to signal an event.
         WriteAndSignal = 17 {
             request: u64,
-            /// The first byte.
+            /// Offset of the first byte in the memory.
             offset: u64,
             id: u32,
             event: u32,

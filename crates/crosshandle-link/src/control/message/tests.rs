@@ -105,8 +105,8 @@ fn all() -> Vec<Message<'static>> {
     ]
 }
 
-/// `frames.txt` has the bytes of each message in `all`. It must not change within a version of the
-/// protocol.
+/// `frames.txt` contains the bytes of each message in `all`. These bytes must not change within a
+/// version of the protocol.
 #[test]
 fn every_message_has_the_bytes_of_this_version() {
     let lines = include_str!("frames.txt").lines();
@@ -224,11 +224,11 @@ fn failures_out_of_order_or_beyond_the_last_signal_are_refused() {
 fn parts_are_read_as_they_were_written() {
     let parts = read_parts(&PARTS).unwrap();
     assert_eq!((parts.len(), parts[1].role), (2, "manifest"));
-    // Each cut is inside the first part.
+    // Each of these lengths ends inside the first part.
     for cut in 1..HANDLE_SIZE {
         assert!(read_parts(&PARTS[..cut]).is_err());
     }
-    // Each part takes a request, so their number is limited.
+    // Opening a part takes one request, so the number of parts is limited.
     let many = |pairs: usize| PARTS.repeat(pairs);
     assert_eq!(read_parts(&many(MAX_PARTS / 2)).unwrap().len(), MAX_PARTS);
     assert!(read_parts(&many(MAX_PARTS / 2 + 1)).is_err());

@@ -1,4 +1,4 @@
-//! GPU memory that UCX moves itself, and the choice of that memory.
+//! GPU memory that UCX moves directly, and the conditions for that.
 
 use super::{DataPath, Endpoint};
 use crate::error::Result;
@@ -7,14 +7,14 @@ use crate::ucx::worker::Registration;
 use crosshandle::Context;
 use crosshandle::handle::BackendKind;
 
-/// Prefixes of the names of transports over which network cards access GPU memory themselves. Over
-/// other transports UCX copies GPU memory in pieces, of 8 KiB over TCP, even if it also has
+/// Prefixes of the names of transports over which network cards access GPU memory directly. Over
+/// other transports, UCX copies GPU memory in small pieces (8 KiB over TCP), even if it also has
 /// `cuda_ipc`.
 const REACH_GPUS: [&str; 2] = ["rc", "dc"];
 
 impl DataPath {
-    /// Returns `true` if UCX should move memory of this context's device, which the host cannot
-    /// access.
+    /// Returns `true` if UCX should move memory of this context's device directly. The host cannot
+    /// access such memory.
     pub(crate) fn moves_memory_of(&self, context: &Context) -> bool {
         if context.device().info().backend != BackendKind::Cuda || self.staging == Staging::Always {
             return false;
@@ -25,7 +25,8 @@ impl DataPath {
             && (self.staging == Staging::WhereNeeded || self.transports().iter().any(reaches))
     }
 
-    /// Returns the names of the transports that the endpoint uses. Empty if there is no endpoint.
+    /// Returns the names of the transports that the endpoint uses. The list is empty if there is no
+    /// endpoint.
     pub(crate) fn transports(&self) -> Vec<String> {
         let shared = self.shared();
         match shared.endpoint {

@@ -1,5 +1,5 @@
-//! Moves the bytes of memory over UCX. A thread that moves memory first drives the worker itself
-//! for a short time, and then leaves that to the link's thread.
+//! Moves the bytes of memory over UCX. A thread that moves memory first drives UCX's worker itself
+//! for a short time. After that, the link's thread drives the worker.
 
 mod devices;
 mod moves;
@@ -34,8 +34,8 @@ pub(crate) struct DataPath {
     sleepers: AtomicUsize,
     limits: Limits,
     staging: Staging,
-    /// An epoll set with UCX's descriptor. It reports the descriptor only while no other thread
-    /// drives the worker, so that such threads do not wake the link's thread.
+    /// An epoll set with UCX's descriptor, on which the link's thread sleeps. It reports the
+    /// descriptor only while no other thread drives the worker.
     events: OwnedFd,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct DataPath {
 struct Limits {
     /// Maximum time that a transfer may make no progress before its endpoint is treated as failed.
     stall: Duration,
-    /// Maximum time until a new endpoint has shown that it works.
+    /// Maximum time that a new endpoint has to show that it works.
     proof: Duration,
     /// Maximum time without a working endpoint before the link ends.
     outage: Duration,
@@ -63,19 +63,21 @@ struct Shared {
     worker: Worker,
     event_fd: OwnedFd,
     endpoint: Endpoint,
-    /// Number of the worker: 1 for the first, and one more for each replacement.
+    /// Number of the worker. It is 1 for the first worker, and increases with each replacement.
     generation: u32,
-    /// The peer's latest endpoint, if this side has not connected to it yet.
+    /// The generation and the address of the peer's latest endpoint, if this side has not connected
+    /// to it yet.
     offered: Option<(u32, Vec<u8>)>,
     last_offered: u32,
     /// Number of moves that have requests of this worker.
     moves: usize,
     outage: Option<Outage>,
-    /// Number of endpoints that have failed since memory last moved.
+    /// Number of endpoints that have failed since bytes last moved.
     failures: u32,
-    /// Earliest time at which this side follows the peer to a new endpoint. `None` means at once.
+    /// Earliest time at which this side may replace its endpoint because the peer has replaced its
+    /// own. `None` means at once.
     follows_at: Option<Instant>,
-    /// A flush that completes when the endpoint works.
+    /// A flush whose completion shows that the endpoint works.
     probe: Option<Request>,
     /// Deadline of the probe. `None` once the endpoint has shown that it works.
     proven_by: Option<Instant>,
@@ -83,9 +85,9 @@ struct Shared {
     next_key: u32,
     /// Number of threads that drive the worker themselves.
     lookers: usize,
-    /// The epoll set reports the worker's descriptor.
+    /// Whether the epoll set reports the worker's descriptor.
     is_heard: bool,
-    /// When the worker last made progress.
+    /// Time at which the worker last made progress.
     moved_at: Instant,
 }
 
@@ -94,13 +96,13 @@ enum Endpoint {
     /// The peer has not sent the address of its endpoint yet.
     Awaited,
     Made,
-    /// The endpoint is closed. Its worker is replaced when nothing uses it any more.
+    /// The endpoint is closed. Its worker is replaced as soon as nothing uses the worker.
     Failed,
     /// The link has ended, so the endpoint is not replaced.
     Closed,
 }
 
-/// A time without a working endpoint.
+/// A period without a working endpoint.
 struct Outage {
     since: Instant,
     why: Error,
@@ -111,7 +113,7 @@ struct Outage {
 /// The key of memory of the peer.
 struct Key {
     bytes: Vec<u8>,
-    /// The key as unpacked for the current endpoint.
+    /// The key in the form that the current endpoint uses.
     unpacked: Option<RemoteKey>,
 }
 
@@ -124,13 +126,13 @@ impl Shared {
         has_moved
     }
 
-    /// Returns `true` if the worker may make progress. UCX 1.22 aborts the *process* if it handles
-    /// a message for a failed endpoint and cannot send its reply.
+    /// Returns `true` if the worker may be driven. UCX 1.22 aborts the *process* if it handles a
+    /// message for a failed endpoint and cannot send its reply.
     fn may_progress(&self) -> bool {
         self.is_alive() && self.worker.failure().is_none()
     }
 
-    /// Returns `true` if there is an endpoint, or will be one with this worker.
+    /// Returns `true` if this worker has an endpoint, or will have one.
     fn is_alive(&self) -> bool {
         matches!(self.endpoint, Endpoint::Awaited | Endpoint::Made)
     }
@@ -155,7 +157,8 @@ impl Shared {
         for key in self.keys.values_mut() {
             if let Some(unpacked) = key.unpacked.take() {
                 // SAFETY: this worker made the key, because all keys are destroyed before a worker
-                // is renewed. At that time, and when this is dropped, no move has requests.
+                // is renewed. No move has requests when a worker is renewed or the data path is
+                // dropped.
                 unsafe { self.worker.destroy_key(unpacked) };
             }
         }
@@ -166,8 +169,8 @@ impl Drop for Shared {
     fn drop(&mut self) {
         self.worker.close_endpoint();
         if let Some(probe) = self.probe.take() {
-            // The endpoint is closed, so the probe is done. If a device still holds it, it is freed
-            // with the worker.
+            // The endpoint is closed, so the probe is done. If a device still holds the probe, the
+            // probe is freed with the worker.
             let _ = self.worker.is_done(&mut Some(probe));
         }
         self.destroy_keys();
@@ -225,7 +228,8 @@ impl DataPath {
         self.listen(shared);
     }
 
-    /// Stops driving the worker. The link's thread continues, unless another thread drives it.
+    /// Stops driving the worker from this thread. If no other thread drives the worker, wakes the
+    /// link's thread, which continues.
     fn stop_looking(&self, shared: &mut Shared, wake: &dyn Fn()) {
         shared.lookers -= 1;
         if shared.lookers > 0 {
@@ -233,15 +237,15 @@ impl DataPath {
         }
         match self.arm(shared) {
             Ok(()) if !shared.needs_care() => {}
-            // The link's thread meets the error again, and replaces the endpoint.
+            // On an error, the link's thread gets the same error, and replaces the endpoint.
             _ => wake(),
         }
         self.listen(shared);
     }
 
-    /// Makes the epoll set report the worker's descriptor if the link's thread should be woken by
-    /// it. A worker without an endpoint is not driven, so its descriptor would stay readable and be
-    /// reported again and again.
+    /// Makes the epoll set report the worker's descriptor, unless another thread drives the worker
+    /// or there is no endpoint. A worker without an endpoint is not driven, so its descriptor would
+    /// stay readable and wake the link's thread again and again.
     fn listen(&self, shared: &mut Shared) {
         let is_heard = shared.lookers == 0 && shared.is_alive();
         if is_heard != shared.is_heard {
@@ -251,7 +255,8 @@ impl DataPath {
         }
     }
 
-    /// Makes all possible progress, and then arms the descriptor for the next event.
+    /// Drives the worker until there is nothing to do, and then arms the descriptor for the next
+    /// event.
     fn arm(&self, shared: &mut Shared) -> Result<()> {
         let mut has_moved = false;
         while shared.may_progress() {
@@ -267,7 +272,7 @@ impl DataPath {
         Ok(())
     }
 
-    /// Returns how often an endpoint has been replaced.
+    /// Returns the number of times that the endpoint was replaced.
     pub(crate) fn replacements(&self) -> u32 {
         self.shared().generation - 1
     }
@@ -294,8 +299,8 @@ impl DataPath {
         self.shared().worker.unregister(registration);
     }
 
-    /// Stores a key of the peer's memory, and returns its number on this side. The key is unpacked
-    /// now if there is an endpoint, and otherwise when there is one.
+    /// Stores a key of the peer's memory, and returns the number that this side gives to the key.
+    /// Unpacking a key needs an endpoint. If there is none yet, the key is unpacked later.
     pub(crate) fn add_key(&self, key: &[u8]) -> Result<u32> {
         if key.is_empty() {
             return Err(Error::Protocol("its memory has no key"));
@@ -321,19 +326,20 @@ impl DataPath {
         Ok(number)
     }
 
-    /// Forgets a key. No move may use it any more.
+    /// Forgets a key. No move may use the key after this call.
     pub(crate) fn remove_key(&self, key: u32) {
         let mut shared = self.shared();
         if let Some(unpacked) = shared.keys.remove(&key).and_then(|key| key.unpacked) {
             // SAFETY: this worker made the key, because all keys are destroyed before the worker is
-            // renewed. Only the drop of the memory calls this, and a move keeps its memory.
+            // renewed. Only the drop of the memory calls this function, and a move keeps its memory
+            // alive, so no move uses the key.
             unsafe { shared.worker.destroy_key(unpacked) };
         }
     }
 
-    /// Ends all transfers, and waits until no thread drives the worker any more. After that, memory
-    /// that the peer could reach may be unmapped. If a device does not finish, the wait ends after
-    /// the time limit of a stalled move.
+    /// Ends all transfers, and waits until no thread drives the worker. After that, memory that the
+    /// peer could reach may be unmapped. If a device does not finish, the wait ends after the time
+    /// limit of a stalled move.
     pub(crate) fn close(&self) {
         let deadline = Deadline::after(self.limits.stall);
         let mut shared = self.shared();

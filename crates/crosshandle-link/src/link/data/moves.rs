@@ -1,5 +1,5 @@
-//! Moves of memory. Each thread drives its own move until the bytes have arrived, over as many
-//! endpoints as necessary.
+//! Moves of memory. Each thread drives its own move until the bytes have arrived. If an endpoint
+//! fails, the move continues on the next one.
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
@@ -33,37 +33,37 @@ pub(crate) enum Direction {
 struct UnderWay {
     /// Each request with the index of its piece. A flush has no piece.
     requests: Vec<(Option<usize>, Request)>,
-    /// Pieces that did not move.
+    /// Indexes of the pieces that did not move.
     unmoved: Vec<usize>,
-    /// Whether pieces may have been written without a flush that waits for them.
+    /// Whether pieces may have been written that no flush waits for.
     is_unflushed: bool,
     error: Option<Error>,
 }
 
-/// How a move over one endpoint failed.
+/// The history of one failed attempt: a move over one endpoint.
 struct Attempt {
     started_at: Instant,
-    /// When the endpoint last made progress.
+    /// Time at which the endpoint last made progress.
     moved_at: Instant,
     ended_at: Instant,
-    /// Some of the pieces have arrived.
+    /// Whether some of the pieces have arrived.
     has_pieces: bool,
-    /// The endpoint had reached the peer before.
+    /// Whether the endpoint had already reached the peer.
     was_proven: bool,
 }
 
-/// How often and for how long a move has been failing.
+/// Counts the failures of a move, to decide when to give up.
 #[derive(Default)]
 struct Failing {
-    /// Time of the first failure after the latest one that was followed by enough progress.
+    /// Start of the current series of failures. Enough progress ends a series.
     since: Option<Instant>,
     /// Number of endpoints that reached the peer but moved nothing.
     proven: u32,
 }
 
 impl Failing {
-    /// Counts one more failure. Returns `true` if the move should give up: nothing could move for
-    /// `limit`, or endpoints that reach the peer cannot do this move.
+    /// Counts one more failure. Returns `true` if the move should give up, because nothing has
+    /// moved for `limit`, or because endpoints that reach the peer keep failing this move.
     fn is_hopeless(&mut self, attempt: &Attempt, limit: Duration) -> bool {
         let worked_for = attempt
             .moved_at
@@ -102,7 +102,7 @@ impl DataPath {
         wake: &dyn Fn(),
     ) -> Result<()> {
         if pieces.iter().all(|piece| piece.len == 0) {
-            // A move of no bytes would not show that the endpoint works.
+            // A move without bytes would complete even on an endpoint that does not work.
             return Ok(());
         }
         // `None` stands for all pieces.
@@ -113,7 +113,7 @@ impl DataPath {
             let key = match shared.unpacked(key) {
                 Ok(key) => key,
                 Err(error) if shared.is_usable() => return Err(error),
-                // The endpoint has failed in the meantime.
+                // The endpoint has failed since the wait.
                 Err(_) => continue,
             };
             shared.moves += 1;
@@ -142,7 +142,8 @@ impl DataPath {
             if error.is_definitive() {
                 return Err(error);
             }
-            // A write that no flush has confirmed may or may not have arrived.
+            // Only reads are counted here, because a write that no flush has confirmed may not have
+            // arrived.
             if direction == Direction::Get {
                 attempt.has_pieces = under_way.unmoved.len() < tried;
                 left = Some(under_way.unmoved);
@@ -153,7 +154,7 @@ impl DataPath {
         }
     }
 
-    /// Waits for a usable endpoint. The wait also ends with the link, which ends if there is no
+    /// Waits for a usable endpoint. Fails if the link ends, which happens if there is no working
     /// endpoint for too long.
     fn wait_until_usable(&self, wake: &dyn Fn()) -> Result<MutexGuard<'_, Shared>> {
         let mut shared = self.shared();
@@ -186,7 +187,8 @@ impl DataPath {
                 shared.fail(failure);
                 self.changed.notify_all();
             }
-            // All requests of a closed endpoint are done, except those that a device has begun.
+            // Requests of a closed endpoint are done at once, unless a device has started to
+            // process them.
             let has_moved = match shared.may_progress() || last_move.is_some_and(is_long_ago) {
                 true => shared.progress(),
                 false => false,
@@ -203,8 +205,8 @@ impl DataPath {
                 };
                 match &under_way.error {
                     None => shared.note_works(),
-                    // Bytes that are still in flight must not arrive after this function has
-                    // returned.
+                    // The endpoint is closed, because bytes in flight must not arrive after this
+                    // function has returned.
                     Some(error) if !error.is_definitive() || under_way.is_unflushed => {
                         shared.fail(error.clone());
                     }
@@ -213,8 +215,8 @@ impl DataPath {
                 shared.moves -= 1;
                 self.stop_looking(&mut shared, wake);
                 if !shared.is_usable() {
-                    // Other moves find the failed endpoint, and `close` finds that this move is
-                    // over.
+                    // Wake other moves, which must see that the endpoint has failed, and `close`,
+                    // which waits for the end of this move.
                     self.changed.notify_all();
                 }
                 return attempt;
@@ -231,7 +233,7 @@ impl DataPath {
             if shared.endpoint == Endpoint::Made
                 && now.saturating_duration_since(still_since) > self.limits.stall
             {
-                // The requests then end with an error, and no longer use their memory.
+                // After this call, the requests end with an error and no longer use their memory.
                 shared.fail(Error::TimedOut(STALLED));
                 self.changed.notify_all();
                 continue;
@@ -283,7 +285,7 @@ impl UnderWay {
                 Err(error) => self.note_failed(Some(index), error),
             }
         }
-        // This also waits for writes before an error.
+        // The flush is needed after an error too, because it waits for the writes before the error.
         if direction == Direction::Put {
             match worker.flush() {
                 Ok(Some(request)) => self.requests.push((None, request)),
@@ -298,14 +300,15 @@ impl UnderWay {
             Some(piece) => self.unmoved.push(piece),
             None => self.is_unflushed = true,
         }
-        // The first error is the reason, unless a later one says that repeating is useless.
+        // Keep the first error, unless a later error says that repeating the move is useless.
         if self.error.is_none() || error.is_definitive() {
             self.error = Some(error);
         }
     }
 
-    /// Takes the completed requests, starting with the last. For a failed endpoint UCX's result is
-    /// not reliable: a flush on a closed endpoint succeeds although the bytes have not arrived.
+    /// Removes the completed requests, starting with the last. If the endpoint has failed, UCX's
+    /// result is not reliable: a flush on a closed endpoint succeeds although the bytes have not
+    /// arrived.
     fn take_done(&mut self, worker: &mut Worker, has_failed: bool) {
         while let Some((piece, request)) = self.requests.pop() {
             let mut request = Some(request);
@@ -331,8 +334,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Returns whether a move gives up after these attempts. Each has its start, its last progress
-    /// and its end, in seconds, and whether pieces arrived.
+    /// Returns whether a move gives up after these attempts. An attempt consists of its start, its
+    /// last progress and its end in seconds, and whether pieces arrived.
     fn is_given_up(attempts: &[(u64, u64, u64, bool)]) -> bool {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);

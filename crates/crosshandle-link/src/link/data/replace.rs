@@ -1,11 +1,11 @@
-//! Replaces failed endpoints, as lost connections are replaced.
+//! Replacement of failed UCX endpoints.
 //!
 //! Bytes of a failed endpoint may still be in flight, in a socket or in a network card. They must
 //! not arrive after the bytes that are sent again. So *both* sides replace the whole worker, not
 //! only the endpoint. Each side destroys the old worker with its connections before it sends the
-//! address of the new one. A new endpoint connects only to a new worker. For this, workers have
-//! generation numbers, and only workers of the same generation connect. A move then repeats what
-//! had not arrived, and programs notice only a delay.
+//! address of the new one. Workers have generation numbers, and only workers of the same generation
+//! connect, so a new worker never connects to an old one. Afterwards, each move repeats the pieces
+//! that had not arrived. Programs notice only a delay.
 
 use super::{DataPath, EVENT, Endpoint, Outage, Shared, flags, take_event_fd};
 use crate::error::{Error, Result};
@@ -13,12 +13,13 @@ use crate::tuning::{FOLLOW_INTERVAL, MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
 
-/// What the link's thread must do after it has driven the worker.
+/// Tasks of the link's thread after it has driven the worker.
 #[derive(Default)]
 pub(crate) struct Upkeep {
-    /// The address of this side's new endpoint, which must be sent to the peer.
+    /// The generation and the address of this side's new endpoint, which the thread must send to
+    /// the peer.
     pub(crate) address: Option<(u32, Vec<u8>)>,
-    /// This side has connected to the peer's endpoint.
+    /// Whether this side has connected to the peer's endpoint.
     pub(crate) has_connected: bool,
     /// The latest time at which the thread must check again.
     pub(crate) wake_at: Option<Instant>,
@@ -39,13 +40,13 @@ impl Shared {
         }
     }
 
-    /// Closes a failed endpoint, whose requests end with an error. Does nothing if the endpoint is
-    /// gone already.
+    /// Closes a failed endpoint. Its requests end with an error. Does nothing if the endpoint is
+    /// already closed.
     pub(super) fn fail(&mut self, why: Error) {
         if !self.is_alive() {
             return;
         }
-        // The first failed endpoint is replaced at once.
+        // The first failed endpoint is replaced without a pause.
         let pause = match self.failures {
             0 => Duration::ZERO,
             failures => REDIAL_INTERVAL.saturating_mul(1 << failures.min(10)),
@@ -66,8 +67,8 @@ impl Shared {
         });
     }
 
-    /// Records that this endpoint has reached the peer. Only moves show that it can also move
-    /// memory.
+    /// Records that this endpoint has reached the peer. Whether it can also move memory is known
+    /// only after a move.
     fn note_reaches(&mut self) {
         if self.endpoint == Endpoint::Made {
             self.outage = None;
@@ -88,7 +89,7 @@ impl Shared {
         // An error also ends the probe.
         let is_done = !matches!(self.worker.is_done(&mut self.probe), Ok(false));
         if !is_done {
-            // This call is needed for the same reason as for moves, see `finish`.
+            // `finish` explains why the worker of a failed endpoint is driven here.
             self.progress();
         }
         is_done
@@ -118,7 +119,7 @@ impl Shared {
         }
     }
 
-    /// Checks whether the new endpoint works.
+    /// Checks whether the probe has shown that the new endpoint works.
     fn look_at_probe(&mut self, now: Instant) {
         let mut probe = self.probe.take();
         match probe.is_some().then(|| self.worker.is_done(&mut probe)) {
@@ -163,19 +164,21 @@ impl DataPath {
         if generation <= shared.last_offered {
             return Err("it sends its data endpoint twice");
         }
-        // The peer is one generation ahead if its endpoint has failed and this side's has not.
+        // The peer may be one generation ahead, if only the peer has noticed a failure.
         if generation > shared.generation + 1 {
             return Err("it replaces an endpoint that did not exist");
         }
         shared.last_offered = generation;
-        // For an older generation, the peer will learn that this side's endpoint has failed.
+        // An address of an older generation is ignored: this side has replaced its endpoint, and
+        // its new address will reach the peer.
         if generation >= shared.generation {
             shared.offered = Some((generation, address.to_vec()));
         }
         Ok(())
     }
 
-    /// Drives the worker and maintains the endpoint. The link's thread calls this before it sleeps.
+    /// Drives the worker, and connects or replaces the endpoint. The link's thread calls this
+    /// before it sleeps.
     ///
     /// # Errors
     /// Returns an error if no endpoint has worked for as long as the keep-alive.
@@ -191,7 +194,7 @@ impl DataPath {
             && let Err(error) = self.arm(&mut shared)
         {
             if shared.endpoint == Endpoint::Awaited {
-                // The peer has not connected to this worker yet, so it must not be replaced.
+                // The worker must not be replaced before the peer has connected to it.
                 return Err(error);
             }
             shared.fail(error);
@@ -201,7 +204,8 @@ impl DataPath {
         }
         shared.look_at_probe(now);
         if shared.is_behind() && shared.is_alive() {
-            // This failure says nothing about the network, so it does not lengthen the pauses.
+            // The replacement by the peer says nothing about the network, so it does not lengthen
+            // the pauses.
             let follows_at = shared.follows_at.unwrap_or(now);
             let why = Error::Protocol("the other side has replaced its endpoint");
             shared.give_up(why, follows_at);
@@ -222,7 +226,8 @@ impl DataPath {
         }
         if shared.endpoint == Endpoint::Awaited
             && let Some((offered, address)) = shared.offered.take()
-            // The peer will drop an endpoint of an older generation.
+            // An endpoint of an older generation is not connected, because the peer is about to
+            // drop it.
             && offered == shared.generation
         {
             shared.connect(&address, now + self.limits.proof);
@@ -248,7 +253,8 @@ impl DataPath {
         let outage = shared.outage.as_ref();
         let ends_at = outage.map(|outage| outage.since + self.limits.outage);
         let next = match shared.endpoint {
-            // The last move to end wakes the link's thread.
+            // If moves still have requests, no time is set: the last of them wakes the link's
+            // thread.
             Endpoint::Failed if shared.moves == 0 => shared.due_at(),
             Endpoint::Made => shared.proven_by,
             _ => None,
@@ -256,7 +262,7 @@ impl DataPath {
         [ends_at, next].into_iter().flatten().min()
     }
 
-    /// Starts a new generation. Nothing may use the old worker.
+    /// Replaces the worker, which starts a new generation. Nothing may use the old worker.
     fn replace(&self, shared: &mut Shared) -> Result<(u32, Vec<u8>)> {
         shared.proven_by = None;
         shared.destroy_keys();
@@ -265,7 +271,8 @@ impl DataPath {
         // SAFETY: no move has requests, the probe is done, and the keys were destroyed above.
         unsafe { shared.worker.renew()? };
         let event_fd = take_event_fd(&mut shared.worker)?;
-        // The old worker's copy of the descriptor would keep its entry in the epoll set.
+        // The copy of the old worker's descriptor is still open, so the kernel would keep its entry
+        // in the epoll set.
         let _ = epoll::delete(&self.events, &shared.event_fd);
         shared.event_fd = event_fd;
         shared.is_heard = shared.lookers == 0;

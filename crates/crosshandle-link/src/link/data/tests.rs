@@ -11,8 +11,8 @@ fn settings() -> Settings {
     }
 }
 
-/// Both sides of a link in one process. A thread drives both sides and passes the addresses of new
-/// endpoints directly from one to the other.
+/// One of two sides of a link that are in the same process. A thread drives both sides, and passes
+/// the addresses of new endpoints directly from one side to the other.
 struct Side {
     data: DataPath,
     keep: Vec<u8>,
@@ -35,7 +35,7 @@ fn sides(test: &str, keep_alive: Duration) -> Option<[Side; 2]> {
     }
 }
 
-/// Drives both sides until `is_over`, or until one of them fails.
+/// Drives both sides until `is_over` is true or a side fails.
 fn look_after(sides: [&DataPath; 2], is_over: &AtomicBool) -> Result<()> {
     for (from, to) in [(0, 1), (1, 0)] {
         let (generation, address) = sides[from].address()?;
@@ -100,7 +100,8 @@ fn a_move_without_progress_ends_and_lets_go_of_its_memory() {
     still.data.unregister(&made);
 }
 
-/// UCX reports success for a write whose endpoint was closed.
+/// A write fails if the end of the link cuts it off, although UCX reports success for a closed
+/// endpoint.
 #[test]
 fn writes_that_the_end_of_the_link_cuts_off_fail() {
     let test = "writes_that_the_end_of_the_link_cuts_off_fail";
@@ -158,14 +159,14 @@ fn writes_that_the_end_of_the_link_cuts_off_fail() {
     still.data.unregister(&made);
 }
 
-/// Set in a process that a test has started to run itself in.
+/// Environment variable that marks the child process in which a test runs.
 const CHILD: &str = "CROSSHANDLE_LINK_TEST_CHILD";
-/// Text that UCX 1.22 prints before it aborts the process. It aborts when it replies to a write
-/// over TCP for an endpoint that has just failed.
+/// Text that UCX 1.22 prints before it aborts the process. This happens when UCX replies to a write
+/// over TCP and the endpoint has just failed.
 const UCX_GIVES_UP: &str = "Fatal: unexpected error: Endpoint timeout";
 
-/// Runs a test in a process of its own. UCX sometimes aborts that process, so this tries several
-/// times.
+/// Runs a test in a child process. UCX sometimes aborts the child, so this function makes several
+/// attempts.
 fn beside_what_ucx_ends(test: &str, body: impl FnOnce()) {
     if std::env::var_os(CHILD).is_some() {
         return body();
@@ -275,7 +276,8 @@ fn replace_endpoints_while_bytes_move(test: &str) {
     assert_eq!(there.len(), 1 << 20);
 }
 
-/// The peer's endpoints do not fail. It only claims that they do.
+/// Endpoints that this side makes for a peer are limited in rate, even if the peer claims again and
+/// again that its own endpoint has failed.
 #[test]
 fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
     let test = "a_side_that_replaces_over_and_over_is_followed_at_intervals";
@@ -297,7 +299,7 @@ fn a_side_that_replaces_over_and_over_is_followed_at_intervals() {
             std::thread::yield_now();
         }
     }
-    // The first replacement is followed at once.
+    // This side follows the first replacement at once, and each later one after an interval.
     assert!(started_at.elapsed() >= FOLLOW_INTERVAL * 3);
     one.data.close();
 }

@@ -1,5 +1,5 @@
-//! The state of a link on one side: unconfirmed messages, pending requests, and the objects that
-//! are open in either direction. A session outlives its connections.
+//! The state of one side of a link: unconfirmed messages, pending requests, and the objects that
+//! each side has opened. A session continues when its connection is replaced.
 
 mod state;
 
@@ -36,12 +36,12 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) keep_alive: Duration,
     pub(crate) context: Context,
-    /// `None` if memory moves over the control connection.
+    /// The path over UCX. `None` if the bytes of memory travel over the control connection.
     pub(crate) data: Option<Arc<DataPath>>,
-    /// `Some` on the side that dialled.
+    /// The parameters for dialling again. `None` on the listening side.
     pub(crate) dial: Option<Dial>,
-    /// Reports signals of the events that are open for the peer. The token is the number of the
-    /// event.
+    /// Waits for signals of the events that are open for the peer. The token of a wait is the
+    /// event's number.
     pub(crate) notifier: Notifier,
     pub(crate) opening: SyncSender<OpenRequest>,
     /// The holder whose names the peer may look up.
@@ -49,19 +49,20 @@ pub(crate) struct Session {
     own: Weak<Session>,
     wake: OwnedFd,
     state: Mutex<State>,
-    /// Notified when the data endpoint exists, when there is room for another request, and when the
-    /// link ends.
+    /// Notified when the data endpoint has been made, when another request may be sent, and when
+    /// the link ends.
     changed: Condvar,
-    /// Locked while a new connection replaces the last one. The number of the latest attempt.
+    /// Number of the latest attempt to replace the connection. Locked during the replacement.
     resuming: Mutex<u32>,
-    /// Locked from the time that a message is taken from the connection until it is counted and
-    /// handled. The greeting of a new connection reports the messages that were received, so each
-    /// must be handled completely or not at all.
+    /// Locked while a received message is counted and handled. The greeting of a new connection
+    /// reports the number of received messages, so each message must be handled completely or not
+    /// at all before that.
     handling: Mutex<()>,
-    /// Locked by the thread that moves memory through the peer's staging buffer. `true` if a copy
-    /// timed out there. Such a copy may still happen, so the buffer must not be used again.
+    /// Whether a copy through the peer's staging buffer has timed out. Such a copy may still
+    /// happen, so the buffer must not be used again. Locked by the thread that moves memory through
+    /// the buffer.
     pub(crate) staging: Mutex<bool>,
-    /// The staging memory, which is kept for the next copy from or to device memory of this host.
+    /// This side's staging memory for copies from or to device memory, kept for the next copy.
     pub(crate) ring: Mutex<Option<Ring>>,
     pub(crate) has_ended: AtomicBool,
 }
@@ -70,9 +71,9 @@ pub(crate) struct Session {
 pub(crate) struct Dial {
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) tls: Tls,
-    /// Minimum timeout of the first attempt.
+    /// Timeout of the first attempt.
     pub(crate) timeout: Duration,
-    /// Number of attempts to replace a connection in the whole session.
+    /// Number of attempts to replace a connection since the session began.
     pub(crate) attempts: AtomicU32,
 }
 
@@ -80,8 +81,7 @@ pub(crate) struct Dial {
 pub(crate) struct State {
     pub(crate) channel: Option<Channel>,
     pub(super) outbox: Outbox,
-    /// Number of sequenced messages that were received. `reported` says how many of them were
-    /// confirmed.
+    /// Number of received sequenced messages. `reported` of them were confirmed to the peer.
     pub(crate) received: u64,
     reported: u64,
     heard_at: Instant,
@@ -103,11 +103,11 @@ pub(crate) struct State {
     ended: Option<Error>,
 }
 
-/// What the link's thread must do next.
+/// The next tasks of the link's thread.
 pub(crate) struct Agenda {
     /// The latest time at which the thread must check again.
     pub(crate) wake_at: Instant,
-    /// The thread must make a new connection.
+    /// Whether the thread must make a new connection.
     pub(crate) dials: bool,
 }
 
@@ -187,7 +187,7 @@ impl Session {
 
     /// Wakes the link's thread.
     pub(crate) fn wake(&self) {
-        // The write fails only if a wake-up is pending already.
+        // The write fails only if a wake-up is already pending.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
@@ -195,7 +195,7 @@ impl Session {
         &self.wake
     }
 
-    /// Makes the error of a link that ended for this reason.
+    /// Returns the error for a link that has ended for this reason.
     pub(crate) fn ended(&self, why: impl Into<Arc<str>>) -> Error {
         Error::Ended {
             peer: Arc::clone(&self.peer),
@@ -203,7 +203,7 @@ impl Session {
         }
     }
 
-    /// Sends a message, now or when a connection exists again.
+    /// Sends a message. If the connection is lost, the message is sent over the next one.
     pub(crate) fn say(&self, message: &Message<'_>) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
@@ -225,13 +225,13 @@ impl Session {
         })?;
         match self.state().outbox.has_too_many_addresses() {
             true => Err(Error::Protocol(
-                "it replaces data endpoints and confirms none",
+                "it replaces data endpoints without confirming any",
             )),
             false => Ok(()),
         }
     }
 
-    /// Sends a request. `message` makes the request from its number.
+    /// Sends a request. `message` makes the message from the request's number.
     pub(crate) fn ask<'a>(
         &self,
         message: impl FnOnce(u64) -> Message<'a>,
@@ -239,7 +239,7 @@ impl Session {
         self.ask_for(None, message)
     }
 
-    /// Sends a request that opens an event with this mirror.
+    /// Sends a request. `mirror` is the mirror if the request opens an event.
     pub(crate) fn ask_for<'a>(
         &self,
         mirror: Option<Arc<Mirror>>,
@@ -314,21 +314,21 @@ impl Session {
         if !question.answer(answer)
             && let Some(id) = opened
         {
-            // The waiting thread has given up.
+            // The waiting thread has given up, so close the object that the peer has opened.
             self.state().mirrors.remove(&id);
             let _ = self.say(&Message::Close { id });
         }
         Ok(())
     }
 
-    /// Records that the data endpoint exists.
+    /// Records that this side has connected to the peer's data endpoint.
     pub(crate) fn note_data_endpoint(&self) {
         self.state().has_data_endpoint = true;
         self.changed.notify_all();
     }
 
-    /// Waits until the data endpoint exists. Returns at once if memory moves over the control
-    /// connection.
+    /// Waits until this side has connected to the peer's data endpoint. Returns at once for a link
+    /// without UCX.
     pub(crate) fn wait_for_data_endpoint(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.state();
         loop {
@@ -343,7 +343,8 @@ impl Session {
         }
     }
 
-    /// Ends the link: everything that waits for the peer fails. Does nothing if the link has ended.
+    /// Ends the link, so that all operations that wait for the peer fail. Does nothing if the link
+    /// has ended.
     pub(crate) fn end(&self, why: Error, say_bye: bool) {
         let mut state = self.state();
         if state.ended.is_some() {
@@ -363,7 +364,8 @@ impl Session {
         let stager = state.stager.take();
         state.outbox.clear();
         drop(state);
-        // Wake the waiters first: there may be many, and closing takes time.
+        // Wake the waiters of mirrors first, because there may be many, and closing the data path
+        // takes time.
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
             mirror.abandon();
         }
@@ -371,7 +373,7 @@ impl Session {
             question.answer(Err(why.clone()));
         }
         self.changed.notify_all();
-        // Nothing arrives from the peer any more, so the memory of this host that it used can be
+        // After `close`, UCX moves no more bytes, so memory that was open for the peer can be
         // unmapped.
         if let Some(data) = &self.data {
             data.close();
@@ -386,9 +388,8 @@ impl Session {
         self.wake();
     }
 
-    /// Replaces the connection with a new one on which the peer's greeting named this session.
-    /// `connect` returns the new connection after it has told the peer which messages were
-    /// received.
+    /// Replaces the connection by a new one, on which the peer's greeting named this session.
+    /// `connect` sends this side's greeting and returns the connection.
     ///
     /// An attempt that arrives after a later one is refused, because its greeting is out of date.
     pub(crate) fn resume(
@@ -416,16 +417,16 @@ impl Session {
             self.end(Error::Protocol(why), true);
             return Err(Error::Protocol(why));
         }
-        // The greeting has confirmed earlier requests.
+        // The peer's greeting may have confirmed earlier requests, so callers may continue.
         self.changed.notify_all();
         self.wake();
         Ok(())
     }
 
-    /// Drops the connection and the received messages that were not handled. The peer sends those
-    /// again. Returns the greeting for the new connection.
+    /// Drops the connection, with the received messages that were not handled. The peer sends these
+    /// messages again. Returns the greeting for the new connection.
     fn begin_resumption(&self, attempt: u32, hello: &Hello) -> Result<Hello> {
-        // A message that is being handled is treated as received.
+        // Wait until another thread has handled its message and has counted it as received.
         let _turn = self.handling.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = self.state();
         state.check_alive()?;
@@ -437,7 +438,7 @@ impl Session {
         })
     }
 
-    /// Sends what the socket takes, and receives what has arrived.
+    /// Sends as many bytes as the socket accepts, and receives the bytes that have arrived.
     pub(crate) fn exchange(&self) -> Result<()> {
         let mut state = self.state();
         state.check_alive()?;
@@ -448,7 +449,7 @@ impl Session {
         if channel.fill() {
             state.note_heard();
         }
-        // A confirmation may have been waiting for the last one to be sent.
+        // A confirmation may be due that could not be queued before the last one was sent.
         let had_room = state.has_room();
         state.confirm_if_due();
         if !had_room && state.has_room() {
@@ -457,9 +458,9 @@ impl Session {
         Ok(())
     }
 
-    /// Handles the next received message exactly once. When a new connection replaces this one, the
-    /// message either is counted and handled already, or it is sent again. Returns `false` if there
-    /// is no message.
+    /// Handles the next received message. Each message is handled exactly once, even if a new
+    /// connection replaces this one: a message is either counted and handled, or sent again.
+    /// Returns `false` if there is no message.
     pub(crate) fn handle_next(
         &self,
         handle: impl FnOnce(Message<'_>) -> Result<()>,

@@ -14,7 +14,8 @@ impl State {
         self.ended.clone().map_or(Ok(()), Err)
     }
 
-    /// Sends a message. Returns `true` if the link's thread must send the rest.
+    /// Queues a message and sends as much as the socket accepts. Returns `true` if the link's
+    /// thread must send the rest.
     pub(crate) fn say(&mut self, message: &Message<'_>) -> bool {
         if self.ended.is_some() {
             return false;
@@ -22,7 +23,7 @@ impl State {
         let frame = message.encode();
         debug_assert!(message.is_sequenced());
         self.outbox.keep(message, frame);
-        // After an error, the link's thread first takes what was received and then drops the
+        // After an error, the link's thread first handles the received messages, and then drops the
         // connection.
         self.send().unwrap_or(true)
     }
@@ -48,7 +49,7 @@ impl State {
         }
     }
 
-    /// Returns `true` if something must be sent when the socket accepts more bytes.
+    /// Returns `true` if unsent bytes wait for the socket to accept them.
     pub(crate) fn wants_write(&self) -> bool {
         let waits = |channel: &Channel| channel.wants_write() || self.outbox.has_more();
         self.channel
@@ -58,7 +59,8 @@ impl State {
 
     /// Confirms the received messages. This also shows that this side is alive.
     pub(crate) fn confirm(&mut self) {
-        // Set even if nothing can be sent, so that the next try comes after the usual interval.
+        // The time is set even if the confirmation cannot be sent, so that the next attempt comes
+        // after the usual interval.
         self.spoke_at = Instant::now();
         let Some(channel) = &mut self.channel else {
             return;
@@ -68,7 +70,8 @@ impl State {
             self.reported = received;
             self.read_unconfirmed = 0;
         }
-        // The link's thread notices errors, and sends what the socket does not take now.
+        // The link's thread notices errors, and sends the bytes that the socket does not accept
+        // now.
         let _ = channel.flush();
     }
 
@@ -106,11 +109,11 @@ impl State {
         self.outbox.begin_again();
         self.note_heard();
         self.spoke_at = Instant::now();
-        // The greeting has confirmed them.
+        // This side's greeting has confirmed all received messages.
         self.reported = self.received;
         self.read_unconfirmed = 0;
         self.channel = Some(channel);
-        // A failure here ends the channel, and the link's thread notices that.
+        // If this fails, the channel is over, and the link's thread notices that.
         let _ = self.send();
         Ok(())
     }

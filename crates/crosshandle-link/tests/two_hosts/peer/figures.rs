@@ -1,4 +1,4 @@
-//! The measurements of the benchmark: of the link, and of plain UCX.
+//! The peers' side of the benchmark: measures the link, and plain UCX.
 
 use crosshandle::{Event, Memory};
 use crosshandle_link::bare::{RemoteKey, Request, Settings, Worker};
@@ -29,7 +29,7 @@ impl Ours<'_> {
         let mut times = Vec::new();
         let first = event.submitted();
         match what {
-            // Writes and signals, then waits for the same from the remote side.
+            // Each round writes and signals, and waits until the remote side has done the same.
             "ping" => {
                 for round in 1..=count as u64 {
                     let start = Instant::now();
@@ -78,7 +78,7 @@ pub(crate) struct Bare {
     rounds: u64,
 }
 
-/// 64 MiB, and one word with the number of rounds.
+/// Number of words in the memory: 64 MiB for bytes, and one word for the number of rounds.
 const WORDS: usize = (64 << 20) / 8 + 1;
 
 pub(crate) fn from_hex(text: &str) -> Result<Vec<u8>> {
@@ -118,7 +118,8 @@ pub(crate) fn bare(bare: &mut Option<Bare>, words: &[&str]) -> Result<String> {
     let bare = bare.as_mut().ok_or("UCX was not started")?;
     match words {
         ["connect", worker, address, key] => {
-            // SAFETY: the test passes on what the other host's worker returned.
+            // SAFETY: the test passes the address and the key that the other host's worker
+            // returned.
             let key = unsafe {
                 bare.worker.connect(&from_hex(worker)?)?;
                 bare.worker.unpack(&from_hex(key)?)?
@@ -151,7 +152,7 @@ impl Bare {
         self.finish(&mut requests)
     }
 
-    /// Writes bytes, and after they have arrived, writes the word with the number of rounds.
+    /// Writes bytes. When they have arrived, writes the word with the number of rounds.
     fn write_and_tell(&mut self, bytes: &[u8]) -> Result<()> {
         self.put(bytes.as_ptr(), bytes.len(), 0)?;
         self.rounds += 1;
@@ -191,7 +192,7 @@ impl Bare {
                 }
                 return Ok(String::new());
             }
-            // Tells the remote side when it may stop.
+            // After the last round, the word tells the remote side to stop.
             "write" => {
                 for _ in 0..count {
                     let start = Instant::now();
@@ -221,7 +222,7 @@ impl Bare {
             "serve" => {
                 self.wait(self.rounds + 1);
                 self.rounds += 1;
-                // Gives the remote side's last request time to leave.
+                // Drive the worker for a moment, so that the remote side's last request completes.
                 let until = Instant::now() + Duration::from_millis(100);
                 while Instant::now() < until {
                     self.worker.progress();

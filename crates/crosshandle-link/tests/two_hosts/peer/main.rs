@@ -68,7 +68,7 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let [token, data, interface, keep_alive_ms] = words else {
         return Err("token, data, interface and keep-alive are needed".into());
     };
-    // Certificates are given by their files and the name of the listening side.
+    // A token with commas is a list of certificate files and the name of the listening side.
     let identity = match token.split(',').collect::<Vec<_>>()[..] {
         [authority, own, peer_name] => Identity::Certificates(Certificates {
             authority: authority.into(),
@@ -81,7 +81,7 @@ fn options(words: &[&str]) -> Result<LinkOptions> {
     let options = LinkOptions::new(identity)
         .names(Holder::new())
         .keep_alive(Duration::from_millis(keep_alive_ms.parse()?));
-    // UCX's transports may follow, `-` for its own choice, and then which memory is staged.
+    // After `ucx` may follow the transports (`-` for UCX's own choice), and the staging option.
     let mut data = data.split(':');
     if data.next() != Some("ucx") {
         return Ok(options.data(Data::Tls));
@@ -109,7 +109,7 @@ impl Peer {
         }
         let copy = self.host_memory(bytes.len())?;
         copy.write(0, bytes)?;
-        // The peer's own queue may be waiting for an event.
+        // A new queue is used, because the peer's usual queue may be waiting for an event.
         let queue = self.context.create_queue()?;
         queue.submit(Command::copy(copy.all(), memory.all())?)?;
         Ok(queue.finish()?)

@@ -71,7 +71,7 @@ impl Neighbour {
                 self.memories[number(1)?].read(number(3)?, &mut bytes)?;
                 (bytes == pattern(number(2)? as u64, bytes.len())).to_string()
             }
-            // These two copy from this process's own memory to the remote memory, and back.
+            // Copies between this process's own memory and the remote memory.
             ["copy_there", ..] => {
                 let own = &own[number(2)?];
                 self.memories[number(1)?].copy_from(number(3)?, own, 0..own.len())?;

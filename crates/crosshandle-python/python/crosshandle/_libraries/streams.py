@@ -20,14 +20,14 @@ _DEFAULT = (0, 1)
 
 _lock = threading.Lock()
 # Adopted queues, by device and stream number. A queue keeps its stream's object alive. A stream
-# that was adopted by its number alone is not kept here, since it may end and its number may be
-# reused. Default streams never end.
+# that was adopted by its number alone is not in this table, because the stream may end and the
+# driver may reuse its number. The exception is the default streams, which never end.
 _adopted: OrderedDict[tuple[str, int], Queue] = OrderedDict()
-# This module's own queues for each device. Their streams wait for events, each without queueing
-# behind another wait.
+# Queues of this module, by device. Each one waits for one event at a time, so that no wait has to
+# queue behind another.
 _own: dict[str, list[Queue]] = {}
-# The maximum number of these queues for each device. If more waits are pending at a time, some
-# queue behind others.
+# The maximum number of queues in `_own` for each device. If more waits are pending at a time, some
+# of them queue behind others.
 _MOST_OWN = 32
 
 
@@ -63,7 +63,7 @@ def number_of(stream: Any) -> int:
 
 
 def _device_of(stream: Any) -> str | None:
-    """Returns the name of a stream's device, or None if the stream does not say."""
+    """Returns the name of a stream's device, or None if the stream object does not have it."""
     for name in ("device_index", "device_id"):
         index = getattr(stream, name, None)
         if isinstance(index, int) and index >= 0:
@@ -72,7 +72,7 @@ def _device_of(stream: Any) -> str | None:
     if isinstance(index, int):
         return f"cuda:{index}"
     if type(stream).__module__.partition(".")[0] == "cupy":
-        # CuPy's default stream belongs to the current device.
+        # CuPy's default stream has no device of its own: it belongs to the current device.
         import cupy
 
         return f"cuda:{cupy.cuda.runtime.getDevice()}"
@@ -87,8 +87,8 @@ def _devices() -> list[str]:
 
 
 def queue(stream: Any, context: Context | None = None) -> Queue:
-    """Returns the queue for a stream, of `context` or of the default context of the stream's
-    device."""
+    """Returns the queue that adopts a stream. The queue belongs to `context`, or to the default
+    context of the stream's device."""
     number = number_of(stream)
     if context is not None:
         # The caller keeps this queue alive, so it is not added to `_adopted`.
@@ -106,9 +106,8 @@ def _known(device: str, number: int) -> Queue | None:
 
 
 def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
-    # Every device has the default streams, so these must not be searched among the streams used
-    # before. Any other number belongs to one device. It is searched among the known streams first,
-    # which needs no context.
+    # The numbers of the default streams are the same on every device. Any other number belongs to
+    # one device, so it is looked up among the known streams first, which needs no context.
     if number not in _DEFAULT:
         for device in devices:
             known = _known(device, number)
@@ -130,7 +129,7 @@ def _queue_on(number: int, stream: Any, devices: list[str]) -> Queue:
         with _lock:
             _adopted[device, number] = adopted
             idle = [key for key, queue in _adopted.items() if queue.idle] if len(_adopted) > _MOST else []
-            # Dropped after the lock is released.
+            # The queues are dropped after the lock is released.
             dropped = [_adopted.pop(key) for key in idle[: len(_adopted) - _MOST]]
         del dropped
         return adopted
@@ -157,7 +156,8 @@ def waiting(event: Event, value: int, device: str) -> int:
     Waiting for that stream means waiting for the signal.
     """
     with _lock:
-        # At worst, two threads choose the same idle queue, and one wait queues behind the other.
+        # No lock is needed. If two threads choose the same idle queue, one of their waits queues
+        # behind the other.
         own = _own.setdefault(device, [])
         chosen = next((queue for queue in own if queue.idle), None)
         if chosen is None and len(own) >= _MOST_OWN:

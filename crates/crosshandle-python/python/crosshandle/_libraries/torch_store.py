@@ -28,13 +28,13 @@ def load_state_dict(
             module = Transformer(config)
         crosshandle.torch.load_state_dict("llama-70b", module)
 
-    The weights are read-only, so gradients and optimisers need a copy. They stay mapped as long as
-    one of the tensors lives. `place` is as for `crosshandle.store.open`. With `"agreed"`, the
-    addresses are the same in each process, as captured graphs require. With `prefix`, only tensors
-    whose names start with it are used, and the prefix is removed from their names.
+    The weights are read-only, so gradients and optimisers need a copy. The weights stay mapped as
+    long as one of the tensors lives. `place` is as for `crosshandle.store.open`. With `"agreed"`,
+    the addresses are the same in each process, as captured graphs require. With `prefix`, only
+    tensors whose names start with it are used, and the prefix is removed from their names.
 
     Tensors that are missing in the module or in the model are an error unless `strict` is False.
-    With `strict=False`, buffers that are computed and not loaded stay on `meta`.
+    With `strict=False`, buffers that the model's files do not contain stay on `meta`.
     """
     model = name
     if not isinstance(model, store.Model):
@@ -43,9 +43,9 @@ def load_state_dict(
         key.removeprefix(prefix): model.get_tensor(key, "torch") for key in model.keys() if key.startswith(prefix)
     }
     if module is not None:
-        # An assigned parameter takes `requires_grad` from the parameter that it replaces. So clear
-        # it there first: read-only memory cannot take a gradient, and integer tensors cannot have
-        # one. A parameter may have several names.
+        # An assigned parameter takes `requires_grad` from the parameter that it replaces, so clear
+        # the flag there first. Read-only memory cannot store a gradient, and integer tensors cannot
+        # have one. A parameter may have several names.
         named = module.named_parameters(remove_duplicate=False)
         frozen = [own for name, own in named if name in tensors and own.requires_grad]
         try:

@@ -1,9 +1,9 @@
-"""Unified shared memory (USM) of dpctl and dpnp, through the Unified Runtime adapter of their
-process.
+"""Unified shared memory (USM) of dpctl and dpnp, through the Unified Runtime adapter that the
+process has loaded.
 
 The SYCL runtime of these libraries only accepts pointers that its adapter knows. So the adapter
-opens the memory too, in the context of a queue. Memory that the adapter allocated is shared by a
-handle that the adapter makes.
+opens received memory a second time, in the context of a SYCL queue. For memory that the adapter
+allocated, the adapter also makes the handle.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _ERRORS: dict[int, type[Error]] = {
     40: OutOfMemoryError,
     # The result for an unsupported feature.
     44: UnsupportedError,
-    # In event list exec status, which means that a process has ended.
+    # The result "in event list exec status", which here means that the exporting process has ended.
     68: ExporterGoneError,
 }
 
@@ -86,7 +86,7 @@ class _Adapter:
     def open(self, beside: int, handle: bytes) -> tuple[int, int]:
         """Opens memory in the context of the pointer `beside`.
 
-        Returns its address, and the number of the context.
+        Returns the address of the memory, and the number of the context.
         """
         memory, context = ctypes.c_void_p(), ctypes.c_uint64()
         result = self._functions.open(beside, handle, len(handle), ctypes.byref(memory), ctypes.byref(context))
@@ -94,7 +94,8 @@ class _Adapter:
         return memory.value or 0, context.value
 
     def close(self, context: int, address: int) -> None:
-        """Closes memory. If the context has ended, it has already closed its memory."""
+        """Closes memory that `open` opened. Does nothing if the context has ended, because that
+        closed the memory."""
         self._functions.close(context, address)
 
 
@@ -132,8 +133,8 @@ def _mapped() -> list[str]:
 def _adapter_at(path: str) -> _Adapter | None:
     """Returns the adapter at a path, or `None` if it is not loaded or lacks the functions."""
     try:
-        # Does not load the library. A mapped file may not be a library, and its path may now have
-        # another file.
+        # `RTLD_NOLOAD` only finds a library that is loaded already. The mapped file may not be a
+        # library, and its path may now belong to another file.
         library = ctypes.CDLL(path, mode=os.RTLD_NOW | os.RTLD_NOLOAD)
         functions = library.crosshandle_usm_functions
     except (OSError, AttributeError):
@@ -146,7 +147,7 @@ def _adapter_at(path: str) -> _Adapter | None:
 def _tried() -> Iterator[_Adapter]:
     """Yields each adapter once.
 
-    Searches for adapters that were loaded later only after the known ones.
+    The process is searched for further adapters only after the caller has tried the known ones.
     """
     known = adapters()
     yield from known
@@ -170,17 +171,18 @@ def _setting() -> str:
     return f"UR_ADAPTERS_FORCE_LOAD={path} and CROSSHANDLE_UR_BACKEND=opencl"
 
 
-# Open memory, by `id`. No lock protects it, because a destructor may run while that lock is held.
+# Open memory, by `id` of its object. No lock protects this dictionary, because a destructor that
+# needs the lock could run while the lock is held.
 _opened: dict[int, weakref.ref[_Opened]] = {}
 
 
 class _Opened:
-    """Memory that an adapter has opened, in the form that dpctl accepts. dpctl's memory keeps this
-    object, which closes it."""
+    """Memory that an adapter has opened, in the form that dpctl accepts. dpctl's memory object
+    keeps this object alive, and its destructor closes the memory."""
 
     def __init__(self, array: Array, adapter: _Adapter, opened: tuple[int, int], extent: tuple[int, int], queue: Any):
         self._adapter, (self.address, self._context) = adapter, opened
-        # If the memory is shared again, this array's memory is used.
+        # The array of this package in the same memory, which is used if the memory is shared again.
         self.array = array
         first, self.nbytes = extent
         # The address of the array's lowest byte.
@@ -195,14 +197,15 @@ class _Opened:
         }
         _opened[id(self)] = weakref.ref(self)
 
-    # Bound as a default, since the module's names may be gone before the last object.
+    # `_opened` is bound as a default argument, because the interpreter may clear the module's names
+    # before the last object is destroyed.
     def __del__(self, _opened: dict[int, weakref.ref[_Opened]] = _opened) -> None:
         _opened.pop(id(self), None)
         self._adapter.close(self._context, self.address)
 
 
-# For each device on which a handle's memory was opened: a queue, memory of its context that
-# identifies it to the adapter, and the adapter.
+# For each device on which memory was opened: a queue, memory in the queue's context, and the
+# adapter. The adapter identifies the context by that memory.
 _places: dict[tuple[str, str], tuple[Any, Any, _Adapter]] = {}
 
 
@@ -226,7 +229,8 @@ def _queues() -> Iterator[Any]:
 def _open_on(queue: Any, handle: bytes) -> tuple[Any, _Adapter, tuple[int, int]]:
     """Opens memory in the context of a queue.
 
-    Also returns memory of that context, by which its adapter identifies it.
+    Also returns the adapter, and memory of the queue's context by which the adapter identifies the
+    context.
     """
     from dpctl.memory import MemoryUSMDevice
 
@@ -252,7 +256,7 @@ def _open_somewhere(handle: MemoryHandle) -> tuple[Any, _Adapter, tuple[int, int
         try:
             return queue, adapter, adapter.open(beside._pointer, data)
         except _Unknown:
-            # The context has ended.
+            # The call fails if the context has ended, so forget that context.
             del _places[key]
     refused: Error | None = None
     for queue in _queues():
@@ -309,9 +313,10 @@ def dpnp_of(array: Array, handle: MemoryHandle, first: int, nbytes: int, queue: 
 
 
 def adopt(group: list[_rust.Foreign], owners: list[Any]) -> list[tuple[Context, Array | Exception]]:
-    """Makes arrays of shared memory for arrays in USM.
+    """Adopts dpctl and dpnp arrays, which are in unified shared memory.
 
-    Returns the context of each, and the array or the reason why it cannot be shared.
+    For each array, returns its context, and the adopted array or the error that says why it cannot
+    be shared.
     """
     made: dict[bytes, Array] = {}
     return [_adopt_one(one, owner, made) for one, owner in zip(group, owners)]
@@ -333,7 +338,7 @@ def _adopt_one(one: _rust.Foreign, owner: Any, made: dict[bytes, Array]) -> tupl
         except _Unknown:
             continue
         except Error as error:
-            # A copy of the array may still be possible.
+            # The error is returned and not raised, because the caller may still copy the array.
             refused = error
             continue
         return context, _rust.laid_over(made[handle], one, inside)

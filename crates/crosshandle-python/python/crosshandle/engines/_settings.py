@@ -15,7 +15,7 @@ formats."""
 
 @dataclass(frozen=True)
 class Ranks:
-    """The part of a model that a process of an engine has."""
+    """The ranks of an engine's process, which select its part of the model."""
 
     tp_rank: int = 0
     tp_size: int = 1
@@ -28,7 +28,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings, which are keys of the engine's extra configuration."""
+    """The settings of a loader. Each field is a key of `--model-loader-extra-config`."""
 
     name: str | None = None
     """The name of the checkpoint, whose tensors have the same names as in its files. `{tp_rank}`,
@@ -40,7 +40,8 @@ class Settings:
     expected_hash: str | None = None
     """The expected hash of the checkpoint. A checkpoint with another hash is not loaded."""
     place: str | int | None = None
-    """The addresses for the weights of `state`. See `crosshandle.store.open`."""
+    """The addresses at which the weights of `state` are mapped. See `place` of
+    `crosshandle.store.open`."""
     socket_dir: str | None = None
     token: str | None = None
 

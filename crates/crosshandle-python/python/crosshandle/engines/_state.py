@@ -1,10 +1,10 @@
-"""The tensors of a module after an engine has loaded and processed them: publishing them, and
-mapping them into another module.
+"""Publishing the tensors that an engine has loaded and processed, and mapping them into another
+module.
 
-Engines repack weights after loading, so they compute with other tensors than the files contain.
-This module keeps all tensors: parameters, buffers, including non-persistent ones, and tensors that
-are plain attributes of modules. A tensor with several names is stored once, and becomes one tensor
-again.
+Engines repack weights after loading, so they do not compute with the tensors of the files. This
+module publishes all tensors of a PyTorch module: parameters, persistent and non-persistent buffers,
+and tensors that are plain attributes. A tensor with several names is stored once, and is one tensor
+again after mapping.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def _put(
     objects: dict[tuple[str, str], torch.Tensor],
 ) -> None:
     if kind == "parameter":
-        # Tied parameters are the same object.
+        # The names of tied parameters refer to the same object, so make one object for them.
         if (kept, kind) not in objects:
             objects[kept, kind] = _parameter(part._parameters.get(leaf), tensor)
         tensor = objects[kept, kind]
@@ -120,8 +120,8 @@ def _put(
 
 
 def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch.nn.Parameter:
-    """Makes a parameter with the attributes that the engine has set on the one before, such as its
-    loader for later updates."""
+    """Makes a parameter for a mapped tensor. It gets the attributes that the engine has set on the
+    parameter `before`, such as a loader for later updates."""
     made = torch.nn.Parameter(tensor, requires_grad=False)
     for key, value in getattr(before, "__dict__", {}).items():
         setattr(made, key, value)
@@ -129,5 +129,6 @@ def _parameter(before: torch.nn.Parameter | None, tensor: torch.Tensor) -> torch
 
 
 def left_on_meta(module: torch.nn.Module) -> list[str]:
-    """Returns the names of tensors that were not published and are still on `meta`."""
+    """Returns the names of the module's tensors that are still on `meta` because they were not
+    published."""
     return [key for key, _, tensor in _entries(module) if tensor.device.type == "meta"]

@@ -4,9 +4,9 @@
     python -m sglang.launch_server … \\
         --model-loader-extra-config '{"crosshandle": {"name": "llama-70b"}}'
 
-The loading code of the model gets the holder's tensors and copies what it needs on the device. This
-works for any model, any quantization and any number of ranks. SGLang has a fixed list of formats.
-So the settings choose this loader, and `--load-format` stays `auto`.
+The model's loading code gets the holder's tensors, and copies the needed parts on the device. This
+works for any model, any quantization and any number of ranks. SGLang has a fixed list of load
+formats. So the settings choose this loader, and `--load-format` stays `auto`.
 
 SGLang finds this module as a plugin through the entry point `crosshandle` of `sglang.srt.plugins`.
 """
@@ -33,7 +33,7 @@ def _ranks() -> Ranks:
 
 
 class CrosshandleModelLoader(DefaultModelLoader):
-    """Loads a model from a holder. The weights are processed as those from files."""
+    """Loads a model from a holder. SGLang processes the weights as if they came from files."""
 
     def __init__(self, load_config: Any):
         extra = dict(load_config.model_loader_extra_config or {})

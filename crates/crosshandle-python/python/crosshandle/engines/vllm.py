@@ -3,10 +3,10 @@
     crosshandle load model.safetensors.index.json --name llama-70b --device cuda:0
     vllm serve … --load-format crosshandle --model-loader-extra-config '{"name": "llama-70b"}'
 
-With `name`, the loading code of the model gets the holder's tensors and copies what it needs on the
+With `name`, the model's loading code gets the holder's tensors, and copies the needed parts on the
 device. This works for any model, any quantization and any number of ranks. If `state` is given too,
-the processed weights are published once. The next engine maps them without a copy, and skips the
-processing that follows reading:
+the first engine publishes its processed weights. Later engines map these weights without a copy,
+and skip the processing:
 
     … --model-loader-extra-config '{"name": "llama-70b", "state": "llama-70b/vllm"}'
 
@@ -63,7 +63,7 @@ class CrosshandleModelLoader(BaseModelLoader):
         super().__init__(load_config)
         self._settings = Settings.read(load_config.model_loader_extra_config)
         self._store = self._settings.store()
-        # Keeps the mapped model, because the torch tensors do not.
+        # The mapped model is kept here, because torch tensors do not keep it.
         self._state_model: store.Model | None = None
 
     def download_model(self, model_config: Any) -> None:
@@ -110,8 +110,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         return self._state_model
 
     def _checkpoint(self) -> str | None:
-        """Returns the hash of the checkpoint that the state is made from, or None if it is
-        unknown."""
+        """Returns the hash of the checkpoint from which the engine makes its state, or None if the
+        hash is unknown."""
         if self._settings.name is None:
             return self._settings.expected_hash
         with self._open() as held:
@@ -132,8 +132,8 @@ class CrosshandleModelLoader(BaseModelLoader):
         _log.info("the weights are published as %s, with the hash %s", name, published.hash)
         held = self._find_state()
         assert held is not None
-        # Use the published weights instead of the module's own, so that they are in memory only
-        # once.
+        # Replace the module's own weights by the published ones, so that the weights are in memory
+        # only once.
         _state.adopt(module, held, fingerprint)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -159,7 +159,8 @@ class CrosshandleModelLoader(BaseModelLoader):
                 process_weights_after_loading(module, model_config, target)
         left = _state.left_on_meta(module)
         if left:
-            # The same happens after loading, if the processing no longer needs a tensor.
+            # Such tensors are also on `meta` after a normal load, if the engine's processing has
+            # consumed them.
             _log.warning("%d tensors were not published and have no bytes: %s", len(left), ", ".join(left[:5]))
         _log.info("%d tensors of %s are mapped", count, held.name)
         return module.eval()

@@ -2,9 +2,9 @@
 
 use super::{ContextCore, ObjectName, Pool};
 use crate::pool::{Block, DEDICATED, Pooled, SizeClass};
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_handle::{Fields, MemoryHandle};
-use crosshandle_ipc::{Credential, ExportCells, KeepAlive, Particulars, Shared};
+use crosshandle_ipc::{BackendObject, Credential, ExportCells, KeepAlive, Particulars};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, AllocationOptions, MemoryKind};
 use std::mem;
@@ -132,7 +132,7 @@ impl Allocation {
     }
 
     /// Returns the segment that the allocation lies in, and the allocation's offset there.
-    pub(crate) fn segment(&self) -> (&dyn Segment, usize) {
+    pub(crate) fn segment(&self) -> (&dyn BackendSegment, usize) {
         let block = self.block();
         (&*block.segment.memory, block.offset)
     }
@@ -143,7 +143,7 @@ impl Allocation {
 
     /// Returns a reference that keeps the segment, the segment's number for importers, and the
     /// offset.
-    pub(crate) fn shared_segment(&self) -> (Arc<dyn Segment>, u32, usize) {
+    pub(crate) fn shared_segment(&self) -> (Arc<dyn BackendSegment>, u32, usize) {
         let Block {
             segment, offset, ..
         } = self.block();
@@ -212,7 +212,7 @@ impl Allocation {
             return Ok(credential);
         }
         let segment = &self.block().segment;
-        let memory: Arc<dyn Shared> = Arc::clone(&segment.memory) as _;
+        let memory: Arc<dyn BackendObject> = Arc::clone(&segment.memory) as _;
         memory.prepare()?;
         let exporter = self.core.exporter();
         let particulars = Particulars {

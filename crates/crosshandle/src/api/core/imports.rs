@@ -6,7 +6,7 @@ mod tests;
 use super::{ContextCore, read, write};
 use crate::pool::DEDICATED;
 use crosshandle_hal::common::pieced_segment::PiecedSegment;
-use crosshandle_hal::{BackendContext, DriverHandles, Segment};
+use crosshandle_hal::{BackendContext, BackendDriverHandles, BackendSegment};
 use crosshandle_handle::Fields;
 use crosshandle_ipc::broker::Route;
 use crosshandle_ipc::{
@@ -25,14 +25,14 @@ use std::sync::{Arc, RwLock, Weak};
 /// A segment of another process that is mapped here.
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
-    pub(crate) memory: Arc<dyn Segment>,
+    pub(crate) memory: Arc<dyn BackendSegment>,
     /// `None` for memory that is counted elsewhere.
     _counted: Option<ImportedBytes>,
 }
 
 impl Imported {
     /// Wraps a segment whose bytes are already counted by the code that mapped it.
-    pub(crate) fn new(attachment: Arc<Attachment>, memory: Arc<dyn Segment>) -> Self {
+    pub(crate) fn new(attachment: Arc<Attachment>, memory: Arc<dyn BackendSegment>) -> Self {
         Self {
             attachment,
             memory,
@@ -85,7 +85,7 @@ impl SegmentKey {
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
     /// The memory comes first, so that it is unmapped before its open is no longer counted.
-    mapped: Cell<Option<(Arc<dyn Segment>, HandleAhead)>>,
+    mapped: Cell<Option<(Arc<dyn BackendSegment>, HandleAhead)>>,
 }
 
 impl<'a> MappedAhead<'a> {
@@ -114,7 +114,7 @@ impl<'a> MappedAhead<'a> {
         fields: &Fields,
         delivery: Delivery,
         access: Access,
-    ) -> Result<Arc<dyn Segment>> {
+    ) -> Result<Arc<dyn BackendSegment>> {
         match (delivery, self.mapped.take()) {
             (Delivery::DriverHandle(found), Some((memory, ahead))) if found == ahead.found => {
                 Ok(memory)
@@ -135,10 +135,10 @@ impl<'a> MappedAhead<'a> {
 
 /// Maps memory by its driver handle.
 fn map_by(
-    handles: &dyn DriverHandles,
+    handles: &dyn BackendDriverHandles,
     fields: &Fields,
     found: &FetchedHandle,
-) -> Result<Arc<dyn Segment>> {
+) -> Result<Arc<dyn BackendSegment>> {
     check_extent(fields, found.len)?;
     let len = usize::try_from(found.len).unwrap_or(usize::MAX);
     handles.import_handle(&found.handle, len)
@@ -446,7 +446,7 @@ impl Imports {
         &self,
         key: SegmentKey,
         attachment: Arc<Attachment>,
-        memory: Arc<dyn Segment>,
+        memory: Arc<dyn BackendSegment>,
     ) -> Arc<Imported> {
         let _counted = Some(ImportedBytes::new(memory.len()));
         let imported = Arc::new(Imported {

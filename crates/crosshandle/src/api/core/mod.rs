@@ -13,7 +13,7 @@ pub use options::ContextOptions;
 use crate::api::device::Device;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
-use crosshandle_hal::{BackendContext, BackendDevice, Segment};
+use crosshandle_hal::{BackendContext, BackendDevice, BackendSegment};
 use crosshandle_handle::{BackendKind, DeviceUuid, Fields};
 use crosshandle_ipc::broker::address;
 use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
@@ -34,7 +34,7 @@ pub(crate) type Pool = pool::Pool<Arc<Allocation>>;
 pub(crate) type Pools = [Arc<Pool>; 3];
 
 /// A segment that the program allocated, and its number.
-type AdoptedSegment = (Weak<dyn Segment>, u32);
+type AdoptedSegment = (Weak<dyn BackendSegment>, u32);
 
 const KINDS: [MemoryKind; 3] = [MemoryKind::Device, MemoryKind::Host, MemoryKind::Shared];
 
@@ -149,7 +149,7 @@ impl ContextCore {
 
     /// Returns the number of a segment that the program allocated. All parts of a segment have the
     /// same number.
-    pub(crate) fn number_of_adopted(&self, segment: &Arc<dyn Segment>) -> u32 {
+    pub(crate) fn number_of_adopted(&self, segment: &Arc<dyn BackendSegment>) -> u32 {
         let address = Arc::as_ptr(segment).addr();
         let mut adopted = self.adopted.lock();
         // No other segment can have this address while the table's segment still exists.

@@ -1,6 +1,7 @@
 //! Memory that other interfaces of the same device have allocated.
 
 use super::view::{LevelledImage, check_levels, views};
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crosshandle_types::error::{Error, Result};
@@ -15,12 +16,20 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct ExternalMemory {
     core: Arc<ContextCore>,
-    inner: Arc<dyn crosshandle_hal::ExternalMemory>,
+    inner: Arc<dyn crosshandle_hal::BackendExternalMemory>,
     len: u64,
 }
 
 impl ExternalMemory {
-    pub(crate) fn import(core: &Arc<ContextCore>, file: OwnedFd, len: u64) -> Result<Self> {
+    /// Imports memory of another API of the same device, such as Vulkan. `file` is the opaque file
+    /// descriptor that the other API exported, for `len` bytes. Memory of another process's context
+    /// is opened by its handle instead.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device has no views of images.
+    /// - [`Error::Driver`] if the driver refuses.
+    pub fn import(context: &Context, file: OwnedFd, len: u64) -> Result<Self> {
+        let core = context.core();
         let (views, _) = views(core)?;
         if len == 0 {
             return Err(Error::invalid("memory of no bytes is not imported"));
@@ -72,7 +81,7 @@ impl ExternalMemory {
     /// `levels` levels.
     ///
     /// # Errors
-    /// The errors of [`Context::create_levelled_image`](crate::Context::create_levelled_image), and
+    /// The errors of [`LevelledImage::new`], and
     /// errors of the driver.
     pub fn image(&self, description: &ImageDescription, levels: u32) -> Result<LevelledImage> {
         let core = &self.core;
@@ -83,7 +92,7 @@ impl ExternalMemory {
         }
         check_len(description, levels, self.len)?;
         let inner = Arc::clone(&self.inner).levels(description, levels)?;
-        Ok(LevelledImage::new(core, inner, description, levels))
+        Ok(LevelledImage::of(core, inner, description, levels))
     }
 }
 

@@ -7,9 +7,10 @@ mod view;
 pub use external::ExternalMemory;
 pub use view::{ImageView, LevelledImage};
 
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::program::kernel::check_fork;
-use crosshandle_hal::{DeviceImage, DeviceSampler, Images};
+use crosshandle_hal::{BackendImage, BackendImages, BackendSampler};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{
     ImageDescription, KernelArgument, KernelArguments, NativeObject, SamplerDescription,
@@ -30,7 +31,7 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Image {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceImage>,
+    inner: Arc<dyn BackendImage>,
     description: ImageDescription,
 }
 
@@ -38,11 +39,11 @@ pub struct Image {
 #[derive(Clone)]
 pub struct Sampler {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceSampler>,
+    inner: Arc<dyn BackendSampler>,
     description: SamplerDescription,
 }
 
-fn maker(core: &ContextCore) -> Result<&dyn Images> {
+fn maker(core: &ContextCore) -> Result<&dyn BackendImages> {
     check_fork()?;
     let device = core.device();
     device.images()?;
@@ -52,7 +53,16 @@ fn maker(core: &ContextCore) -> Result<&dyn Images> {
 }
 
 impl Image {
-    pub(crate) fn create(core: &Arc<ContextCore>, description: &ImageDescription) -> Result<Self> {
+    /// Creates an image, whose pixels are arbitrary.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device has no images
+    ///   ([`Device::images`](crate::Device::images)), or none of this format.
+    /// - [`Error::InvalidArgument`] for a size that the device does
+    ///   not support.
+    /// - [`Error`](crate::Error) if a limit of the driver is reached.
+    pub fn new(context: &Context, description: &ImageDescription) -> Result<Self> {
+        let core = context.core();
         let maker = maker(core)?;
         description.check(core.device().images()?)?;
         Ok(Self {
@@ -75,10 +85,12 @@ impl Image {
 }
 
 impl Sampler {
-    pub(crate) fn create(
-        core: &Arc<ContextCore>,
-        description: &SamplerDescription,
-    ) -> Result<Self> {
+    /// Creates a sampler.
+    ///
+    /// # Errors
+    /// As [`Image::new`].
+    pub fn new(context: &Context, description: &SamplerDescription) -> Result<Self> {
+        let core = context.core();
         Ok(Self {
             core: Arc::clone(core),
             inner: maker(core)?.create_sampler(description)?,

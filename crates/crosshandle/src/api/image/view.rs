@@ -1,9 +1,10 @@
 //! Views of images, and images of several levels.
 
 use super::{Image, maker};
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{DeviceLevels, DeviceView, ViewSource, Views};
+use crosshandle_hal::{BackendLevels, BackendView, BackendViews, ViewSource};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{ImageDescription, ImageKind, NativeObject, Region, Sampling, ViewLimits};
 use std::any::Any;
@@ -22,7 +23,7 @@ use std::sync::Arc;
 /// [`KernelArguments::with`]: crate::kernel::KernelArguments::with
 #[derive(Clone)]
 pub struct ImageView {
-    inner: Arc<dyn DeviceView>,
+    inner: Arc<dyn BackendView>,
     /// The memory that the view shows, if it does not show an image.
     _keep: Option<Arc<dyn Any + Send + Sync>>,
 }
@@ -32,13 +33,13 @@ pub struct ImageView {
 #[derive(Clone)]
 pub struct LevelledImage {
     core: Arc<ContextCore>,
-    inner: Arc<dyn DeviceLevels>,
+    inner: Arc<dyn BackendLevels>,
     description: ImageDescription,
     levels: u32,
 }
 
 /// Returns the backend's interface for views, and their limits. Fails if the device has no views.
-pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
+pub(super) fn views(core: &ContextCore) -> Result<(&dyn BackendViews, ViewLimits)> {
     let maker = maker(core)?.views();
     let limits = core.device().images()?.views;
     maker.zip(limits).ok_or_else(|| {
@@ -50,41 +51,55 @@ pub(super) fn views(core: &ContextCore) -> Result<(&dyn Views, ViewLimits)> {
 }
 
 impl ImageView {
-    fn new(inner: Arc<dyn DeviceView>) -> Self {
+    fn new(inner: Arc<dyn BackendView>) -> Self {
         Self { inner, _keep: None }
     }
 
-    pub(crate) fn check(
-        core: &ContextCore,
-        description: &ImageDescription,
-        levels: u32,
-    ) -> Result<()> {
-        let (views, limits) = views(core)?;
-        description.check(core.device().images()?)?;
+    /// Checks that an image with this number of levels could have views, without creating it.
+    ///
+    /// # Errors
+    /// As [`LevelledImage::new`], except errors of the driver,
+    /// which is not called.
+    pub fn check(context: &Context, description: &ImageDescription, levels: u32) -> Result<()> {
+        let (views, limits) = views(context.core())?;
+        description.check(context.device().images()?)?;
         if levels != 1 {
             check_levels(description, levels, &limits)?;
         }
         views.check_format(description.format)
     }
 
-    pub(crate) fn check_memory(
-        core: &ContextCore,
+    /// Checks that memory with this row pitch could be viewed as an image, at some address.
+    ///
+    /// # Errors
+    /// As [`of_memory`](Self::of_memory).
+    pub fn check_memory(
+        context: &Context,
         description: &ImageDescription,
         row_pitch: usize,
     ) -> Result<()> {
-        let (views, limits) = views(core)?;
+        let (views, limits) = views(context.core())?;
         check_rows(description, row_pitch, usize::MAX, &limits)?;
         views.check_format(description.format)
     }
 
-    pub(crate) fn of_memory(
-        core: &ContextCore,
+    /// Creates a view through which kernels sample memory as an image of one or two dimensions. The
+    /// rows start every `row_pitch` bytes. The view keeps the memory alive.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device has no views of images, or
+    ///   no images of this format.
+    /// - [`Error::InvalidArgument`] for another kind of image, for
+    ///   rows that do not fit into the memory, and for a size, a pitch or a start that
+    ///   [`ViewLimits`](crate::image::ViewLimits) excludes.
+    pub fn of_memory(
+        context: &Context,
         memory: &MemoryRange,
         description: &ImageDescription,
         row_pitch: usize,
         sampling: &Sampling,
     ) -> Result<Self> {
-        let (views, limits) = views(core)?;
+        let (views, limits) = views(context.core())?;
         sampling.check(description.format, &limits)?;
         let pitch = check_rows(description, row_pitch, memory.len(), &limits)?;
         let operand = memory.clone().into_operand();
@@ -137,21 +152,26 @@ impl Image {
 }
 
 impl LevelledImage {
-    pub(crate) fn create(
-        core: &Arc<ContextCore>,
-        description: &ImageDescription,
-        levels: u32,
-    ) -> Result<Self> {
+    /// Creates an image of several mipmap levels, whose pixels are arbitrary.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device has no views of images
+    ///   ([`ImageLimits::views`](crate::image::ImageLimits::views)), or no images of this format.
+    /// - [`Error::InvalidArgument`] for a size that the device does
+    ///   not support, or for more levels than an image of this size can have
+    ///   ([`ImageDescription::most_levels`]).
+    pub fn new(context: &Context, description: &ImageDescription, levels: u32) -> Result<Self> {
+        let core = context.core();
         let (views, limits) = views(core)?;
         description.check(core.device().images()?)?;
         check_levels(description, levels, &limits)?;
         let inner = views.create_levelled(description, levels)?;
-        Ok(Self::new(core, inner, description, levels))
+        Ok(Self::of(core, inner, description, levels))
     }
 
-    pub(super) fn new(
+    pub(super) fn of(
         core: &Arc<ContextCore>,
-        inner: Arc<dyn DeviceLevels>,
+        inner: Arc<dyn BackendLevels>,
         description: &ImageDescription,
         levels: u32,
     ) -> Self {

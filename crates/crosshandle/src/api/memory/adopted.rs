@@ -2,9 +2,9 @@
 //! have handles of their own.
 
 use crate::api::core::{Allocation, ContextCore, ObjectName};
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_handle::{Fields, MemoryHandle};
-use crosshandle_ipc::{ExportCells, KeepAlive, Particulars, Shared};
+use crosshandle_ipc::{BackendObject, ExportCells, KeepAlive, Particulars};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, MemoryKind};
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 pub(super) struct Adopted {
     core: Arc<ContextCore>,
     /// The whole allocation.
-    segment: Arc<dyn Segment>,
+    segment: Arc<dyn BackendSegment>,
     number: u32,
     offset: usize,
     len: usize,
@@ -29,7 +29,7 @@ pub(super) struct Adopted {
 impl Adopted {
     pub(super) fn new(
         core: &Arc<ContextCore>,
-        segment: Arc<dyn Segment>,
+        segment: Arc<dyn BackendSegment>,
         offset: usize,
         len: usize,
     ) -> Self {
@@ -97,7 +97,7 @@ impl Adopted {
         self.len
     }
 
-    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
+    pub(super) fn segment(&self) -> (&dyn BackendSegment, usize) {
         (&*self.segment, self.offset)
     }
 
@@ -143,7 +143,7 @@ impl Adopted {
         let credential = match self.exports.get(access) {
             Some(credential) => credential,
             None => {
-                let memory: Arc<dyn Shared> = Arc::clone(&self.segment) as _;
+                let memory: Arc<dyn BackendObject> = Arc::clone(&self.segment) as _;
                 memory.prepare()?;
                 let exporter = self.core.exporter();
                 let particulars = Particulars {

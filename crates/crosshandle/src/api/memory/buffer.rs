@@ -1,29 +1,29 @@
 //! Typed memory.
 
 use super::{Memory, MemoryRange};
+use crate::api::command::Command;
+use crate::api::context::Context;
 use crosshandle_handle::MemoryHandle;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::shared_bytes::check_elements;
-use crosshandle_types::{Access, Pod, TypedSlice, byte_range};
+use crosshandle_types::{Access, AllocationOptions, MemoryKind, Pod, TypedSlice, byte_range};
 use std::any::type_name;
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Range, RangeBounds};
+use zerocopy::IntoBytes;
 
 /// Memory that contains elements of one type. Lengths, indices and ranges count elements.
 ///
-/// Use [`Context::allocate_buffer`](crate::Context::allocate_buffer) to allocate a buffer,
-/// [`Context::allocate_buffer_from`](crate::Context::allocate_buffer_from) to copy a slice into a
-/// new one, [`Context::open_buffer`](crate::Context::open_buffer) to open a handle, and
-/// [`from_memory`](Self::from_memory) to convert existing memory. Any thread may use a buffer.
+/// Any thread may use a buffer.
 ///
 /// ```
 /// use crosshandle::{Buffer, Context, Device};
 ///
 /// # fn main() -> crosshandle::Result<()> {
 /// let context = Context::new(&Device::find("host")?)?;
-/// let sums: Buffer<f32> = context.allocate_buffer_from(&[0.5, 1.5, 2.5])?;
-/// let same: Buffer<f32> = context.open_buffer(&sums.handle()?)?;
+/// let sums: Buffer<f32> = Buffer::from_slice(&context, &[0.5, 1.5, 2.5])?;
+/// let same: Buffer<f32> = Buffer::open(&context, &sums.handle()?)?;
 /// same.write(1, &[4.0, 5.0])?;
 /// assert_eq!(sums.to_vec()?, [0.5, 4.0, 5.0]);
 /// # Ok(())
@@ -35,6 +35,58 @@ pub struct Buffer<T> {
 }
 
 impl<T: Pod> Buffer<T> {
+    /// Allocates device memory for `len` elements, whose contents are arbitrary.
+    ///
+    /// # Errors
+    /// As [`Context::allocate`]. Also
+    /// [`Error::InvalidArgument`] if `T` has size 0.
+    pub fn new(context: &Context, len: usize) -> Result<Self> {
+        let options = AllocationOptions::new(Self::bytes_of(len)?);
+        let align = options.align.max(align_of::<T>());
+        Self::from_memory(context.allocate_with(options.align(align))?)
+    }
+
+    /// Allocates device memory for the elements of a slice, and copies them into it. If the host
+    /// cannot access the device's memory, a temporary queue copies them, and this call blocks until
+    /// the copy is complete.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new). Also [`Error::Driver`]
+    /// if the driver refuses.
+    pub fn from_slice(context: &Context, elements: &[T]) -> Result<Self> {
+        let buffer = Self::new(context, elements.len())?;
+        match buffer.write(0, elements) {
+            Err(Error::Unsupported(_)) => {}
+            written => return written.map(|()| buffer),
+        }
+        let options = AllocationOptions::new(size_of_val(elements)).kind(MemoryKind::Host);
+        let staging = context.allocate_with(options)?;
+        staging.write(0, elements.as_bytes())?;
+        let queue = context.create_queue()?;
+        queue.submit(Command::copy(staging.all(), buffer.all())?)?;
+        queue.finish()?;
+        Ok(buffer)
+    }
+
+    /// Opens exported memory as elements of a type. The handle does not contain the exporter's
+    /// type.
+    ///
+    /// # Errors
+    /// As [`Context::open_memory`]. Also
+    /// [`Error::InvalidArgument`] if the memory is not aligned for
+    /// `T`, or its length is not a multiple of the size of `T`.
+    pub fn open(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+        Self::from_memory(context.open_memory(handle)?)
+    }
+
+    /// Opens exported memory as elements of a type, for reading only.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_read_only(context: &Context, handle: &MemoryHandle) -> Result<Self> {
+        Self::from_memory(context.open_memory_read_only(handle)?)
+    }
+
     /// Converts all of `memory` to a buffer.
     ///
     /// # Errors
@@ -52,7 +104,7 @@ impl<T: Pod> Buffer<T> {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the size overflows.
-    pub(crate) fn bytes_of(len: usize) -> Result<usize> {
+    fn bytes_of(len: usize) -> Result<usize> {
         len.checked_mul(size_of::<T>()).ok_or_else(|| {
             Error::invalid(format!(
                 "{len} elements of {} bytes are more than memory can have",
@@ -198,7 +250,7 @@ mod tests {
     #[test]
     fn lengths_and_ranges_count_elements() {
         let context = context();
-        let buffer = context.allocate_buffer_from(&[1_u32, 2, 3, 4, 5]).unwrap();
+        let buffer = Buffer::from_slice(&context, &[1_u32, 2, 3, 4, 5]).unwrap();
         assert_eq!((buffer.len(), buffer.as_memory().len()), (5, 20));
         buffer.write(3, &[40, 50]).unwrap();
         let mut middle = [0; 3];
@@ -218,14 +270,12 @@ mod tests {
     #[test]
     fn opening_gives_the_same_elements() {
         let context = context();
-        let buffer = context.allocate_buffer::<u64>(3).unwrap();
-        let opened = context
-            .open_buffer::<u64>(&buffer.handle().unwrap())
-            .unwrap();
+        let buffer = Buffer::<u64>::new(&context, 3).unwrap();
+        let opened = Buffer::<u64>::open(&context, &buffer.handle().unwrap()).unwrap();
         opened.write(0, &[7, 8, 9]).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [7, 8, 9]);
         let handle = buffer.handle_read_only().unwrap();
-        let reader = context.open_buffer_read_only::<u64>(&handle).unwrap();
+        let reader = Buffer::<u64>::open_read_only(&context, &handle).unwrap();
         assert_eq!(reader.to_vec().unwrap(), [7, 8, 9]);
         assert!(matches!(reader.write(0, &[1]), Err(Error::ReadOnly)));
     }
@@ -235,21 +285,19 @@ mod tests {
         let context = context();
         let memory = context.allocate(20).unwrap();
         let handle = memory.handle().unwrap();
-        let refused = context.open_buffer::<u64>(&handle);
+        let refused = Buffer::<u64>::open(&context, &handle);
         assert!(matches!(refused, Err(Error::InvalidArgument(_))));
         let handle = memory.handle_at(2).unwrap();
-        let refused = context
-            .open_buffer::<u16>(&handle)
-            .map(|buffer| buffer.len());
+        let refused = Buffer::<u16>::open(&context, &handle).map(|buffer| buffer.len());
         assert_eq!(refused.unwrap(), 9);
         let handle = memory.handle_at(1).unwrap();
-        assert!(context.open_buffer::<[u8; 19]>(&handle).is_ok());
+        assert!(Buffer::<[u8; 19]>::open(&context, &handle).is_ok());
         let handle = memory.handle_at(4).unwrap();
-        let aligned = context.open_buffer::<[u64; 2]>(&handle);
+        let aligned = Buffer::<[u64; 2]>::open(&context, &handle);
         assert!(matches!(aligned, Err(Error::InvalidArgument(_))));
         assert!(Buffer::<()>::from_memory(memory).is_err());
-        assert!(context.allocate_buffer::<u32>(0).is_err());
-        assert!(context.allocate_buffer::<u32>(usize::MAX / 2).is_err());
+        assert!(Buffer::<u32>::new(&context, 0).is_err());
+        assert!(Buffer::<u32>::new(&context, usize::MAX / 2).is_err());
         let aligned = AllocationOptions::new(1 << 12).align(1 << 12);
         let memory = context.allocate_with(aligned).unwrap();
         assert_eq!(Buffer::<u128>::from_memory(memory).unwrap().len(), 256);

@@ -2,6 +2,8 @@
 
 mod adopted;
 mod buffer;
+mod fabric;
+mod file;
 mod opened;
 mod pool;
 mod range;
@@ -12,7 +14,7 @@ pub use range::MemoryRange;
 
 use crate::api::core::{Allocation, ContextCore, Imported};
 use adopted::Adopted;
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_hal::common::leak_registry;
 use crosshandle_handle::{Fields, MemoryHandle};
 use crosshandle_ipc::{KeepAlive, OpenDeadline};
@@ -87,7 +89,7 @@ enum Source {
 
 impl Source {
     /// Returns the mapping that the memory is in, and its offset there.
-    fn segment(&self) -> (&dyn Segment, usize) {
+    fn segment(&self) -> (&dyn BackendSegment, usize) {
         match self {
             Self::Owned(owned) => owned.allocation().segment(),
             Self::Opened(opened) => opened.segment(),
@@ -175,7 +177,7 @@ impl Memory {
     /// into a segment.
     pub(crate) fn adopted(
         core: &Arc<ContextCore>,
-        segment: Arc<dyn Segment>,
+        segment: Arc<dyn BackendSegment>,
         offset: usize,
         len: usize,
     ) -> Self {

@@ -1,7 +1,7 @@
 //! Memory opened from a handle.
 
 use crate::api::core::{ContextCore, Imported};
-use crosshandle_hal::{Operand, Segment};
+use crosshandle_hal::{BackendSegment, Operand};
 use crosshandle_handle::{Fields, HandleKind};
 use crosshandle_ipc::{Credential, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
@@ -87,7 +87,7 @@ impl Opened {
         self.access
     }
 
-    pub(super) fn segment(&self) -> (&dyn Segment, usize) {
+    pub(super) fn segment(&self) -> (&dyn BackendSegment, usize) {
         (&*self.imported.memory, self.offset)
     }
 }

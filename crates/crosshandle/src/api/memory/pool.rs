@@ -1,6 +1,7 @@
 //! Memory pools, whose memory is kept apart and accounted for.
 
 use super::Memory;
+use crate::api::context::Context;
 use crate::api::core::{Allocation, ContextCore, Pools, pool_of, trim};
 use crate::pool::{Gauge, Usage};
 use crosshandle_os::mapping::HUGE_PAGE;
@@ -100,7 +101,10 @@ struct Inner {
 }
 
 impl MemoryPool {
-    pub(crate) fn create(core: &Arc<ContextCore>, options: MemoryPoolOptions) -> Self {
+    /// Creates a pool whose memory is kept apart from all other memory of the context, and is
+    /// accounted for.
+    pub fn new(context: &Context, options: MemoryPoolOptions) -> Self {
+        let core = context.core();
         let usage = Arc::new(Usage::new(options.limit, options.kept));
         let mut pool_options = core.pool_options();
         pool_options.first_segment = options.first_segment;
@@ -117,7 +121,7 @@ impl MemoryPool {
     /// Allocates `len` bytes of device memory, whose contents are arbitrary.
     ///
     /// # Errors
-    /// As [`Context::allocate`](crate::Context::allocate). Also [`Error::OutOfMemory`] if the
+    /// As [`Context::allocate`]. Also [`Error::OutOfMemory`] if the
     /// pool's limit is reached.
     #[inline]
     pub fn allocate(&self, len: usize) -> Result<Memory> {

@@ -2,7 +2,7 @@
 
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{Launch, LoadedKernel};
+use crosshandle_hal::{BackendKernel, Launch};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{
@@ -16,12 +16,12 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Kernel {
     core: Arc<ContextCore>,
-    inner: Arc<dyn LoadedKernel>,
+    inner: Arc<dyn BackendKernel>,
     name: Arc<str>,
 }
 
 impl Kernel {
-    pub(crate) fn new(core: &Arc<ContextCore>, inner: Arc<dyn LoadedKernel>, name: &str) -> Self {
+    pub(crate) fn new(core: &Arc<ContextCore>, inner: Arc<dyn BackendKernel>, name: &str) -> Self {
         Self {
             core: Arc::clone(core),
             inner,

@@ -2,9 +2,10 @@
 
 pub(crate) mod kernel;
 
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{LoadedProgram, Programs};
+use crosshandle_hal::{BackendProgram, BackendPrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use kernel::{Kernel, check_fork};
@@ -17,18 +18,39 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct Program {
     core: Arc<ContextCore>,
-    inner: Arc<dyn LoadedProgram>,
+    inner: Arc<dyn BackendProgram>,
 }
 
 impl Program {
-    pub(crate) fn load(
-        core: &Arc<ContextCore>,
+    /// Loads a program, so that its kernels can be launched
+    /// ([`Command::launch`](crate::Command::launch)).
+    ///
+    /// With some drivers this call blocks until the device has completed all submitted work. Load
+    /// programs before you submit commands that wait for the calling thread.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the device runs no programs
+    ///   ([`Device::kernels`](crate::Device::kernels)).
+    /// - [`Error::Program`], with the compiler's log, if the driver refuses
+    ///   the image.
+    pub fn new(context: &Context, image: ProgramImage<'_>) -> Result<Self> {
+        Self::with_options(context, &[image], &ProgramOptions::new())
+    }
+
+    /// Loads a program with options. Several images are linked into one program.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new). Also
+    /// [`Error::InvalidArgument`] if `images` is empty.
+    pub fn with_options(
+        context: &Context,
         images: &[ProgramImage<'_>],
         options: &ProgramOptions,
     ) -> Result<Self> {
         if images.is_empty() {
             return Err(Error::invalid("a program is made of at least one image"));
         }
+        let core = context.core();
         let inner = loader(core)?.load(images, options)?;
         Ok(Self {
             core: Arc::clone(core),
@@ -37,9 +59,9 @@ impl Program {
     }
 
     /// # Safety
-    /// The safety conditions of [`Context::adopt_program`](crate::Context::adopt_program).
+    /// The safety conditions of [`adopt`](Self::adopt).
     #[allow(unsafe_code)] // The promise is the caller's.
-    pub(crate) unsafe fn adopt(
+    pub(crate) unsafe fn adopt_raw(
         core: &Arc<ContextCore>,
         program: usize,
         ownership: Ownership,
@@ -53,7 +75,7 @@ impl Program {
     }
 
     /// # Safety
-    /// The safety conditions of [`Context::adopt_kernel`](crate::Context::adopt_kernel).
+    /// The safety conditions of [`Kernel::adopt`].
     #[allow(unsafe_code)] // The promise is the caller's.
     pub(crate) unsafe fn adopt_kernel(
         core: &Arc<ContextCore>,
@@ -127,7 +149,7 @@ impl Program {
     }
 }
 
-fn loader(core: &ContextCore) -> Result<&dyn Programs> {
+fn loader(core: &ContextCore) -> Result<&dyn BackendPrograms> {
     check_fork()?;
     core.backend().programs().ok_or_else(|| {
         Error::Unsupported(format!("{} runs no programs", core.device().info().name))

@@ -3,7 +3,9 @@
 use super::VirtualRange;
 use crate::api::core::ContextCore;
 use crosshandle_handle::{Fields, MemoryHandle};
-use crosshandle_ipc::{ExportCells, Particulars, Piece, PiecePart, PieceSet, PiecedMemory, Shared};
+use crosshandle_ipc::{
+    BackendObject, ExportCells, Particulars, Piece, PiecePart, PieceSet, PiecedMemory,
+};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::report::ObjectKind;
 use crosshandle_types::{Access, byte_range};
@@ -19,7 +21,7 @@ use std::sync::Arc;
 /// use it.
 pub struct VirtualRangeExport {
     core: Arc<ContextCore>,
-    memory: Arc<dyn Shared>,
+    memory: Arc<dyn BackendObject>,
     /// The number of the segment that importers map.
     number: u32,
     /// The number of bytes between the start of the first piece and the start of the exported

@@ -5,10 +5,11 @@ mod open;
 
 pub use export::VirtualRangeExport;
 
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
 use crate::api::physical::{PhysicalMemory, check_granularity};
-use crosshandle_hal::AddressRange;
+use crosshandle_hal::BackendRange;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, SharedBytes, byte_range};
 use std::collections::BTreeMap;
@@ -18,7 +19,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A range of reserved addresses, into which physical memory is mapped. Any thread may use it.
 pub struct VirtualRange {
-    range: Box<dyn AddressRange>,
+    range: Box<dyn BackendRange>,
     core: Arc<ContextCore>,
     len: usize,
     /// The mappings, by offset.
@@ -52,7 +53,26 @@ fn check_access(memory: &PhysicalMemory, access: Option<Access>) -> Result<()> {
 }
 
 impl VirtualRange {
-    pub(crate) fn reserve(core: &Arc<ContextCore>, wish: usize, len: usize) -> Result<Self> {
+    /// Reserves `len` bytes of addresses, into which physical memory can be mapped.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] unless `len` is a positive
+    /// multiple of the device's granularity.
+    pub fn reserve(context: &Context, len: usize) -> Result<Self> {
+        Self::reserve_near(context.core(), 0, len)
+    }
+
+    /// Reserves `len` bytes of addresses, if possible those that start at `address`. This can
+    /// extend an existing range. The address is a hint: if some of the addresses are taken, others
+    /// are reserved. [`as_ptr`](Self::as_ptr) shows which ones.
+    ///
+    /// # Errors
+    /// As [`reserve`](Self::reserve).
+    pub fn reserve_at(context: &Context, address: *const u8, len: usize) -> Result<Self> {
+        Self::reserve_near(context.core(), address.addr(), len)
+    }
+
+    fn reserve_near(core: &Arc<ContextCore>, wish: usize, len: usize) -> Result<Self> {
         check_granularity(core, "a virtual range", len)?;
         let align = core.backend().granularity();
         Ok(Self {

@@ -4,9 +4,9 @@ use super::VirtualRange;
 use crate::api::core::Imported;
 use crate::api::memory::Memory;
 use crate::api::physical::PhysicalMemory;
-use crosshandle_hal::Segment;
+use crosshandle_hal::BackendSegment;
 use crosshandle_handle::{HandleKind, MemoryHandle};
-use crosshandle_ipc::{OpenDeadline, Shared};
+use crosshandle_ipc::{BackendObject, OpenDeadline};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, Address, SharedBytes};
 use std::os::fd::OwnedFd;
@@ -94,7 +94,7 @@ impl Drop for PlacedSegment {
     }
 }
 
-impl Shared for PlacedSegment {
+impl BackendObject for PlacedSegment {
     fn len(&self) -> usize {
         self.len
     }
@@ -104,7 +104,7 @@ impl Shared for PlacedSegment {
     }
 }
 
-impl Segment for PlacedSegment {
+impl BackendSegment for PlacedSegment {
     fn start(&self) -> Address {
         self.range.range.start()
     }

@@ -33,8 +33,8 @@ fn without_images(asked: name) -> Option<Answer<'static>> {
     })
 }
 
-/// Returns a property of a device that supports images. It supports the same properties as
-/// [`without_images`].
+/// Returns a property of a device that supports images. This function accepts the same properties
+/// as [`without_images`].
 fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
     match asked {
         name::UR_DEVICE_INFO_MAX_READ_IMAGE_ARGS => U32(limits.read_arguments),
@@ -46,8 +46,8 @@ fn with_images(limits: &ImageLimits, asked: name) -> Answer<'static> {
         name::UR_DEVICE_INFO_IMAGE3D_MAX_WIDTH => Size(limits.size_3d[0]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_HEIGHT => Size(limits.size_3d[1]),
         name::UR_DEVICE_INFO_IMAGE3D_MAX_DEPTH => Size(limits.size_3d[2]),
-        // This limit is for images that are made from a buffer, although the specification has no
-        // call that makes one.
+        // The limit of images that are made from a buffer. The specification has no call that makes
+        // such an image.
         name::UR_DEVICE_INFO_IMAGE_MAX_BUFFER_SIZE => Size(limits.size_1d),
         name::UR_DEVICE_INFO_IMAGE_MAX_ARRAY_SIZE => Size(limits.layers),
         _ => Truth(true),

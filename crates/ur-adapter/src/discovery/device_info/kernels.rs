@@ -127,9 +127,9 @@ fn any(asked: name) -> Option<Answer<'static>> {
         name::UR_DEVICE_INFO_MAX_WORK_ITEM_DIMENSIONS => U32(3),
         name::UR_DEVICE_INFO_MAX_CONSTANT_ARGS => U32(8),
         name::UR_DEVICE_INFO_BUILT_IN_KERNELS => Text(""),
-        // Programs without kernels query this too. All devices that run kernels have the same
-        // value: a failed assertion stops the process or the device. Compilers of Level Zero
-        // drivers leave assertions to SYCL.
+        // Programs without kernels make this query too, so it must not load the kernel runtime. All
+        // devices that run kernels support assertions, except on Level Zero, where the driver's
+        // compiler leaves assertions to SYCL.
         name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
             let description = description::get();
             let leaves_it = description.backend == BackendKind::LevelZero;

@@ -13,8 +13,8 @@ use unified_runtime_sys::{
 /// Access that the host and the devices can have concurrently, with atomic operations between them.
 const FULL_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS | ATOMIC_CONCURRENT_ACCESS;
 
-/// Direct access of a device to host memory. Its atomic operations are atomic only among
-/// themselves, not with those of the host.
+/// Direct access of a device to host memory. Atomic operations of the device are not atomic with
+/// respect to those of the host.
 const HOST_ACCESS: u32 = ACCESS | ATOMIC_ACCESS | CONCURRENT_ACCESS;
 
 pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> {

@@ -19,8 +19,8 @@ use unified_runtime_sys::{
 
 /// The location of a rectangle in a buffer or in the user's memory.
 pub(crate) struct Side {
-    /// Number of bytes before the first byte of the rectangle. `span` is the number of bytes from
-    /// the first byte to the end of the last one.
+    /// Offset of the rectangle's first byte. `span` is the number of bytes from there to the end of
+    /// its last byte.
     start: usize,
     span: usize,
     pitches: Pitches,

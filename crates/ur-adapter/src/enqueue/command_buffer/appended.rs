@@ -67,9 +67,8 @@ impl Argument2 for SyncPoints {
 
 /// Defines entry points that record one command each.
 ///
-/// A function is written without its first argument, the command buffer, whose name precedes the
-/// functions. The last arguments, which all entry points share, are omitted too. The body makes the
-/// command.
+/// Each function is written without the arguments that all entry points share: the command buffer,
+/// whose name precedes the functions, and the last arguments. The body makes the command.
 macro_rules! appends {
     ($buffer:ident; $(fn $name:ident($($arguments:tt)*) $body:block)*) => {
         $crate::abi::boundary::entry_points! {$(

@@ -64,7 +64,8 @@ entry_points! {
         if new.is_empty() {
             return Ok(());
         }
-        // Dropped without a lock, since this may drop further objects.
+        // The replaced events are dropped after the lock is released, because their drop may drop
+        // further objects.
         let replaced = std::mem::replace(&mut command.events.of_part.lock().waits, new);
         drop(replaced);
         Ok(())

@@ -143,19 +143,20 @@ entry_points! {
         buffer.append(command, Some(launch), appended)
     }
 
-    /// Updates kernel launches of a command buffer. If it fails, no launch has changed. The
-    /// exception is an error of the driver in a command buffer with events: then only some launches
+    /// Updates kernel launches of a command buffer. If the call fails, no launch has changed, with
+    /// one exception: after an error of the driver in a command buffer with events, some launches
     /// may have changed.
     pub(super) fn update(
         buffer: Handle<CommandBuffer>,
         updates(count, first): List<ur_exp_command_buffer_update_kernel_launch_desc_t>,
     ) {
-        // Checked before the commands, so that these errors take precedence.
+        // The command buffer is checked before the commands, so that its errors take precedence.
         let run = buffer.updatable().map_err(|failure| match updates.first() {
             Some(update) if update.hCommand.is_null() => Failure::NULL_HANDLE,
             _ => failure,
         })?;
-        // Declared first, so that replaced objects are dropped after the lock is released.
+        // This variable is declared before the lock guard, so that replaced objects are dropped
+        // after the lock is released.
         let _replaced;
         let mut changed: Vec<(Ref<super::RecordedCommand>, RecordedLaunch)> = Vec::new();
         let mut commands = Vec::with_capacity(updates.len());
@@ -247,8 +248,8 @@ unsafe fn updated(
                 "this kernel was not named as an alternative when the command was recorded",
             )
         })?;
-        // Start from the latest arguments of this kernel, because the update names only those that
-        // change.
+        // Start from the latest arguments of this kernel, because the update contains only the
+        // changed arguments.
         let (other, its_arguments) = &mut alternatives[index];
         std::mem::swap(&mut kernel, other);
         std::mem::swap(&mut arguments, its_arguments);

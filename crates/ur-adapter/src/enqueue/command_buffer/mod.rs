@@ -44,10 +44,9 @@ pub(crate) struct CommandBuffer {
     is_updatable: bool,
     is_in_order: bool,
     is_profiling: bool,
-    /// The lock is held during an update, so that no update is lost. It is taken before all other
-    /// locks.
+    /// Held during an update, so that no update is lost. This lock is taken before all other locks.
     updating: Lock<()>,
-    /// The lock is never held during a driver call, which may wait for a device.
+    /// This lock is never held during a driver call, because the driver may wait for a device.
     state: Lock<State>,
 }
 
@@ -57,7 +56,7 @@ pub(crate) struct RecordedCommand {
     node: PartNode,
     events: CommandEvents,
     /// The launch, if the command is a kernel launch. An update starts from this state and replaces
-    /// it. No other lock is taken while this one is held.
+    /// it. No other lock is taken while this lock is held.
     launch: Lock<Option<RecordedLaunch>>,
 }
 
@@ -99,9 +98,9 @@ impl Destination for CommandBuffer {
     fn note(&self, buffer: BufferUse<'_>) {
         match &mut self.state.lock().phase {
             Phase::Recording(recording) => recording.note(&buffer),
-            // The command that is being appended now will be refused.
+            // The caller is appending a command, which will be refused.
             Phase::Finalizing => {}
-            // The buffer becomes part of this run through an update. If the update fails later, the
+            // An update makes the command buffer use this buffer. If the update fails later, the
             // buffer tracks queues that do not use it, which is harmless.
             Phase::Final(run) => run.note(&buffer),
         }
@@ -359,7 +358,7 @@ entry_points! {
         if !Arc::ptr_eq(queue.context().state(), buffer.context.state()) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
-                "this queue is one of another context than the command buffer",
+                "this queue and the command buffer belong to different contexts",
             ));
         }
         let mut submission = Submission::new(queue, waits, event)?;

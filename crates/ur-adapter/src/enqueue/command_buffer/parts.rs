@@ -1,4 +1,5 @@
-//! The parts of a command buffer, which is divided at commands with events.
+//! Parts of a command buffer. A command buffer is divided into parts at the commands that have
+//! events.
 //!
 //! A driver's graph has no events in its middle. So a command that waits for events begins a part,
 //! and a command that signals an event ends one. A run submits the parts in order. The first
@@ -42,7 +43,7 @@ pub(super) struct Recordings(Vec<PartRecording>);
 struct PartRecording {
     recording: Recording,
     is_empty: bool,
-    /// Whether the part has an event to signal, so that no more commands can follow.
+    /// Whether the part has an event to signal, so that further commands start a new part.
     is_ended: bool,
     events: Arc<Lock<PartEvents>>,
 }

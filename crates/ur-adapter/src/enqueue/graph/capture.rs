@@ -1,13 +1,14 @@
 //! Captures, which turn the submissions of queues into nodes of a graph instead of running them.
 //!
-//! A capture begins in one queue, its origin. Another queue of the same context and device joins it
-//! with its first command that waits for an event of the capture (a fork). It leaves when the
-//! origin ends the capture. Before that, a command of the origin must follow all commands that the
-//! other queues recorded (a join).
+//! A capture begins in one queue, its origin. Another queue of the same context and device joins
+//! the capture with its first command that waits for an event of the capture (a fork). All queues
+//! leave the capture when the origin ends it. Before that, commands of the origin must follow all
+//! commands that the other queues have recorded (a join).
 //!
 //! A node follows the nodes whose events its command waits for, and the nodes that precede it in
 //! the order of its queue. A node cannot wait for an event from outside the capture. Instead, each
-//! run of the whole graph waits for the signal that was the latest one when the event was named.
+//! run of the whole graph waits for the event's signal that was the latest when the command was
+//! recorded.
 
 use super::Graph;
 use super::recording::{Recording, Waits};
@@ -30,13 +31,13 @@ pub(crate) struct Capture {
     context: Ref<Context>,
     device: Ref<Device>,
     graph: Ref<Graph>,
-    /// Whether the program created the graph. Otherwise the capture created it.
+    /// Whether the program created the graph. If not, the capture created it.
     is_programs: bool,
     origin: Weak<CaptureSlot>,
     state: Lock<State>,
 }
 
-/// A node of a capture, which an event refers to.
+/// A reference of an event to a node of a capture.
 #[derive(Clone)]
 pub(crate) struct CapturedNode {
     capture: Weak<Capture>,
@@ -55,7 +56,7 @@ pub(crate) struct Order {
 struct State {
     /// The recorded graph, or `None` after the end of the capture.
     recorded: Option<Recorded>,
-    /// Whether a command could not be recorded, so that the graph is not what the program intended.
+    /// Whether a command could not be recorded, so that the graph would be incomplete.
     is_invalidated: bool,
     members: Vec<Member>,
 }
@@ -80,8 +81,8 @@ struct Member {
     slot: Weak<CaptureSlot>,
     /// The latest node that all later nodes of the queue follow.
     barrier: Option<u32>,
-    /// The other nodes that later nodes of the queue do not follow automatically. A barrier that
-    /// only waits for certain events does not clear this list.
+    /// The nodes since the barrier that later nodes of the queue do not follow automatically. A
+    /// barrier that waits only for certain events does not clear this list.
     since: Vec<u32>,
 }
 
@@ -386,7 +387,8 @@ impl State {
             after,
         });
         if is_in_order || order.after_earlier {
-            // Nodes that follow this command also follow the nodes in this list.
+            // This command follows the nodes in the list, so nodes that follow this command follow
+            // them too.
             queue.since.clear();
         }
         if is_in_order || order.before_later {

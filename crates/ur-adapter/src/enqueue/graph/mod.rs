@@ -81,7 +81,7 @@ impl Graph {
         })
     }
 
-    /// Starts filling the graph from a capture.
+    /// Records that a capture fills this graph.
     ///
     /// # Errors
     /// Returns `INVALID_ARGUMENT` for a graph that has nodes or belongs to another capture, and
@@ -164,8 +164,8 @@ impl Graph {
 }
 
 impl Drop for Graph {
-    /// Calls the remaining callbacks. A program never destroys a graph that a failed capture
-    /// created, and a callback may have set another one.
+    /// Calls the remaining callbacks. They exist if a failed capture created the graph, which the
+    /// program never destroys, or if a callback has set another callback.
     fn drop(&mut self) {
         call_back(mem::take(self.callbacks.get_mut()));
     }
@@ -174,7 +174,7 @@ impl Drop for Graph {
 /// Calls the program's callbacks. The caller must not hold a lock.
 fn call_back(callbacks: Vec<Callback>) {
     for Callback { function, data } in callbacks {
-        // SAFETY: the program allowed one call, when the graph is destroyed.
+        // SAFETY: the program allows one call of the function when the graph is destroyed.
         unsafe { function(data) };
     }
 }

@@ -26,7 +26,7 @@ impl Recording {
     /// Starts a recording in a context.
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
-            graph: context.create_graph(),
+            graph: Graph::new(context),
             uses: Vec::new(),
             waits: Vec::new(),
         }
@@ -82,8 +82,8 @@ pub(crate) struct Run {
     executable: ExecutableGraph,
     uses: Lock<Vec<Arc<RecordedUse>>>,
     waits: Waits,
-    /// The event of the latest run. The next run follows it, so the lock is held until the next run
-    /// is submitted. The lock is taken before all other locks.
+    /// The event of the latest run. The next run follows this event, so the lock is held until the
+    /// next run is submitted. The lock is taken before all other locks.
     last: Lock<Option<Event>>,
 }
 

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// is taken while it is held.
 #[derive(Default)]
 pub(crate) struct CaptureSlot {
-    /// Each command reads this flag. Threads that use a queue in a certain order see changes in
-    /// that order.
+    /// Whether there is a capture. Each command reads this flag, which is cheaper than the lock.
+    /// Relaxed accesses suffice: a program that orders its uses of a queue also orders these
+    /// accesses.
     is_capturing: AtomicBool,
     capture: Lock<Option<Arc<Capture>>>,
 }
@@ -36,11 +37,12 @@ impl CaptureSlot {
         is_free
     }
 
-    /// Ends the recording of the queue, unless the queue records into another capture by now.
+    /// Ends the recording of the queue into a capture. Does nothing if the queue now records into
+    /// another capture.
     pub(super) fn leave(&self, capture: &Arc<Capture>) {
         let mut place = self.capture.lock();
         if place.as_ref().is_some_and(|own| Arc::ptr_eq(own, capture)) {
-            // The caller also holds the capture, so the capture does not end here.
+            // This cannot drop the last reference to the capture, because the caller has one.
             *place = None;
             self.is_capturing.store(false, Ordering::Relaxed);
         }

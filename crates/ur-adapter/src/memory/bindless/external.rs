@@ -1,7 +1,7 @@
 //! Memory of other graphics interfaces such as Vulkan, imported by descriptor.
 //!
-//! Their semaphores are not imported, because a stream that waits for one is indistinguishable from
-//! a stream that never continues.
+//! Semaphores of these interfaces are not imported, because a stream that waits for a semaphore
+//! looks like a stream that never continues.
 
 use super::image::{describe, refusal};
 use crate::abi::boundary::{In, InMut, Out, entry_points, not_null};
@@ -141,7 +141,7 @@ entry_points! {
                 format!("the descriptor {} cannot be used: {error}", given.as_raw_fd()),
             )
         })?;
-        let inner = inner.import_external_memory(own, size as u64)?;
+        let inner = crosshandle::image::ExternalMemory::import(inner, own, size as u64)?;
         // SAFETY: the caller owned the descriptor, and transfers it with this call.
         drop(unsafe { OwnedFd::from_raw_fd(given.as_raw_fd()) });
         let context = context.to_ref();

@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::context::bindless::Known;
 use crate::discovery::Device;
 use crate::memory::image::format;
+use crosshandle::image::{Image, LevelledImage};
 use crosshandle::{
     Error,
     image::{ImageDescription, ImageKind},
@@ -92,8 +93,8 @@ entry_points! {
             ));
         }
         let known = match levels {
-            1 => inner.create_image(&image).map(Known::Image),
-            levels => inner.create_levelled_image(&image, levels).map(Known::Levels),
+            1 => Image::new(inner, &image).map(Known::Image),
+            levels => LevelledImage::new(inner, &image, levels).map(Known::Levels),
         };
         let known = known.map_err(|error| match error {
             Error::Unsupported(_) => Failure::from(error)

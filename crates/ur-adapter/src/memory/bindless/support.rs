@@ -6,6 +6,7 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, Shared};
 use crate::context::Context;
 use crate::discovery::Device;
+use crosshandle::image::ImageView;
 use unified_runtime_sys::{
     ur_bool_t, ur_exp_image_mem_type_t as memory_type, ur_exp_image_mem_type_t, ur_image_desc_t,
     ur_image_format_t,
@@ -32,19 +33,19 @@ fn supports(
         return Ok(false);
     };
     let checked = match is_pointer {
-        false => inner.check_view(&image, levels),
+        false => ImageView::check(inner, &image, levels),
         true if levels > 1 => return Ok(false),
         true => {
             let tight = image.extent[0].saturating_mul(image.format.pixel_bytes());
             let align = device
                 .views()
                 .map_or(1, |views| views.pitch_alignment.max(1));
-            // If the caller specifies no pitch, assume a pitch that the device supports.
+            // If the caller specifies no pitch, check the smallest pitch that the device supports.
             let pitch = match desc.rowPitch {
                 0 => tight.checked_next_multiple_of(align).unwrap_or(usize::MAX),
                 pitch => pitch,
             };
-            inner.check_memory_view(&image, pitch)
+            ImageView::check_memory(inner, &image, pitch)
         }
     };
     match checked {
@@ -57,7 +58,8 @@ fn supports(
 }
 
 entry_points! {
-    /// Reports the formats of unsampled images. Kernels write only to images, not to plain memory.
+    /// Returns whether an unsampled image can be made. Kernels write only to images, not to plain
+    /// memory.
     pub(super) fn unsampled(
         context: Handle<Context>,
         device: Handle<Device>,
@@ -71,7 +73,7 @@ entry_points! {
         supported.put((is_image && desc.numMipLevel <= 1 && can).into())
     }
 
-    /// Reports the formats of images and of sampled images.
+    /// Returns whether an image or a sampled image can be made.
     pub(super) fn sampled(
         context: Handle<Context>,
         device: Handle<Device>,

@@ -10,7 +10,7 @@ use crate::context::bindless::{Known, ViewKind};
 use crate::discovery::Device;
 use crate::memory::image::format;
 use crate::sampler;
-use crosshandle::image::{ImageDescription, Sampling};
+use crosshandle::image::{ImageDescription, ImageView, Sampling};
 use std::ptr;
 use unified_runtime_sys::{
     ur_exp_image_mem_native_handle_t, ur_exp_image_native_handle_t, ur_exp_sampler_addr_modes_t,
@@ -133,7 +133,7 @@ entry_points! {
                 let memory = state.usm.adopt(start);
                 let memory = memory.or_else(|| state.bindless.mapping(start));
                 let memory = memory.ok_or(unknown)?;
-                let view = inner.view_memory(&memory, &description, desc.rowPitch, &sampling);
+                let view = ImageView::of_memory(inner, &memory, &description, desc.rowPitch, &sampling);
                 view.map_err(refusal)?
             }
         };

@@ -1,14 +1,15 @@
-//! Write-backs of buffers over the user's memory that were released while commands used them.
+//! Late write-backs: the contents of a buffer over the user's memory are written back after its
+//! release, if commands still used it.
 //!
 //! The contents are written back when the last command is done and drops the memory. Queues of
 //! NVIDIA GPUs drop memory when they are called or queried, and otherwise 20 times a second. So
 //! each queue whose commands use the buffer gets a marker after them, and is queried when the
 //! marker's signal completes.
 //!
-//! Without a signal, queues notice the completion on their own. This happens if a queue accepts no
-//! marker, because its device has failed or the program is capturing its stream. It also happens if
-//! the system is short of events or threads. A query may come too early for a queue with later
-//! commands, because the queue may only notice the completion of a whole batch.
+//! If a queue gets no marker, the write-back happens when the queue itself notices the completion.
+//! A queue gets no marker if its device has failed, the program is capturing its stream, or the
+//! system is short of events or threads. A query may also be too early for a queue with later
+//! commands, because a queue may notice only the completion of a whole batch.
 
 use crate::queue::end::{ENDED, QueueEnd, Users};
 use crosshandle::{Context, Result, adapter_support};

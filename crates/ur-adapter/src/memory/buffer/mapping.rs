@@ -33,7 +33,7 @@ pub(crate) struct Mapping {
 
 /// The memory through which the host accesses a mapped region.
 enum HostCopy {
-    /// The host accesses the buffer's memory itself.
+    /// The host accesses the buffer's memory directly.
     None,
     /// The host accesses the user's memory, which the buffer mirrors.
     Mirror,

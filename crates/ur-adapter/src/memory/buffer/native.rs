@@ -1,12 +1,12 @@
-//! Native handles of buffers: their addresses on the device, which other libraries of the driver
-//! can use.
+//! Native handles of buffers. The native handle is the buffer's address on the device, which other
+//! libraries above the driver can use.
 
 use super::storage::Storage;
 use crate::abi::failure::{Failure, Result};
 use crate::abi::lock::Lock;
 use crate::abi::native::ownership;
 use crate::context::Context;
-use crosshandle::Error;
+use crosshandle::{Error, Memory};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,8 +15,8 @@ use unified_runtime_sys::{ur_native_handle_t, ur_result_t};
 /// Storages whose native handles this adapter has given out.
 static GIVEN: Lock<Vec<Weak<Storage>>> = Lock::new(Vec::new());
 
-/// Returns the native handle of the memory at an offset. It is valid as long as an object keeps the
-/// memory alive.
+/// Returns the native handle of the memory at an offset. The handle is valid as long as an object
+/// keeps the memory alive.
 pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_t {
     if !storage.is_given.swap(true, Ordering::Relaxed) {
         let mut given = GIVEN.lock();
@@ -38,9 +38,9 @@ pub(super) fn handle(storage: &Arc<Storage>, offset: usize) -> ur_native_handle_
 /// points into the middle of an allocation.
 ///
 /// # Safety
-/// The caller must ensure that the native handle is a buffer's, or memory of the context or the
-/// driver, or the address of no memory. The owner of such memory keeps it as long as the storage
-/// uses it.
+/// The caller must ensure that the native handle is that of a buffer, the address of memory of the
+/// context or the driver, or an address without memory. The owner of the memory must keep it as
+/// long as the storage uses it.
 pub(super) unsafe fn find(
     context: &Context,
     native: ur_native_handle_t,
@@ -86,11 +86,11 @@ unsafe fn adopt_allocation(
     let mut failure = None;
     for device in context.devices() {
         let inner = context.on(device)?;
-        // SAFETY: the caller upholds this function's contract. The driver recognises an address
-        // that is not in any memory.
-        match unsafe { inner.adopt_allocation(start, ownership(is_owned)) } {
+        // SAFETY: the caller upholds this function's contract. The driver refuses an address
+        // without memory.
+        match unsafe { Memory::adopt_allocation(inner, start, ownership(is_owned)) } {
             Ok(memory) => return Ok(Storage::adopt(inner, start, memory.all(), false)),
-            // The driver's own reason is reported.
+            // If no other device accepts the address, the driver's error is reported.
             Err(error @ Error::Driver { .. }) => failure = Some(Failure::from(error)),
             Err(_) => {}
         }

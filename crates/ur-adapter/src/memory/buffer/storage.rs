@@ -28,11 +28,11 @@ pub(super) struct Storage {
     pub(super) is_given: AtomicBool,
 }
 
-/// A use of a buffer whose contents are written back to the user's memory. The buffer records the
-/// queues that use it.
+/// A use of a buffer whose contents are written back to the user's memory. The buffer must learn
+/// which queues use it.
 pub(crate) struct BufferUse<'a>(&'a Arc<Storage>);
 
-/// A use of such a buffer in a recording. The buffer records the queues that run the recording.
+/// A [`BufferUse`] in a recording. The buffer must learn which queues run the recording.
 pub(crate) struct RecordedUse(Arc<Storage>);
 
 impl BufferUse<'_> {
@@ -96,8 +96,8 @@ unsafe impl Sync for User {}
 pub(super) enum View {
     /// The host accesses the memory directly, at this address.
     Direct(*mut u8),
-    /// The host accesses the user's memory at this address. It is copied before and after the
-    /// access.
+    /// The host accesses the user's memory at this address. The contents are copied before and
+    /// after the access.
     Mirror(*mut u8),
     /// The host accesses a copy in memory that is not allocated yet.
     None,
@@ -111,8 +111,8 @@ impl Storage {
     /// directly.
     ///
     /// # Safety
-    /// A pointer must be valid for reads of `len` bytes. If the flags request the use of the
-    /// memory, it must also be valid for writes, and as long as the storage lives.
+    /// A pointer must be valid for reads of `len` bytes. If the flags request the use of the user's
+    /// memory, the pointer must also be valid for writes, and for as long as the storage lives.
     pub(super) unsafe fn create(
         context: &Context,
         len: usize,
@@ -157,7 +157,7 @@ impl Storage {
         }))
     }
 
-    /// Creates a storage of memory of the context, which starts at this address. `is_direct` says
+    /// Creates a storage from memory of the context that starts at this address. `is_direct` says
     /// whether host and device access each other's memory directly.
     pub(super) fn adopt(
         context: &Context,
@@ -229,8 +229,7 @@ impl Storage {
         })
     }
 
-    /// Waits briefly until no command uses the memory, if the user depends on the end of the
-    /// storage.
+    /// Waits briefly until no command uses the memory, if the storage mirrors the user's memory.
     ///
     /// The user may free its memory after the release of the last buffer and the end of the last
     /// command. If a command is still running after the wait, the queues notify this adapter when
@@ -247,7 +246,7 @@ impl Storage {
             let memory = Arc::downgrade(memory);
             late::call_at_ends(&self.users, &self.context, move || {
                 if let Some(memory) = memory.upgrade() {
-                    // The query lets the device drop finished commands, and with them the storage.
+                    // The query makes the device drop finished commands, and with them the storage.
                     memory.is_in_use();
                 }
             });
@@ -307,7 +306,8 @@ impl Drop for Storage {
     }
 }
 
-/// A buffer's use of its storage. Its drop ends the use in the right order.
+/// A buffer's reference to its storage. The drop first waits for the commands, and then releases
+/// the storage.
 pub(super) struct StorageUser(pub(super) Arc<Storage>);
 
 impl Drop for StorageUser {

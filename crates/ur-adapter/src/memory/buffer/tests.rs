@@ -1,5 +1,5 @@
-//! Tests of buffers on a device whose memory the host cannot access. The host device replaces such
-//! a device here. The test clients cover all other cases.
+//! Tests of buffers on a device whose memory the host cannot access. The host device stands in for
+//! such a device. The test clients cover all other cases.
 
 use super::{Buffer, Storage, late};
 use crate::abi::object::Referent;

@@ -1,8 +1,8 @@
 //! Images: pixels that kernels access by their coordinates, and that commands copy.
 //!
-//! An image has its own memory, which the driver lays out. The contents of a host pointer are
-//! copied into it at creation, even with the flag that allows direct use of the host memory. Only
-//! read commands copy the image's contents back.
+//! An image has its own memory, whose layout the driver chooses. If the program passes a host
+//! pointer, the pixels are copied into the image at creation, even with the flag that allows direct
+//! use of the host memory. Only read commands copy pixels back.
 
 pub(crate) mod format;
 
@@ -28,7 +28,7 @@ use unified_runtime_sys::{
     ur_mem_native_properties_t, ur_native_handle_t, ur_result_t,
 };
 
-/// An image. Several UR images share it if they were created from the same native handle.
+/// An image. UR images that were created from the same native handle share the library's image.
 pub(crate) struct Image {
     context: Ref<Context>,
     inner: Arc<crosshandle::image::Image>,
@@ -146,7 +146,7 @@ impl Image {
     ) -> Result<Self> {
         let (device, inner) = context.first();
         device.inner().images()?;
-        let made = inner.create_image(description).map_err(refusal)?;
+        let made = crosshandle::image::Image::new(inner, description).map_err(refusal)?;
         let image = Self {
             context: context.clone(),
             inner: Arc::new(made),
@@ -204,8 +204,8 @@ entry_points! {
     }
 
     /// Creates an image from a native handle that this adapter has given out. Other native handles
-    /// are refused, because the library cannot know when their images end. The image stays in its
-    /// own context.
+    /// are refused, because the library cannot know when their images end. The new image is in the
+    /// context of the original image.
     pub(super) fn create_with_native_handle(
         native: ur_native_handle_t,
         context: Handle<Context>,

@@ -51,7 +51,7 @@ pub(crate) fn allocate(
         None => inner.allocate_with(options),
     };
     let memory = memory.map_err(|error| match error {
-        // The other arguments were checked before, so the alignment must be wrong.
+        // The other arguments have been checked, so this error is about the alignment.
         crosshandle::Error::InvalidArgument(_) => {
             Failure::from(error).with_result(ur_result_t::UR_RESULT_ERROR_INVALID_VALUE)
         }

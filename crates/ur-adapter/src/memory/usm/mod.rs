@@ -1,5 +1,5 @@
-//! Unified shared memory (USM): pointers that the host and the devices share.
-//! [`context::allocations`](crate::context::allocations) contains what a context knows of them.
+//! Unified shared memory (USM): pointers that the host and the devices share. Each context has a
+//! [table](crate::context::allocations) of its allocations.
 //!
 //! - `allocate`, `request`: allocating and freeing, and the descriptions of allocations.
 //! - `info`: properties of pointers.

@@ -26,8 +26,8 @@ use unified_runtime_sys::{
 pub(crate) enum Argument<'a> {
     /// The bytes of a value.
     Value(Cow<'a, [u8]>),
-    /// An address outside the context's memory. The caller guarantees that it is valid until the
-    /// kernel is done.
+    /// An address outside the context's memory. The caller guarantees that the memory there is
+    /// valid until the kernel is done.
     Address(usize),
     /// Memory, which is kept alive until the kernel is done.
     Memory(MemoryRange),
@@ -63,7 +63,6 @@ pub(crate) struct Packed {
 /// # Safety
 /// The caller must ensure that the arguments match their types, and that values and buffers are
 /// valid during `'a`.
-/// `'a`.
 pub(crate) unsafe fn read<'a>(
     destination: &dyn Destination,
     given: &'a [ur_exp_kernel_arg_properties_t],
@@ -280,12 +279,12 @@ impl Packed {
                 check_pointer(index, size)?;
                 with(arguments.with(range))
             }
-            // An image is passed as the number of its surface, which is as long as an address.
+            // A kernel takes an image as the number of its surface, which is as long as an address.
             Argument::Image(image) => {
                 check_pointer(index, size)?;
                 with(arguments.with(image))
             }
-            // A sampler is passed as a word that describes it.
+            // A kernel takes a sampler as a word that describes the sampler.
             Argument::Sampler(sampler) => match size {
                 None | Some(SAMPLER_BYTES) => with(arguments.with(sampler)),
                 size => return Err(wrong_size(index, SAMPLER_BYTES, size)),
@@ -356,7 +355,8 @@ mod tests {
             Some(Argument::Address(0x1234)),
         ];
         let packed = pack_sizes(&arguments, Some(&[4, 4, 4, 8, 8]), None, 10).unwrap();
-        // The offsets are 128, then a multiple of 16, then any offset.
+        // The first part starts at offset 128, the second at a multiple of 16, and the third at any
+        // offset.
         let text = format!("{:?}", packed.arguments);
         let wanted = KernelArguments::new()
             .value(128_u32)
@@ -374,7 +374,8 @@ mod tests {
             (&[usize::MAX][..], 1),
             (&[1 << 63, 1 << 63], 0),
             (&[(1 << 63) + 1], 1 << 63),
-            // If the sum wrapped, no memory would seem to be in use.
+            // An overflow must be an error, because a wrapped sum would look as if no memory were
+            // in use.
             (&[usize::MAX, 4], 0),
             (&[4], usize::MAX),
         ] {

@@ -199,7 +199,7 @@ entry_points! {
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
         // SAFETY: the caller guarantees that the native handle is valid.
-        let adopted = unsafe { inner.adopt_kernel(of_driver(native), ownership(is_owned)) }?;
+        let adopted = unsafe { crosshandle::kernel::Kernel::adopt(inner, of_driver(native), ownership(is_owned)) }?;
         let (loaded, kernel) = adopted;
         let program = match program {
             Some(program) => program.to_ref(),

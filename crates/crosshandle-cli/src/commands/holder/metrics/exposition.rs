@@ -49,7 +49,7 @@ impl Collector for Held {
         )?;
         one(
             "safe",
-            "1 if all that is held outlives this process, else 0",
+            "1 if all held objects survive the end of this process, else 0",
             None,
             &gauge(status.is_safe.into()),
         )?;
@@ -91,7 +91,7 @@ impl Collector for Held {
         )?;
         one(
             "longest_wait",
-            "The longest of these waits",
+            "Duration of the longest wait of a thread of this user for a signal",
             Some(&Unit::Seconds),
             &ConstGauge::new(sample.longest_wait.as_secs_f64()),
         )?;
@@ -103,7 +103,7 @@ impl Collector for Held {
         )?;
         one(
             "start_time",
-            "When this process began to export, since 1970",
+            "Time at which this process began to export, since 1970",
             Some(&Unit::Seconds),
             &gauge(sample.started_unix_s),
         )?;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
-/// The port of a holder's metrics, bound but not served yet.
+/// A holder's metrics port that is bound but not served yet.
 pub(super) struct Port(TcpListener);
 
 impl Port {
@@ -33,7 +33,7 @@ impl Port {
         self.0.local_addr().context("reading the address")
     }
 
-    /// Serves requests from now on, in separate threads.
+    /// Starts threads that serve requests.
     pub(super) fn serve(self, settings: &Settings) {
         let sampler = Arc::new(Sampler::new(settings));
         let address = self.0.local_addr();
@@ -49,7 +49,7 @@ impl Port {
     }
 }
 
-/// Serves metrics at the address of a holder that has died, in a separate thread.
+/// Starts a thread that binds the address of a holder that has died, and serves metrics there.
 pub(super) fn take_over(address: SocketAddr, settings: &Settings) {
     let settings = settings.clone();
     let binds = spawn(move || {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) held: HeldName,
-    /// Number of processes that have some of its memory open.
+    /// Number of processes that have memory of this name open.
     pub(super) readers: usize,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Name {
 pub(super) struct Death {
     pub(super) when: SystemTime,
     pub(super) who: String,
-    /// The names that it had open.
+    /// The names that the process had open.
     pub(super) names: String,
 }
 
@@ -71,8 +71,8 @@ impl Sampler {
 
     /// Returns a sample of at most `METRICS_SAMPLE_AGE`.
     pub(super) fn sample(&self) -> crosshandle::Result<Arc<Sample>> {
-        // Only one thread queries at a time. The other threads wait for its result, at most for
-        // twice the holder's time limit.
+        // Only one thread at a time queries the holder. Other threads wait for its result, at most
+        // for twice the holder's time limit.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((taken, sample)) = &last.sample
             && taken.elapsed() < METRICS_SAMPLE_AGE
@@ -143,8 +143,8 @@ fn readers(own: &ProcessReport, name: &str) -> usize {
 }
 
 impl Last {
-    /// Finds the processes that have died since the last sample. These are the processes that are
-    /// gone, if the holder counts more deaths than before.
+    /// Finds the processes that have died since the last sample. If the holder counts more deaths
+    /// than before, these are the processes that no longer exist.
     fn compare(&mut self, own: &ProcessReport, deaths: u64) {
         let mut now = BTreeMap::new();
         for context in &own.contexts {

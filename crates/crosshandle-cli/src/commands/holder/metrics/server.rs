@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The connections whose requests have not arrived yet, the oldest first, and the number of
-/// requests that are being answered.
+/// Limits the connections: the connections without a complete request, oldest first, and the number
+/// of requests that are being answered.
 #[derive(Default)]
 struct Places {
     next: u64,
@@ -22,8 +22,8 @@ struct Places {
 }
 
 impl Places {
-    /// Gives a new connection a place. If there are too many, the oldest connection without a
-    /// request is closed. Otherwise silent clients could keep health checks out.
+    /// Adds a new connection. If there are too many, closes the oldest connection without a
+    /// request, so that silent clients cannot block health checks.
     fn admit(&mut self, stream: &TcpStream) -> std::io::Result<u64> {
         if self.silent.len() >= METRICS_CONNECTIONS
             && let Some((_, oldest)) = self.silent.pop_front()
@@ -45,7 +45,7 @@ pub(super) fn serve(listener: &TcpListener, sampler: &Arc<Sampler>) {
     let places = Arc::new(Mutex::new(Places::default()));
     loop {
         let Ok((stream, _)) = listener.accept() else {
-            // The process may be out of descriptors.
+            // Accepting fails if the process has no free descriptors.
             thread::sleep(METRICS_REQUEST_TIME / 10);
             continue;
         };
@@ -67,7 +67,7 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The place of a request that is being answered. Freed on drop.
+/// Counts a request that is being answered, until dropped.
 struct Answering<'a>(&'a Mutex<Places>);
 
 impl<'a> Answering<'a> {
@@ -133,11 +133,11 @@ fn answer(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, numb
         body.len()
     );
     let body = if method == Some("HEAD") { "" } else { body };
-    // A client that does not read loses its reply.
+    // Writing fails if the client does not read its reply.
     let _ = write(&mut stream, (head + body).as_bytes());
 }
 
-/// Sends a reply, or the part of it that the client accepts in time.
+/// Sends a reply. Fails if the client does not accept all of it in time.
 fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     let deadline = Instant::now() + METRICS_REQUEST_TIME;
     while !bytes.is_empty() {
@@ -156,7 +156,7 @@ fn write(stream: &mut TcpStream, mut bytes: &[u8]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Reads the head of a request. Returns `None` if it does not arrive in time, or is too long.
+/// Reads the head of a request. Returns `None` if the head does not arrive in time, or is too long.
 fn read_head(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
     let mut head = Vec::new();
     let mut part = [0; 1024];

@@ -3,7 +3,7 @@
 use super::{Node, Recorded, unknown_node};
 use crate::api::command::Command;
 use crate::api::core::ContextCore;
-use crosshandle_hal::{DriverGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
+use crosshandle_hal::{BackendGraph, GraphNode, GraphNodes, GraphRun, Submission, Work};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use std::fmt;
@@ -39,13 +39,13 @@ pub struct ExecutableGraph {
 
 struct State {
     nodes: GraphNodes,
-    driver_graph: Option<Arc<dyn DriverGraph>>,
+    driver_graph: Option<Arc<dyn BackendGraph>>,
     copied: u64,
     is_on_host: bool,
 }
 
 impl State {
-    fn new(nodes: GraphNodes, driver_graph: Option<Arc<dyn DriverGraph>>) -> Self {
+    fn new(nodes: GraphNodes, driver_graph: Option<Arc<dyn BackendGraph>>) -> Self {
         let copied = nodes.iter().map(|node| copied_by(node.work.work())).sum();
         let is_on_host = nodes.iter().all(|node| node.is_on_host);
         Self {
@@ -68,7 +68,7 @@ fn copied_by(work: &Work) -> u64 {
 }
 
 /// Creates the driver's graph, if the driver has graphs.
-fn instantiate(core: &ContextCore, nodes: &GraphNodes) -> Result<Option<Arc<dyn DriverGraph>>> {
+fn instantiate(core: &ContextCore, nodes: &GraphNodes) -> Result<Option<Arc<dyn BackendGraph>>> {
     let graphs = core.backend().graphs();
     graphs.map(|graphs| graphs.instantiate(nodes)).transpose()
 }

@@ -5,6 +5,7 @@ mod executable;
 pub use executable::{ExecutableGraph, Replaced};
 
 use crate::api::command::Command;
+use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crosshandle_hal::{GraphNode, GraphRun, RecordedWork, Submission, Work};
 use crosshandle_types::error::{Error, Result};
@@ -24,11 +25,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// the recorded commands.
 ///
 /// ```
-/// # use crosshandle::{Command, Context, Device};
+/// # use crosshandle::{Command, Context, Device, graph::Graph};
 /// # fn main() -> crosshandle::Result<()> {
 /// let context = Context::new(&Device::find("host")?)?;
 /// let memory = context.allocate(1 << 10)?;
-/// let mut graph = context.create_graph();
+/// let mut graph = Graph::new(&context);
 /// let fill = graph.add(Command::fill(memory.range(..512)?, &[7])?, &[])?;
 /// graph.add(Command::copy(memory.range(..512)?, memory.range(512..)?)?, &[fill])?;
 /// let executable = graph.instantiate()?;
@@ -97,10 +98,11 @@ fn check_events(submission: &Submission) -> Result<()> {
 }
 
 impl Graph {
-    pub(crate) fn new(core: &Arc<ContextCore>) -> Self {
+    /// Creates an empty graph, to which commands can be added.
+    pub fn new(context: &Context) -> Self {
         static IDS: AtomicU64 = AtomicU64::new(0);
         Self {
-            core: Arc::clone(core),
+            core: Arc::clone(context.core()),
             id: IDS.fetch_add(1, Ordering::Relaxed),
             nodes: Vec::new(),
             barrier: None,

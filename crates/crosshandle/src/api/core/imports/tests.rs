@@ -5,10 +5,10 @@
 use super::*;
 use crate::api::core::ContextOptions;
 use crate::api::device::Device;
-use crosshandle_hal::{AddressRange, BackendQueue};
+use crosshandle_hal::{BackendQueue, BackendRange};
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_ipc::testing::{DEADLINE, Exporting, HandleOnly, LEN};
-use crosshandle_ipc::{BackendBlob, Import, Shared};
+use crosshandle_ipc::{BackendBlob, BackendObject, Import};
 use crosshandle_os::memfd;
 use crosshandle_types::{Address, MemoryKind, QueueOrder, SharedBytes};
 use std::os::fd::OwnedFd;
@@ -59,7 +59,7 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn by(driver: &Arc<Driver>, byte: Option<u8>) -> Arc<dyn Segment> {
+    fn by(driver: &Arc<Driver>, byte: Option<u8>) -> Arc<dyn BackendSegment> {
         driver.mapped.fetch_add(1, Ordering::SeqCst);
         let driver = Arc::clone(driver);
         Arc::new(Self { driver, byte })
@@ -72,7 +72,7 @@ impl Drop for Mapped {
     }
 }
 
-impl Shared for Mapped {
+impl BackendObject for Mapped {
     fn len(&self) -> usize {
         LEN
     }
@@ -82,7 +82,7 @@ impl Shared for Mapped {
     }
 }
 
-impl Segment for Mapped {
+impl BackendSegment for Mapped {
     fn start(&self) -> Address {
         Address::new(std::ptr::NonNull::dangling())
     }
@@ -96,8 +96,8 @@ impl Segment for Mapped {
 
 struct Counting(Arc<Driver>);
 
-impl DriverHandles for Counting {
-    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn Segment>> {
+impl BackendDriverHandles for Counting {
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn BackendSegment>> {
         assert_eq!((handle.as_bytes().len(), len), (80, LEN));
         if let Some(before) = &*self.0.before.lock().unwrap() {
             before();
@@ -124,27 +124,27 @@ impl BackendContext for Counting {
         true
     }
 
-    fn create_segment(&self, _: MemoryKind, _: usize) -> Result<Arc<dyn Segment>> {
+    fn create_segment(&self, _: MemoryKind, _: usize) -> Result<Arc<dyn BackendSegment>> {
         Err(Error::invalid(UNUSED))
     }
 
-    fn import_segment(&self, _: Import, _: Access) -> Result<Arc<dyn Segment>> {
+    fn import_segment(&self, _: Import, _: Access) -> Result<Arc<dyn BackendSegment>> {
         Ok(Mapped::by(&self.0, None))
     }
 
-    fn driver_handles(&self) -> Option<&dyn DriverHandles> {
+    fn driver_handles(&self) -> Option<&dyn BackendDriverHandles> {
         Some(self)
     }
 
-    fn create_physical(&self, _: usize) -> Result<Arc<dyn Shared>> {
+    fn create_physical(&self, _: usize) -> Result<Arc<dyn BackendObject>> {
         Err(Error::invalid(UNUSED))
     }
 
-    fn import_physical(&self, _: Import) -> Result<Arc<dyn Shared>> {
+    fn import_physical(&self, _: Import) -> Result<Arc<dyn BackendObject>> {
         Err(Error::invalid(UNUSED))
     }
 
-    fn reserve(&self, _: usize, _: usize, _: usize) -> Result<Box<dyn AddressRange>> {
+    fn reserve(&self, _: usize, _: usize, _: usize) -> Result<Box<dyn BackendRange>> {
         Err(Error::invalid(UNUSED))
     }
 
@@ -162,7 +162,7 @@ struct Answering<F> {
 }
 
 impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Answering<F> {
-    fn with(sealed: u8, answer: F) -> Arc<dyn Shared> {
+    fn with(sealed: u8, answer: F) -> Arc<dyn BackendObject> {
         Arc::new(Self {
             sealed,
             times: AtomicUsize::new(0),
@@ -171,7 +171,7 @@ impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Answering<F> {
     }
 }
 
-impl<F: Fn() -> Option<u8> + Send + Sync + 'static> Shared for Answering<F> {
+impl<F: Fn() -> Option<u8> + Send + Sync + 'static> BackendObject for Answering<F> {
     fn len(&self) -> usize {
         LEN
     }
@@ -217,7 +217,7 @@ impl Pair {
         self.for_here(self.exporting.share(number, access))
     }
 
-    fn share_memory(&self, number: u8, memory: Arc<dyn Shared>) -> Fields {
+    fn share_memory(&self, number: u8, memory: Arc<dyn BackendObject>) -> Fields {
         self.for_here(
             self.exporting
                 .share_memory(number, memory, Access::ReadWrite),

@@ -18,6 +18,52 @@ pub struct PackedBundle {
 }
 
 impl PackedBundle {
+    /// Packs a bundle. The table of a long bundle goes into shared memory of this context, which
+    /// the result keeps, and the bytes contain a small head only.
+    ///
+    /// A process that unpacks such a bundle can also read other memory in the segment of the table.
+    /// See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bundle cannot be encoded.
+    /// - The errors of [`Context::allocate`].
+    pub fn pack(context: &Context, bundle: &Bundle) -> Result<Self> {
+        let table = bundle.encode_table()?;
+        if table.len() <= MAX_INLINE_TABLE {
+            return Ok(Self {
+                bytes: bundle.encode()?,
+                table: None,
+            });
+        }
+        let options = AllocationOptions::new(table.len()).kind(MemoryKind::Host);
+        let memory = context.allocate_with(options)?;
+        memory.write(0, &table)?;
+        Ok(Self {
+            bytes: bundle.encode_head(&memory.handle_read_only()?, &table)?,
+            table: Some(memory),
+        })
+    }
+
+    /// Unpacks a bundle that any process has packed. A table in shared memory is copied, up to
+    /// [`MAX_TABLE`](crosshandle_handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
+    /// opened.
+    ///
+    /// # Errors
+    /// - [`Error::Handle`](crate::Error::Handle) and
+    ///   [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
+    /// - The errors of [`Context::open_memory`] for a table in shared memory.
+    pub fn unpack(context: &Context, bytes: &[u8]) -> Result<Bundle> {
+        let head = match Bundle::decode(bytes)? {
+            Unpacked::Whole(bundle) => return Ok(bundle),
+            Unpacked::Head(head) => head,
+        };
+        let memory = context.open_memory_read_only(head.table())?;
+        let shared = memory.bytes()?.slice(..head.len())?;
+        let mut table = vec![0; head.len()];
+        shared.read(0, &mut table)?;
+        Ok(head.finish(&table)?)
+    }
+
     /// Returns the bytes to send. They can be unpacked while this object exists. If there is no
     /// [`table`](Self::table), they can be unpacked while the handles in them can be opened.
     pub fn as_bytes(&self) -> &[u8] {
@@ -34,53 +80,5 @@ impl PackedBundle {
     /// process may unpack the bytes.
     pub fn into_parts(self) -> (Vec<u8>, Option<Memory>) {
         (self.bytes, self.table)
-    }
-}
-
-impl Context {
-    /// Packs a bundle. The table of a long bundle goes into shared memory of this context, which
-    /// the result keeps, and the bytes contain a small head only.
-    ///
-    /// A process that unpacks such a bundle can also read other memory in the segment of the table.
-    /// See [`ContextOptions::pooling`](crate::ContextOptions::pooling).
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bundle cannot be encoded.
-    /// - The errors of [`allocate`](Self::allocate).
-    pub fn pack_bundle(&self, bundle: &Bundle) -> Result<PackedBundle> {
-        let table = bundle.encode_table()?;
-        if table.len() <= MAX_INLINE_TABLE {
-            return Ok(PackedBundle {
-                bytes: bundle.encode()?,
-                table: None,
-            });
-        }
-        let options = AllocationOptions::new(table.len()).kind(MemoryKind::Host);
-        let memory = self.allocate_with(options)?;
-        memory.write(0, &table)?;
-        Ok(PackedBundle {
-            bytes: bundle.encode_head(&memory.handle_read_only()?, &table)?,
-            table: Some(memory),
-        })
-    }
-
-    /// Unpacks a bundle that any process has packed. A table in shared memory is copied, up to
-    /// [`MAX_TABLE`](crosshandle_handle::bundle::MAX_TABLE) bytes. No other handle of the bundle is
-    /// opened.
-    ///
-    /// # Errors
-    /// - [`Error::Handle`](crate::Error::Handle) and
-    ///   [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the bytes are not a bundle.
-    /// - The errors of [`open_memory`](Self::open_memory) for a table in shared memory.
-    pub fn unpack_bundle(&self, bytes: &[u8]) -> Result<Bundle> {
-        let head = match Bundle::decode(bytes)? {
-            Unpacked::Whole(bundle) => return Ok(bundle),
-            Unpacked::Head(head) => head,
-        };
-        let memory = self.open_memory_read_only(head.table())?;
-        let shared = memory.bytes()?.slice(..head.len())?;
-        let mut table = vec![0; head.len()];
-        shared.read(0, &mut table)?;
-        Ok(head.finish(&table)?)
     }
 }

@@ -1,7 +1,7 @@
 //! Native contexts, queues, events, programs and memory, for programs that also call the driver.
 
-use super::Context;
 use crate::api::command::Command;
+use crate::api::context::Context;
 use crate::api::core::{ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
@@ -27,6 +27,31 @@ pub struct NativeEvent {
 }
 
 impl NativeEvent {
+    /// Returns a driver's event that happens when the latest signal of `event` succeeds or fails.
+    /// If no signal was submitted yet, it happens at once.
+    ///
+    /// # Errors
+    /// - [`Error::Unsupported`] if the driver has no events.
+    /// - [`Error::Driver`] if the driver refuses.
+    pub fn new(context: &Context, event: &Event) -> Result<Self> {
+        let inner = context.native_context()?.create_event()?;
+        let recorded = Arc::clone(&inner);
+        let record = Command::new(Work::Native(Box::new(move |queue| {
+            // SAFETY: the queue belongs to this backend and to the same context.
+            #[allow(unsafe_code)]
+            unsafe {
+                recorded.record(queue)
+            }
+        })));
+        context
+            .native_events()?
+            .submit(record.after_submitted(event))?;
+        Ok(Self {
+            inner,
+            backend: context.device().info().backend,
+        })
+    }
+
     /// Returns the driver's event, which is valid as long as `self` exists.
     pub fn native(&self) -> NativeObject {
         NativeObject::new(self.backend, self.inner.raw())
@@ -102,143 +127,6 @@ impl Context {
         ContextCore::new(device.clone(), options, adopt).map(Self::of)
     }
 
-    /// Adopts a driver's queue that the program made. The result submits to it in between the
-    /// program's own commands, and all commands run in the order of the calls. [`Queue::finish`]
-    /// and [`Queue::is_idle`] cover the program's commands too.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`] for a queue of another context, or of a kind that cannot be
-    ///   adopted.
-    /// - [`Error::Unsupported`] if the backend has no native queues.
-    ///
-    /// While the driver captures what is submitted to the queue instead of running it, submissions
-    /// fail.
-    ///
-    /// # Safety
-    /// `native` is a queue of the driver. If it is [borrowed](Ownership::Borrowed), it exists until
-    /// the result is dropped and has no work left.
-    #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_queue(&self, native: NativeObject, ownership: Ownership) -> Result<Queue> {
-        let value = raw_for(self.device(), native)?;
-        // SAFETY: promised by the caller.
-        let queue = unsafe { self.native_context()?.adopt_queue(value, ownership)? };
-        let copied = self.core().exporter().copied();
-        let backend = native.backend();
-        Ok(Queue::new(queue, QueueOrder::InOrder, backend, copied))
-    }
-
-    /// Adopts a kernel that other code made with the runtime that runs the host's kernels. Returns
-    /// its program, and the kernel of the same name in that program. Arguments that were already
-    /// set are not taken over. An [owned](Ownership::Owned) kernel is released.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`] for a kernel of another backend.
-    /// - [`Error::Unsupported`] if a kernel of this backend does not reveal its program.
-    ///
-    /// # Safety
-    /// `native` is a kernel of the runtime. The caller releases it only if it is
-    /// [borrowed](Ownership::Borrowed).
-    #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_kernel(
-        &self,
-        native: NativeObject,
-        ownership: Ownership,
-    ) -> Result<(Program, Kernel)> {
-        let raw = raw_for(self.device(), native)?;
-        // SAFETY: promised by the caller.
-        unsafe { Program::adopt_kernel(self.core(), raw, ownership) }
-    }
-
-    /// Adopts a driver's program that was loaded without this crate. An [owned](Ownership::Owned)
-    /// program is unloaded when the result and all its kernels are dropped.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`] for a program of another backend.
-    /// - [`Error::Unsupported`] if the device runs no programs.
-    ///
-    /// # Safety
-    /// `native` is a program of the driver on this context's device, and stays loaded as long as
-    /// the result or one of its kernels exists. The caller unloads it only if it is
-    /// [borrowed](Ownership::Borrowed).
-    #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_program(
-        &self,
-        native: NativeObject,
-        ownership: Ownership,
-    ) -> Result<Program> {
-        let raw = raw_for(self.device(), native)?;
-        // SAFETY: promised by the caller.
-        unsafe { Program::adopt(self.core(), raw, ownership) }
-    }
-
-    /// Returns a driver's event that happens when the latest signal of `event` succeeds or fails.
-    /// If no signal was submitted yet, it happens at once.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`] if the driver has no events.
-    /// - [`Error::Driver`] if the driver refuses.
-    pub fn native_event(&self, event: &Event) -> Result<NativeEvent> {
-        let inner = self.native_context()?.create_event()?;
-        let recorded = Arc::clone(&inner);
-        let record = Command::new(Work::Native(Box::new(move |queue| {
-            // SAFETY: the queue belongs to this backend and to the same context.
-            #[allow(unsafe_code)]
-            unsafe {
-                recorded.record(queue)
-            }
-        })));
-        self.event_queue()?.submit(record.after_submitted(event))?;
-        Ok(NativeEvent {
-            inner,
-            backend: self.device().info().backend,
-        })
-    }
-
-    /// Adopts a driver's event, in the state of its latest record. The result is complete when the
-    /// driver's event has happened. An [owned](Ownership::Owned) event is destroyed as soon as
-    /// possible.
-    ///
-    /// # Errors
-    /// As [`native_event`](Self::native_event).
-    ///
-    /// # Safety
-    /// `native` is an event of the driver. If it is [borrowed](Ownership::Borrowed), it exists
-    /// until the result is complete. (A `CUevent` may be destroyed at once, because its driver
-    /// keeps it.)
-    #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_event(
-        &self,
-        native: NativeObject,
-        ownership: Ownership,
-        options: EventOptions,
-    ) -> Result<Event> {
-        let value = raw_for(self.device(), native)?;
-        self.native_context()?;
-        let event = self.create_event_with(options)?;
-        let backend = Arc::clone(self.core().backend());
-        // Kept for as long as the command.
-        let kept = Mutex::new(None);
-        let wait = Command::new(Work::Native(Box::new(move |queue| {
-            let native = backend.native().expect("checked above");
-            // SAFETY: the queue belongs to this backend, and the caller vouches for the event.
-            let keep = unsafe { native.wait_for_event(queue, value, ownership)? };
-            *kept.lock() = keep;
-            Ok(())
-        })));
-        self.event_queue()?.submit(wait.signal(&event))?;
-        Ok(event)
-    }
-
-    /// Returns the queue that waits for native events and records them.
-    fn event_queue(&self) -> Result<&Queue> {
-        let place = &self.inner.native_events;
-        if let Some(queue) = place.get() {
-            return Ok(queue);
-        }
-        let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
-        Ok(place.get_or_init(|| queue))
-    }
-
     /// Waits until the device has completed everything that was submitted to the driver's context,
     /// by this library or by other code. A driver's own `free` does the same. Call this before
     /// memory is reused for which unknown code may have submitted work.
@@ -263,10 +151,128 @@ impl Context {
     pub fn allocation_at(&self, address: *const u8) -> Result<Option<DriverAllocation>> {
         self.native_context()?.allocation_at(address.addr())
     }
+}
 
+impl Queue {
+    /// Adopts a driver's queue that the program made. The result submits to it in between the
+    /// program's own commands, and all commands run in the order of the calls.
+    /// [`finish`](Self::finish) and [`is_idle`](Self::is_idle) cover the program's commands too.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for a queue of another context, or of a kind that cannot be
+    ///   adopted.
+    /// - [`Error::Unsupported`] if the backend has no native queues.
+    ///
+    /// While the driver captures what is submitted to the queue instead of running it, submissions
+    /// fail.
+    ///
+    /// # Safety
+    /// `native` is a queue of the driver. If it is [borrowed](Ownership::Borrowed), it exists until
+    /// the result is dropped and has no work left.
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt(
+        context: &Context,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<Self> {
+        let value = raw_for(context.device(), native)?;
+        // SAFETY: promised by the caller.
+        let queue = unsafe { context.native_context()?.adopt_queue(value, ownership)? };
+        let copied = context.core().exporter().copied();
+        let backend = native.backend();
+        Ok(Self::new(queue, QueueOrder::InOrder, backend, copied))
+    }
+}
+
+impl Kernel {
+    /// Adopts a kernel that other code made with the runtime that runs the host's kernels. Returns
+    /// its program, and the kernel of the same name in that program. Arguments that were already
+    /// set are not taken over. An [owned](Ownership::Owned) kernel is released.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for a kernel of another backend.
+    /// - [`Error::Unsupported`] if a kernel of this backend does not reveal its program.
+    ///
+    /// # Safety
+    /// `native` is a kernel of the runtime. The caller releases it only if it is
+    /// [borrowed](Ownership::Borrowed).
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt(
+        context: &Context,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<(Program, Self)> {
+        let raw = raw_for(context.device(), native)?;
+        // SAFETY: promised by the caller.
+        unsafe { Program::adopt_kernel(context.core(), raw, ownership) }
+    }
+}
+
+impl Program {
+    /// Adopts a driver's program that was loaded without this crate. An [owned](Ownership::Owned)
+    /// program is unloaded when the result and all its kernels are dropped.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidArgument`] for a program of another backend.
+    /// - [`Error::Unsupported`] if the device runs no programs.
+    ///
+    /// # Safety
+    /// `native` is a program of the driver on the context's device, and stays loaded as long as
+    /// the result or one of its kernels exists. The caller unloads it only if it is
+    /// [borrowed](Ownership::Borrowed).
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt(
+        context: &Context,
+        native: NativeObject,
+        ownership: Ownership,
+    ) -> Result<Self> {
+        let raw = raw_for(context.device(), native)?;
+        // SAFETY: promised by the caller.
+        unsafe { Self::adopt_raw(context.core(), raw, ownership) }
+    }
+}
+
+impl Event {
+    /// Adopts a driver's event, in the state of its latest record. The result is complete when the
+    /// driver's event has happened. An [owned](Ownership::Owned) event is destroyed as soon as
+    /// possible.
+    ///
+    /// # Errors
+    /// As [`NativeEvent::new`].
+    ///
+    /// # Safety
+    /// `native` is an event of the driver. If it is [borrowed](Ownership::Borrowed), it exists
+    /// until the result is complete. (A `CUevent` may be destroyed at once, because its driver
+    /// keeps it.)
+    #[allow(unsafe_code)] // The promise is passed on to the backend.
+    pub unsafe fn adopt(
+        context: &Context,
+        native: NativeObject,
+        ownership: Ownership,
+        options: EventOptions,
+    ) -> Result<Self> {
+        let value = raw_for(context.device(), native)?;
+        context.native_context()?;
+        let event = context.create_event_with(options)?;
+        let backend = Arc::clone(context.core().backend());
+        // Kept for as long as the command.
+        let kept = Mutex::new(None);
+        let wait = Command::new(Work::Native(Box::new(move |queue| {
+            let native = backend.native().expect("checked above");
+            // SAFETY: the queue belongs to this backend, and the caller vouches for the event.
+            let keep = unsafe { native.wait_for_event(queue, value, ownership)? };
+            *kept.lock() = keep;
+            Ok(())
+        })));
+        context.native_events()?.submit(wait.signal(&event))?;
+        Ok(event)
+    }
+}
+
+impl Memory {
     /// Adopts `len` bytes of device memory at `address` that the program allocated with the driver,
     /// or with a library on top of it. Commands can use the result, and it can be shared like any
-    /// other memory. Its [handles](Memory::handle) carry the driver's own kind of handle for the
+    /// other memory. Its [handles](Self::handle) carry the driver's own kind of handle for the
     /// allocation, and importers map the whole allocation.
     ///
     /// The bytes may span several allocations that the driver maps side by side, such as torch's
@@ -285,36 +291,39 @@ impl Context {
     /// The allocation exists until the result is dropped and all commands that use it are complete.
     /// If the driver does not count importers, it also exists until all of them have closed it.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_memory(&self, address: NonNull<u8>, len: usize) -> Result<Memory> {
+    pub unsafe fn adopt(context: &Context, address: NonNull<u8>, len: usize) -> Result<Self> {
         if len == 0 {
             return Err(Error::invalid("no bytes are no memory"));
         }
         let start = address.addr().get();
         // SAFETY: promised by the caller.
-        let (segment, offset) = unsafe { self.native_context()?.adopt_memory(start, len)? };
-        Ok(Memory::adopted(self.core(), segment, offset, len))
+        let (segment, offset) = unsafe { context.native_context()?.adopt_memory(start, len)? };
+        Ok(Self::adopted(context.core(), segment, offset, len))
     }
 
     /// Adopts several parts of memory, each given by its address and length in bytes, as
-    /// [`adopt_memory`](Self::adopt_memory) does. Parts that lie in one allocation, or in
+    /// [`adopt`](Self::adopt) does. Parts that lie in one allocation, or in
     /// allocations side by side, are mapped only once by each importer.
     ///
     /// # Errors
-    /// As [`adopt_memory`](Self::adopt_memory), for any of the parts.
+    /// As [`adopt`](Self::adopt), for any of the parts.
     ///
     /// # Safety
-    /// As for [`adopt_memory`](Self::adopt_memory), for each part.
+    /// As for [`adopt`](Self::adopt), for each part.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
-    pub unsafe fn adopt_memory_parts(&self, parts: &[(NonNull<u8>, usize)]) -> Result<Vec<Memory>> {
+    pub unsafe fn adopt_parts(
+        context: &Context,
+        parts: &[(NonNull<u8>, usize)],
+    ) -> Result<Vec<Self>> {
         if parts.iter().any(|(_, len)| *len == 0) {
             return Err(Error::invalid("no bytes are no memory"));
         }
         let places = parts.iter().map(|(start, len)| (start.addr().get(), *len));
         let places: Vec<_> = places.collect();
         // SAFETY: promised by the caller.
-        let adopted = unsafe { self.native_context()?.adopt_memory_parts(&places)? };
+        let adopted = unsafe { context.native_context()?.adopt_memory_parts(&places)? };
         let memory = |((segment, offset), (_, len)): ((_, usize), &(_, usize))| {
-            Memory::adopted(self.core(), segment, offset, *len)
+            Self::adopted(context.core(), segment, offset, *len)
         };
         Ok(adopted.into_iter().zip(parts).map(memory).collect())
     }
@@ -325,20 +334,24 @@ impl Context {
     ///
     /// # Errors
     /// - [`Error::Unsupported`] if the backend cannot adopt whole allocations.
-    /// - The errors of [`adopt_memory`](Self::adopt_memory).
+    /// - The errors of [`adopt`](Self::adopt).
     ///
     /// # Safety
-    /// As for [`adopt_memory`](Self::adopt_memory). An owned allocation is freed by no other code.
+    /// As for [`adopt`](Self::adopt). An owned allocation is freed by no other code.
     #[allow(unsafe_code)] // The promise is passed on to the backend.
     pub unsafe fn adopt_allocation(
-        &self,
+        context: &Context,
         address: NonNull<u8>,
         ownership: Ownership,
-    ) -> Result<Memory> {
+    ) -> Result<Self> {
         let start = address.addr().get();
         // SAFETY: promised by the caller.
-        let adopted = unsafe { self.native_context()?.adopt_allocation(start, ownership)? };
+        let adopted = unsafe {
+            context
+                .native_context()?
+                .adopt_allocation(start, ownership)?
+        };
         let (segment, offset, len) = adopted;
-        Ok(Memory::adopted(self.core(), segment, offset, len))
+        Ok(Self::adopted(context.core(), segment, offset, len))
     }
 }

@@ -1,38 +1,18 @@
 //! Contexts: they allocate, export and open memory and events on one device.
 
-mod bundle;
-mod fabric;
-mod file;
-mod native;
-mod tuning;
-
-pub use bundle::PackedBundle;
-pub use native::NativeEvent;
-
-use crate::api::command::Command;
-use crate::api::command::graph::Graph;
 use crate::api::core::{Allocation, ContextCore, ContextOptions};
 use crate::api::device::Device;
 use crate::api::event::{Event, EventOptions};
-use crate::api::image::{ExternalMemory, Image, ImageView, LevelledImage, Sampler};
-use crate::api::memory::{Buffer, Memory, MemoryPool, MemoryPoolOptions, MemoryRange};
-use crate::api::physical::PhysicalMemory;
-use crate::api::program::Program;
+use crate::api::memory::Memory;
 use crate::api::queue::Queue;
-use crate::api::virtual_range::VirtualRange;
-use crosshandle_handle::{EventHandle, HandleKind, MemoryHandle, PhysicalMemoryHandle};
+use crosshandle_handle::{EventHandle, HandleKind, MemoryHandle};
 use crosshandle_ipc::{OpenDeadline, late_completion};
 use crosshandle_os::threads::driver_jobs;
-use crosshandle_types::error::{Error, Result};
-use crosshandle_types::{
-    Access, AllocationOptions, ImageDescription, MemoryKind, Pod, ProgramImage, ProgramOptions,
-    QueueOrder, SamplerDescription, Sampling, observe,
-};
+use crosshandle_types::error::Result;
+use crosshandle_types::{Access, AllocationOptions, QueueOrder, observe};
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use zerocopy::IntoBytes;
 
 /// A device in use. A context allocates, exports and opens memory, and creates events and queues.
 ///
@@ -148,7 +128,7 @@ impl Context {
         Ok(Self::of(core))
     }
 
-    fn of(core: ContextCore) -> Self {
+    pub(super) fn of(core: ContextCore) -> Self {
         Self {
             inner: Arc::new(Inner {
                 native_events: OnceLock::new(),
@@ -194,45 +174,6 @@ impl Context {
     pub fn allocate_with(&self, options: AllocationOptions) -> Result<Memory> {
         let core = self.core();
         Allocation::allocate(core, core.pool(options.kind), options).map(Memory::owned)
-    }
-
-    /// Allocates device memory for `len` elements, whose contents are arbitrary.
-    ///
-    /// # Errors
-    /// As [`allocate`](Self::allocate). Also
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if `T` has size 0.
-    pub fn allocate_buffer<T: Pod>(&self, len: usize) -> Result<Buffer<T>> {
-        let options = AllocationOptions::new(Buffer::<T>::bytes_of(len)?);
-        let align = options.align.max(align_of::<T>());
-        Buffer::from_memory(self.allocate_with(options.align(align))?)
-    }
-
-    /// Allocates device memory for the elements of a slice, and copies them into it. If the host
-    /// cannot access the device's memory, a temporary queue copies them, and this call blocks until
-    /// the copy is complete.
-    ///
-    /// # Errors
-    /// As [`allocate_buffer`](Self::allocate_buffer). Also [`Error::Driver`](crate::Error::Driver)
-    /// if the driver refuses.
-    pub fn allocate_buffer_from<T: Pod>(&self, elements: &[T]) -> Result<Buffer<T>> {
-        let buffer = self.allocate_buffer::<T>(elements.len())?;
-        match buffer.write(0, elements) {
-            Err(Error::Unsupported(_)) => {}
-            written => return written.map(|()| buffer),
-        }
-        let options = AllocationOptions::new(size_of_val(elements)).kind(MemoryKind::Host);
-        let staging = self.allocate_with(options)?;
-        staging.write(0, elements.as_bytes())?;
-        let queue = self.create_queue()?;
-        queue.submit(Command::copy(staging.all(), buffer.all())?)?;
-        queue.finish()?;
-        Ok(buffer)
-    }
-
-    /// Creates a pool whose memory is kept apart from all other memory of this context, and is
-    /// accounted for.
-    pub fn create_memory_pool(&self, options: MemoryPoolOptions) -> MemoryPool {
-        MemoryPool::create(self.core(), options)
     }
 
     /// Returns a handle to the allocation that contains `pointer`. The handle's memory starts at
@@ -323,84 +264,6 @@ impl Context {
         handles.iter().map(open).collect()
     }
 
-    /// Opens exported memory as elements of a type. The handle does not contain the exporter's
-    /// type.
-    ///
-    /// # Errors
-    /// As [`open_memory`](Self::open_memory). Also
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the memory is not aligned for
-    /// `T`, or its length is not a multiple of the size of `T`.
-    pub fn open_buffer<T: Pod>(&self, handle: &MemoryHandle) -> Result<Buffer<T>> {
-        Buffer::from_memory(self.open_memory(handle)?)
-    }
-
-    /// Opens exported memory as elements of a type, for reading only.
-    ///
-    /// # Errors
-    /// As [`open_buffer`](Self::open_buffer).
-    pub fn open_buffer_read_only<T: Pod>(&self, handle: &MemoryHandle) -> Result<Buffer<T>> {
-        Buffer::from_memory(self.open_memory_read_only(handle)?)
-    }
-
-    /// Creates `len` bytes of physical memory, which is not mapped anywhere yet. It is zeroed on
-    /// the host. On other devices its contents are arbitrary.
-    ///
-    /// # Errors
-    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
-    ///   multiple of the device's granularity.
-    /// - [`Error::OutOfMemory`](crate::Error::OutOfMemory) or
-    ///   [`Error::LimitReached`](crate::Error::LimitReached) if memory or a limit of the system is
-    ///   used up.
-    pub fn create_physical_memory(&self, len: usize) -> Result<PhysicalMemory> {
-        PhysicalMemory::create(self.core(), len)
-    }
-
-    /// Opens physical memory that another process has exported.
-    ///
-    /// # Errors
-    /// As [`open_memory`](Self::open_memory).
-    pub fn open_physical_memory(&self, handle: &PhysicalMemoryHandle) -> Result<PhysicalMemory> {
-        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadWrite);
-        if let Err(error) = &opened {
-            observe::not_opened(HandleKind::PhysicalMemory, error);
-        }
-        opened
-    }
-
-    /// Opens physical memory for reading only.
-    ///
-    /// # Errors
-    /// As [`open_memory`](Self::open_memory).
-    pub fn open_physical_memory_read_only(
-        &self,
-        handle: &PhysicalMemoryHandle,
-    ) -> Result<PhysicalMemory> {
-        let opened = PhysicalMemory::open(self.core(), handle, Access::ReadOnly);
-        if let Err(error) = &opened {
-            observe::not_opened(HandleKind::PhysicalMemory, error);
-        }
-        opened
-    }
-
-    /// Reserves `len` bytes of addresses, into which physical memory can be mapped.
-    ///
-    /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) unless `len` is a positive
-    /// multiple of the device's granularity.
-    pub fn reserve(&self, len: usize) -> Result<VirtualRange> {
-        VirtualRange::reserve(self.core(), 0, len)
-    }
-
-    /// Reserves `len` bytes of addresses, if possible those that start at `address`. This can
-    /// extend an existing range. The address is a hint: if some of the addresses are taken, others
-    /// are reserved. [`VirtualRange::as_ptr`] shows which ones.
-    ///
-    /// # Errors
-    /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, address: *const u8, len: usize) -> Result<VirtualRange> {
-        VirtualRange::reserve(self.core(), address.addr(), len)
-    }
-
     /// Creates an event that can be shared. It is complete, because no signal was submitted yet.
     ///
     /// # Errors
@@ -489,124 +352,14 @@ impl Context {
         Ok(Queue::new(queue, order, backend, copied))
     }
 
-    /// Creates an empty graph, to which commands can be added.
-    pub fn create_graph(&self) -> Graph {
-        Graph::new(self.core())
-    }
-
-    /// Creates an image, whose pixels are arbitrary.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no images
-    ///   ([`Device::images`](crate::Device::images)), or none of this format.
-    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
-    ///   not support.
-    /// - [`Error`](crate::Error) if a limit of the driver is reached.
-    pub fn create_image(&self, description: &ImageDescription) -> Result<Image> {
-        Image::create(self.core(), description)
-    }
-
-    /// Creates an image of several mipmap levels, whose pixels are arbitrary.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images
-    ///   ([`ImageLimits::views`](crate::image::ImageLimits::views)), or no images of this format.
-    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a size that the device does
-    ///   not support, or for more levels than an image of this size can have
-    ///   ([`ImageDescription::most_levels`]).
-    pub fn create_levelled_image(
-        &self,
-        description: &ImageDescription,
-        levels: u32,
-    ) -> Result<LevelledImage> {
-        LevelledImage::create(self.core(), description, levels)
-    }
-
-    /// Imports memory of another API of the same device, such as Vulkan. `file` is the opaque file
-    /// descriptor that the other API exported, for `len` bytes. Memory of another process's context
-    /// is opened by its handle instead.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images.
-    /// - [`Error::Driver`](crate::Error::Driver) if the driver refuses.
-    pub fn import_external_memory(&self, file: OwnedFd, len: u64) -> Result<ExternalMemory> {
-        ExternalMemory::import(self.core(), file, len)
-    }
-
-    /// Checks that an image with this number of levels could have views, without creating it.
-    ///
-    /// # Errors
-    /// As [`create_levelled_image`](Self::create_levelled_image), except errors of the driver,
-    /// which is not called.
-    pub fn check_view(&self, description: &ImageDescription, levels: u32) -> Result<()> {
-        ImageView::check(self.core(), description, levels)
-    }
-
-    /// Checks that memory with this row pitch could be viewed as an image, at some address.
-    ///
-    /// # Errors
-    /// As [`view_memory`](Self::view_memory).
-    pub fn check_memory_view(
-        &self,
-        description: &ImageDescription,
-        row_pitch: usize,
-    ) -> Result<()> {
-        ImageView::check_memory(self.core(), description, row_pitch)
-    }
-
-    /// Creates a view through which kernels sample memory as an image of one or two dimensions. The
-    /// rows start every `row_pitch` bytes. The view keeps the memory alive.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device has no views of images, or
-    ///   no images of this format.
-    /// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) for another kind of image, for
-    ///   rows that do not fit into the memory, and for a size, a pitch or a start that
-    ///   [`ViewLimits`](crate::image::ViewLimits) excludes.
-    pub fn view_memory(
-        &self,
-        memory: &MemoryRange,
-        description: &ImageDescription,
-        row_pitch: usize,
-        sampling: &Sampling,
-    ) -> Result<ImageView> {
-        ImageView::of_memory(self.core(), memory, description, row_pitch, sampling)
-    }
-
-    /// Creates a sampler.
-    ///
-    /// # Errors
-    /// As [`create_image`](Self::create_image).
-    pub fn create_sampler(&self, description: &SamplerDescription) -> Result<Sampler> {
-        Sampler::create(self.core(), description)
-    }
-
-    /// Loads a program, so that its kernels can be launched
-    /// ([`Command::launch`](crate::Command::launch)).
-    ///
-    /// With some drivers this call blocks until the device has completed all submitted work. Load
-    /// programs before you submit commands that wait for the calling thread.
-    ///
-    /// # Errors
-    /// - [`Error::Unsupported`](crate::Error::Unsupported) if the device runs no programs
-    ///   ([`Device::kernels`](crate::Device::kernels)).
-    /// - [`Error::Program`](crate::Error::Program), with the compiler's log, if the driver refuses
-    ///   the image.
-    pub fn load_program(&self, image: ProgramImage<'_>) -> Result<Program> {
-        Program::load(self.core(), &[image], &ProgramOptions::new())
-    }
-
-    /// Loads a program with options. Several images are linked into one program.
-    ///
-    /// # Errors
-    /// As [`load_program`](Self::load_program). Also
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if `images` is empty.
-    pub fn load_program_with(
-        &self,
-        images: &[ProgramImage<'_>],
-        options: &ProgramOptions,
-    ) -> Result<Program> {
-        Program::load(self.core(), images, options)
+    /// Returns the queue that waits for native events and records them.
+    pub(super) fn native_events(&self) -> Result<&Queue> {
+        let place = &self.inner.native_events;
+        if let Some(queue) = place.get() {
+            return Ok(queue);
+        }
+        let queue = self.create_queue_with(QueueOrder::OutOfOrder)?;
+        Ok(place.get_or_init(|| queue))
     }
 
     /// Returns freed memory that is kept for reuse to the system.

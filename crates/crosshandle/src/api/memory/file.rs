@@ -1,9 +1,8 @@
 //! Copies between memory and files, with several threads.
 
-use super::Context;
-use super::tuning::{FILE_PART_BYTES, FILE_THREADS};
+use super::Memory;
 use crate::api::command::Command;
-use crate::api::memory::Memory;
+use crate::api::context::Context;
 use crate::api::queue::Queue;
 use crosshandle_os::threads::ThreadKind;
 use crosshandle_types::error::{Error, Result};
@@ -13,6 +12,16 @@ use std::fs::File;
 use std::ops::{Range, RangeBounds};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+
+/// Maximum number of threads that copy between a file and memory, including the caller. One thread
+/// reads a cached file at a tenth of the bandwidth of a GPU's bus, so many threads are needed to
+/// fill it. Each one registers more memory with the driver.
+const FILE_THREADS: usize = 16;
+
+/// Size of the parts in which a thread copies between a file and memory, in bytes. Smaller parts
+/// make more driver calls on a GPU. Larger parts register more memory with the driver, which slows
+/// down short copies.
+const FILE_PART_BYTES: usize = 4 << 20;
 
 /// The direction of a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,10 +56,11 @@ enum Path<'a> {
     Staged { staging: Memory, queue: Queue },
 }
 
-impl Context {
-    /// Fills a range of memory with the bytes of a file, starting at byte `position` of the file.
-    /// Several threads read the file, and the device copies at the same time. Any of these threads
-    /// calls `progress` after each part, with the number of bytes in it.
+impl Memory {
+    /// Fills a range of the memory with the bytes of a file, starting at byte `position` of the
+    /// file. Several threads read the file, and the device copies at the same time. Any of these
+    /// threads calls `progress` after each part, with the number of bytes in it. If the host cannot
+    /// access the memory, queues of `context` copy between it and temporary host memory.
     ///
     /// Returns when all bytes are in the memory. It does not wait for commands that were submitted
     /// before.
@@ -64,18 +74,18 @@ impl Context {
     /// After an error, part of the range may have been filled.
     pub fn read_file(
         &self,
-        memory: &Memory,
+        context: &Context,
         range: impl RangeBounds<usize>,
         file: &File,
         position: u64,
         progress: impl Fn(usize) + Sync,
     ) -> Result<()> {
-        if memory.access() == Access::ReadOnly {
+        if self.access() == Access::ReadOnly {
             return Err(Error::ReadOnly);
         }
-        let range = byte_range::resolve(range, memory.len())?;
-        self.copy(
-            memory,
+        let range = byte_range::resolve(range, self.len())?;
+        self.copy_file(
+            context,
             range,
             file,
             position,
@@ -84,8 +94,8 @@ impl Context {
         )
     }
 
-    /// Writes a range of memory to a file, starting at byte `position` of the file. In all other
-    /// respects it works like [`read_file`](Self::read_file).
+    /// Writes a range of the memory to a file, starting at byte `position` of the file. In all
+    /// other respects it works like [`read_file`](Self::read_file).
     ///
     /// # Errors
     /// - The errors of [`read_file`](Self::read_file), except [`Error::ReadOnly`].
@@ -94,19 +104,19 @@ impl Context {
     /// After an error, part of the file may have been written.
     pub fn write_file(
         &self,
-        memory: &Memory,
+        context: &Context,
         range: impl RangeBounds<usize>,
         file: &File,
         position: u64,
         progress: impl Fn(usize) + Sync,
     ) -> Result<()> {
-        let range = byte_range::resolve(range, memory.len())?;
-        self.copy(memory, range, file, position, Direction::ToFile, &progress)
+        let range = byte_range::resolve(range, self.len())?;
+        self.copy_file(context, range, file, position, Direction::ToFile, &progress)
     }
 
-    fn copy(
+    fn copy_file(
         &self,
-        memory: &Memory,
+        context: &Context,
         range: Range<usize>,
         file: &File,
         position: u64,
@@ -117,8 +127,8 @@ impl Context {
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let helpers = parts.min(processors).min(FILE_THREADS).saturating_sub(1);
         let copy = Copy {
-            context: self,
-            memory,
+            context,
+            memory: self,
             next: AtomicUsize::new(range.start),
             range,
             file,

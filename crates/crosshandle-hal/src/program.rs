@@ -1,0 +1,94 @@
+//! Programs and their kernels.
+
+use crosshandle_types::error::{Error, Result};
+use crosshandle_types::{
+    Address, KernelArguments, KernelProperties, Ownership, ProgramImage, ProgramOptions,
+};
+use std::any::Any;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// A loader of programs for one device.
+pub trait BackendPrograms {
+    /// Loads a program from one image, or links it from several. The caller passes at least one
+    /// image.
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn BackendProgram>>;
+
+    /// Adopts a program that other code has loaded with the driver.
+    ///
+    /// # Safety
+    /// `program` belongs to the driver and this device, and stays loaded as long as the result
+    /// lives. If the result owns it, no other code unloads it.
+    unsafe fn adopt(&self, program: usize, ownership: Ownership)
+    -> Result<Arc<dyn BackendProgram>>;
+
+    /// Adopts the program of a kernel that other code has created, and returns the kernel's name.
+    ///
+    /// # Safety
+    /// `kernel` belongs to the driver and this device. If the result owns it, no other code
+    /// destroys it.
+    unsafe fn adopt_kernel(
+        &self,
+        _kernel: usize,
+        _ownership: Ownership,
+    ) -> Result<(Arc<dyn BackendProgram>, String)> {
+        Err(Error::Unsupported(
+            "this driver does not tell a kernel's program; adopt the program, and find the kernel in it"
+                .into(),
+        ))
+    }
+}
+
+/// A program that is loaded on a device. Its kernels keep it loaded.
+pub trait BackendProgram: Send + Sync {
+    /// Returns a kernel of the program, or [`Error::NoSymbol`] if the
+    /// program has none of that name.
+    fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>>;
+
+    /// Returns the address of a variable of the program, and its length in bytes. Fails as
+    /// [`kernel`](Self::kernel) does if the name does not exist.
+    fn variable(&self, name: &CStr) -> Result<(Address, usize)>;
+
+    /// Returns the output of the driver's compiler, which may be empty.
+    fn log(&self) -> &str;
+
+    /// Returns the names of all kernels, if the driver provides them.
+    fn kernel_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Returns the program as a binary image, if the driver provides one.
+    fn binary(&self) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    /// Returns the driver's own program as an integer. On CUDA, for example, it is a `CUmodule`.
+    fn raw(&self) -> usize;
+}
+
+/// A kernel of a loaded program.
+pub trait BackendKernel: Any + Send + Sync {
+    /// Returns the kernel's requirements and the resulting limits.
+    fn properties(&self) -> &KernelProperties;
+
+    /// Checks the arguments against everything that the driver knows about them and that the
+    /// kernel's properties do not contain.
+    fn check_arguments(&self, _arguments: &KernelArguments) -> Result<()> {
+        Ok(())
+    }
+
+    /// Returns the number of threads per block, at most `limit`, with which the most threads run at
+    /// the same time. `dynamic_shared` is in bytes.
+    fn suggest_block(&self, dynamic_shared: usize, limit: u32) -> Result<u32>;
+
+    /// Returns the number of blocks that a device with `units` compute units can run at the same
+    /// time.
+    fn concurrent_blocks(&self, threads: u32, dynamic_shared: usize, units: u32) -> Result<u32>;
+
+    /// Returns the driver's own kernel as an integer. On CUDA, for example, it is a `CUfunction`.
+    fn raw(&self) -> usize;
+}
