@@ -287,7 +287,7 @@ impl Imports {
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
+        let attachment = Attachment::to(fields, route, &self.origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))

@@ -16,7 +16,7 @@ use crate::pool::{PoolOptions, Trimmed, Usage};
 use crosshandle_hal::{BackendContext, BackendDevice, BackendSegment};
 use crosshandle_handle::{BackendKind, DeviceUuid, Fields};
 use crosshandle_ipc::broker::address;
-use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
+use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline};
 use crosshandle_os::fork::Birth;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
