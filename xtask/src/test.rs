@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
+use std::{fs, iter};
 
 use crate::python::Environment;
 use crate::step::{Step, report_skipped, say, seconds};
@@ -224,7 +225,11 @@ fn features(workspace: &Workspace) -> Result<()> {
     args.extend(metrics);
     args.extend(["--", "-D", "warnings"]);
     Step::new(workspace, "lints with metrics", workspace.cargo(&args)).run()?;
-    for features in ["", "cuda", "level-zero"] {
+    let manifest = fs::read_to_string(workspace.root.join("crates/crosshandle/Cargo.toml"));
+    let manifest = manifest.map_err(|error| format!("cannot read the manifest: {error}"))?;
+    let optional = manifest.lines().filter(|line| line.contains("= [\"dep:"));
+    let optional = optional.filter_map(|line| line.split(' ').next());
+    for features in iter::once("").chain(optional) {
         let mut args = vec![
             "clippy",
             "--locked",

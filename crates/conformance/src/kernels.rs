@@ -1,9 +1,8 @@
 //! Kernels with known results, for all backends that run kernels.
 
-use crosshandle::handle::BackendKind;
 use crosshandle::{
     Access, Command, Context, Device, MemoryRange, Result,
-    kernel::{Kernel, KernelArguments, LaunchShape, Program, ProgramImage},
+    kernel::{Kernel, KernelArguments, KernelLimits, LaunchShape, Program, ProgramImage},
 };
 use std::num::NonZeroUsize;
 use std::ptr::NonNull;
@@ -51,7 +50,7 @@ impl Kernels {
     /// # Errors
     /// Fails as [`Program::new`] does.
     pub fn program(context: &Context) -> Result<Program> {
-        Program::new(context, image(context.device().info().backend))
+        Program::new(context, image(context.device().kernels()?))
     }
 
     /// Returns a command that sets every word to `value`.
@@ -83,14 +82,12 @@ impl Kernels {
     }
 }
 
-/// Returns the program for a backend's devices.
-fn image(backend: BackendKind) -> ProgramImage<'static> {
-    match backend {
-        BackendKind::Cuda => {
-            ProgramImage::text(include_str!("../../crosshandle-cuda/src/kernels.ptx"))
-        }
+/// Returns the program in a language that the device accepts.
+fn image(limits: &KernelLimits) -> ProgramImage<'static> {
+    match limits.intermediate_languages.contains("SPIR-V") {
         // SAFETY: the module passed the assembler's validator.
-        BackendKind::Host | BackendKind::LevelZero => unsafe { ProgramImage::spirv(SPIR_V) },
+        true => unsafe { ProgramImage::spirv(SPIR_V) },
+        false => ProgramImage::text(include_str!("../../crosshandle-cuda/src/kernels.ptx")),
     }
 }
 

@@ -8,19 +8,20 @@
 //! The modules, from the lowest layer up:
 //! - `driver`: the driver's calls as methods.
 //! - `scheduler`: the admission of waits, and the thread that tends queues.
-//! - `device`: a GPU in one of the driver's contexts.
-//! - `memory`, `image`, `program` and `queue`.
-//! - `backend` and `native`: the implementation of the contract of `crosshandle-hal`.
+//! - `device` and `info`: the backend, and a GPU in one of the driver's contexts.
+//! - `context`, `memory`, `image`, `program`, `queue` and `native`, as the contract of
+//!   `crosshandle-hal` explains them.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod backend;
+mod context;
 mod device;
 mod driver;
 mod image;
+mod info;
 mod memory;
 mod native;
 mod program;
@@ -30,7 +31,7 @@ mod scheduler;
 mod tests;
 mod tuning;
 
-pub use backend::CudaBackend;
+pub use device::CudaBackend;
 
 #[cfg(test)]
 mod absence {

@@ -1,12 +1,13 @@
 //! The driver's contexts, streams and events: those of the program and those of this library.
 
-use super::backend::CudaContext;
+use super::context::CudaContext;
 use super::device::Gpu;
 use super::driver::{ContextHandle, CudaEvent, EventHandle, StreamHandle};
 use super::memory::external;
 use super::queue;
 use crosshandle_hal::{
-    BackendContext, BackendQueue, BackendSegment, NativeContext, NativeDevice, NativeEvent,
+    BackendContext, BackendQueue, BackendSegment, NativeBarrier, NativeContext, NativeDevice,
+    NativeEvent,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
@@ -112,10 +113,8 @@ impl NativeContext for CudaContext {
         Ok(None)
     }
 
-    fn synchronize(&self) -> Result<()> {
-        let gpu = self.gpu();
-        let _current = gpu.enter()?;
-        gpu.driver().synchronize()
+    fn barrier(&self) -> Option<&dyn NativeBarrier> {
+        Some(self)
     }
 
     fn allocation_at(&self, address: usize) -> Result<Option<DriverAllocation>> {
@@ -136,6 +135,14 @@ impl NativeContext for CudaContext {
         parts: &[(usize, usize)],
     ) -> Result<Vec<(Arc<dyn BackendSegment>, usize)>> {
         external::adopt(self.gpu(), parts)
+    }
+}
+
+impl NativeBarrier for CudaContext {
+    fn synchronize(&self) -> Result<()> {
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        gpu.driver().synchronize()
     }
 }
 

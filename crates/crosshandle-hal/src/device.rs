@@ -1,12 +1,13 @@
 //! Drivers and devices.
 
-use crate::{BackendContext, NativeDevice};
+use crate::{BackendBlob, BackendContext, NativeDevice};
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_types::error::{Error, Result};
+use crosshandle_types::error::Result;
 use crosshandle_types::{
     AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, NativeRuntime, Partition,
     PartitionLimits,
 };
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// A driver, which may be absent.
@@ -20,6 +21,18 @@ pub trait Backend: Sync {
     /// Returns a description of the driver, or what was looked for and where if the driver is
     /// absent.
     fn status(&self) -> std::result::Result<String, String>;
+
+    /// Returns whether a descriptor is memory of the driver, which a process without the driver can
+    /// keep alive by this descriptor. `note` is the blob of the memory's exporter. Host memory in
+    /// memfd files belongs to no driver. The caller got both from another process. Calls no driver,
+    /// and works if the driver is absent.
+    fn owns_descriptor(&self, file: BorrowedFd<'_>, note: &BackendBlob) -> bool;
+
+    /// Returns the reason why the device's work of a process may continue after the process has
+    /// ended, if a service does the work of several processes in one.
+    fn work_outlives_process(&self) -> Option<String> {
+        None
+    }
 }
 
 /// A device of a driver.
@@ -34,52 +47,37 @@ pub trait BackendDevice: Send + Sync {
     /// one that is close enough.
     fn reaches(&self, device: DeviceUuid) -> bool;
 
-    /// Returns the limits of kernels, or the reason why the device runs none. May search for the
-    /// runtime that runs kernels.
-    fn kernels(&self) -> std::result::Result<&KernelLimits, String>;
+    /// Returns the limits of kernels, or the reason why this device runs none. May search for the
+    /// runtime that runs kernels. Returns `None` if the backend runs no kernels.
+    fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
+        None
+    }
 
     /// Returns the limits of kernels if they are known without a search.
     fn loaded_kernels(&self) -> Option<&KernelLimits> {
-        self.kernels().ok()
+        self.kernels()?.ok()
     }
 
-    /// Returns the native objects of the runtime that compiles and runs kernels, if it is not the
-    /// driver itself.
-    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
-        Err("the driver itself runs this device's kernels".into())
-    }
-
-    /// Returns a description of the runtime that compiles and runs kernels. Returns `None` if
-    /// [`kernels`](Self::kernels) has no limits, or if the driver itself runs the kernels.
-    fn kernel_runtime(&self) -> Option<String> {
+    /// Returns the runtime that compiles and runs kernels, if it is not the driver itself.
+    fn kernel_runtime(&self) -> Option<&dyn BackendRuntime> {
         None
     }
 
-    /// Returns the limits of images, or the reason why the device has none. May search for the
-    /// runtime that provides images.
-    fn images(&self) -> std::result::Result<&ImageLimits, String> {
-        Err(format!("{} has no images", self.info().name))
-    }
-
-    /// Returns how the device can be divided, or the reason why it cannot. May search for the
-    /// runtime that runs kernels.
-    fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
-        Err(format!("{} cannot be divided", self.info().name))
-    }
-
-    /// Divides the device within its [limits](Self::partitions). The parts have the identity and
-    /// the memory of the whole device. Contexts of a part run kernels only on the part's compute
-    /// units.
-    fn partition(&self, _how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
-        Err(Error::Unsupported(format!(
-            "{} cannot be divided",
-            self.info().name
-        )))
-    }
-
-    /// Returns what the compute units of a part share, if the device was divided by affinity.
-    fn affinity(&self) -> Option<AffinityDomain> {
+    /// Returns the limits of images, or the reason why this device has none. May search for the
+    /// runtime that provides images. Returns `None` if the backend has no images.
+    fn images(&self) -> Option<std::result::Result<&ImageLimits, String>> {
         None
+    }
+
+    /// Returns the means to divide the device, if the backend has any.
+    fn partitions(&self) -> Option<&dyn BackendPartitions> {
+        None
+    }
+
+    /// Returns whether a forked child can create contexts. Most drivers lose their threads in the
+    /// child.
+    fn survives_fork(&self) -> bool {
+        false
     }
 
     /// Creates a context on the device.
@@ -89,4 +87,28 @@ pub trait BackendDevice: Send + Sync {
     fn native(&self) -> Option<&dyn NativeDevice> {
         None
     }
+}
+
+/// A runtime that compiles and runs the kernels of a device in place of the driver.
+pub trait BackendRuntime {
+    /// Returns the runtime's own objects, or the reason why there are none. May search for the
+    /// runtime.
+    fn native(&self) -> std::result::Result<NativeRuntime, String>;
+
+    /// Returns a description of the runtime, if it is installed.
+    fn description(&self) -> Option<String>;
+}
+
+/// The means to divide a device into parts.
+pub trait BackendPartitions {
+    /// Returns how the device can be divided, or the reason why it cannot. May search for the
+    /// runtime that runs kernels.
+    fn limits(&self) -> std::result::Result<PartitionLimits, String>;
+
+    /// Divides the device within its [limits](Self::limits). The parts have the identity and the
+    /// memory of the whole device. Contexts of a part run kernels only on the part's compute units.
+    fn divide(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>>;
+
+    /// Returns what the compute units of this part share, if the device was divided by affinity.
+    fn affinity(&self) -> Option<AffinityDomain>;
 }

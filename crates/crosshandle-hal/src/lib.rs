@@ -1,5 +1,5 @@
 //! The contract between the objects of `crosshandle` and a driver: the traits that every backend
-//! implements. [`common`] has code that backends share.
+//! implements. [`common`] has code that backends share, and [`noop`] is a backend without a device.
 //!
 //! A *backend* is one implementation of these traits: `host`, `cuda`, `level_zero`. Each object
 //! that a program uses has one object of a backend behind it:
@@ -107,8 +107,9 @@
 //! [`Capabilities`](crosshandle_types::Capabilities)), never a method that fails unexpectedly.
 //!
 //! # How to add a backend
-//! Implement the traits in a new crate, with the same file names as the other backends (`device`,
-//! `info`, `memory`, `queue`, `native`, `tuning`). `CONTRIBUTING.md` lists further files to
+//! A new backend is a crate of its own, which starts as a copy of [`noop`]. It has the file names of
+//! the other backends: `device`, `context`, `info`, `memory`, `queue`, `program`, `image`, `native`,
+//! `tuning`. `CONTRIBUTING.md` describes the steps, and lists the files outside the crate that
 //! change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
@@ -123,6 +124,7 @@ mod graph;
 mod image;
 mod memory;
 mod native;
+pub mod noop;
 mod program;
 mod queue;
 mod submission;
@@ -133,7 +135,7 @@ pub use crosshandle_ipc::{
     BackendBlob, BackendEvent, BackendEvents, BackendObject, BackendPinner, BackendTimestamps,
     Import, Pin,
 };
-pub use device::{Backend, BackendDevice};
+pub use device::{Backend, BackendDevice, BackendPartitions, BackendRuntime};
 pub use graph::{
     BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, RecordedWork,
 };
@@ -142,7 +144,10 @@ pub use image::{
     BackendSampler, BackendView, BackendViews, ImageCopy, ImageSide, ViewSource,
 };
 pub use memory::{BackendDriverHandles, BackendFabric, BackendRange, BackendSegment};
-pub use native::{NativeContext, NativeDevice, NativeEvent, NativeQueue};
+pub use native::{
+    NativeAllocations, NativeBarrier, NativeContext, NativeDevice, NativeEvent, NativeKernels,
+    NativePrograms, NativeQueue,
+};
 pub use program::{BackendKernel, BackendProgram, BackendPrograms};
 pub use queue::BackendQueue;
 pub use submission::{HostFunction, Launch, Operand, Pattern, RectCopy, RowFill, Submission, Work};

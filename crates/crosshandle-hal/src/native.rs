@@ -1,7 +1,7 @@
 //! Objects of drivers, for programs that call the driver too.
 
-use super::{BackendContext, BackendQueue, BackendSegment};
-use crosshandle_types::error::{Error, Result};
+use super::{BackendContext, BackendProgram, BackendQueue, BackendSegment};
+use crosshandle_types::error::Result;
 use crosshandle_types::{DriverAllocation, Ownership};
 use std::any::Any;
 use std::sync::Arc;
@@ -58,11 +58,9 @@ pub trait NativeContext {
         ownership: Ownership,
     ) -> Result<Option<Box<dyn Any + Send>>>;
 
-    /// Waits until the driver's context has completed all work of this library and of the program.
-    fn synchronize(&self) -> Result<()> {
-        Err(Error::Unsupported(
-            "this driver cannot wait for all of a context's work: finish each queue".into(),
-        ))
+    /// Returns the barrier of the context, if the driver can wait for all of a context's work.
+    fn barrier(&self) -> Option<&dyn NativeBarrier> {
+        None
     }
 
     /// Returns the program's allocation at an address. Returns `None` if the driver does not know
@@ -95,22 +93,62 @@ pub trait NativeContext {
         parts.map(adopt).collect()
     }
 
-    /// Adopts an allocation from an address to its end, for backends whose programs expect that.
-    /// Returns the allocation, the offset of the address in it, and the number of bytes from the
-    /// address to the end. If the result owns the allocation, it frees the allocation on drop.
+    /// Returns the adopter of whole allocations, if the backend's programs expect that.
+    fn allocations(&self) -> Option<&dyn NativeAllocations> {
+        None
+    }
+}
+
+/// A driver that can wait for all work of a context.
+pub trait NativeBarrier {
+    /// Waits until the driver's context has completed all work of this library and of the program.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// An adopter of whole allocations.
+pub trait NativeAllocations {
+    /// Adopts an allocation from an address to its end. Returns the allocation, the offset of the
+    /// address in it, and the number of bytes from the address to the end. If the result owns the
+    /// allocation, it frees the allocation on drop.
     ///
     /// # Safety
-    /// As for [`adopt_memory`](Self::adopt_memory). If the result owns the allocation, no other
-    /// code frees it.
+    /// As for [`NativeContext::adopt_memory`]. If the result owns the allocation, no other code
+    /// frees it.
     unsafe fn adopt_allocation(
         &self,
-        _address: usize,
-        _ownership: Ownership,
-    ) -> Result<(Arc<dyn BackendSegment>, usize, usize)> {
-        Err(Error::Unsupported(
-            "whole allocations cannot be adopted here; say how many bytes".into(),
-        ))
+        address: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn BackendSegment>, usize, usize)>;
+}
+
+/// A loader that adopts programs of the driver.
+pub trait NativePrograms {
+    /// Adopts a program that other code has loaded with the driver.
+    ///
+    /// # Safety
+    /// `program` belongs to the driver and this device, and stays loaded as long as the result
+    /// lives. If the result owns it, no other code unloads it.
+    unsafe fn adopt(&self, program: usize, ownership: Ownership)
+    -> Result<Arc<dyn BackendProgram>>;
+
+    /// Returns the adopter of kernels, if the driver reveals a kernel's program.
+    fn kernels(&self) -> Option<&dyn NativeKernels> {
+        None
     }
+}
+
+/// A loader that adopts kernels of the driver.
+pub trait NativeKernels {
+    /// Adopts the program of a kernel that other code has created, and returns the kernel's name.
+    ///
+    /// # Safety
+    /// `kernel` belongs to the driver and this device. If the result owns it, no other code
+    /// destroys it.
+    unsafe fn adopt_kernel(
+        &self,
+        kernel: usize,
+        ownership: Ownership,
+    ) -> Result<(Arc<dyn BackendProgram>, String)>;
 }
 
 /// A queue whose driver the program may call too.

@@ -1,9 +1,8 @@
 //! Programs and their kernels.
 
-use crosshandle_types::error::{Error, Result};
-use crosshandle_types::{
-    Address, KernelArguments, KernelProperties, Ownership, ProgramImage, ProgramOptions,
-};
+use crate::NativePrograms;
+use crosshandle_types::error::Result;
+use crosshandle_types::{Address, KernelArguments, KernelProperties, ProgramImage, ProgramOptions};
 use std::any::Any;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -18,34 +17,15 @@ pub trait BackendPrograms {
         options: &ProgramOptions,
     ) -> Result<Arc<dyn BackendProgram>>;
 
-    /// Adopts a program that other code has loaded with the driver.
-    ///
-    /// # Safety
-    /// `program` belongs to the driver and this device, and stays loaded as long as the result
-    /// lives. If the result owns it, no other code unloads it.
-    unsafe fn adopt(&self, program: usize, ownership: Ownership)
-    -> Result<Arc<dyn BackendProgram>>;
-
-    /// Adopts the program of a kernel that other code has created, and returns the kernel's name.
-    ///
-    /// # Safety
-    /// `kernel` belongs to the driver and this device. If the result owns it, no other code
-    /// destroys it.
-    unsafe fn adopt_kernel(
-        &self,
-        _kernel: usize,
-        _ownership: Ownership,
-    ) -> Result<(Arc<dyn BackendProgram>, String)> {
-        Err(Error::Unsupported(
-            "this driver does not tell a kernel's program; adopt the program, and find the kernel in it"
-                .into(),
-        ))
+    /// Returns the native view of the loader, if programs may load programs with the driver too.
+    fn native(&self) -> Option<&dyn NativePrograms> {
+        None
     }
 }
 
 /// A program that is loaded on a device. Its kernels keep it loaded.
 pub trait BackendProgram: Send + Sync {
-    /// Returns a kernel of the program, or [`Error::NoSymbol`] if the
+    /// Returns a kernel of the program, or [`Error::NoSymbol`](crosshandle_types::error::Error::NoSymbol) if the
     /// program has none of that name.
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>>;
 

@@ -47,12 +47,18 @@ const _: () = assert!(size_of::<Wire>() == FABRIC_HANDLE_SIZE);
 pub struct FabricHandle([u8; FABRIC_HANDLE_SIZE]);
 
 impl FabricHandle {
-    /// Makes a handle of CUDA memory. `len` must not be 0.
-    pub fn new(host: u64, device: DeviceUuid, len: u64, driver: [u8; DRIVER_HANDLE_SIZE]) -> Self {
+    /// Makes a handle of a backend's memory. `len` must not be 0.
+    pub fn new(
+        backend: BackendKind,
+        host: u64,
+        device: DeviceUuid,
+        len: u64,
+        driver: [u8; DRIVER_HANDLE_SIZE],
+    ) -> Self {
         let mut wire = Wire {
             magic: MAGIC,
             version: VERSION,
-            backend: BackendKind::Cuda as u8,
+            backend: backend as u8,
             reserved: [0; 2],
             host: host.into(),
             length: len.into(),
@@ -82,8 +88,8 @@ impl FabricHandle {
                 supported: VERSION,
             }),
             _ if wire.tag.get() != crc32c::crc32c(&bytes[..TAG_AT]) => Err(HandleError::Corrupt),
-            _ if wire.backend != BackendKind::Cuda as u8 => {
-                malformed("backend", "only CUDA has fabrics")
+            _ if BackendKind::from_code(wire.backend).is_none() => {
+                malformed("backend", "no backend has this number")
             }
             _ if wire.reserved != [0; 2] => malformed("reserved", "it must be 0"),
             _ if wire.host.get() == 0 => malformed("host", "it must not be 0"),
@@ -107,6 +113,12 @@ impl FabricHandle {
     #[allow(clippy::len_without_is_empty, reason = "no handle shares nothing")]
     pub fn len(&self) -> u64 {
         self.wire().length.get()
+    }
+
+    /// Returns the backend that the memory belongs to.
+    pub fn backend(&self) -> BackendKind {
+        let backend = BackendKind::from_code(self.wire().backend);
+        backend.expect("checked when the handle was made")
     }
 
     /// Returns the GPU that the memory belongs to, which may be a GPU of another host.
@@ -179,13 +191,19 @@ mod tests {
     }
 
     fn some() -> FabricHandle {
-        FabricHandle::new(7, DeviceUuid::from_bytes([3; 16]), 2 << 20, [9; 64])
+        FabricHandle::new(
+            BackendKind::Cuda,
+            7,
+            DeviceUuid::from_bytes([3; 16]),
+            2 << 20,
+            [9; 64],
+        )
     }
 
     #[test]
     fn what_no_exporter_writes_is_refused() {
         let handle = some();
-        for (at, value, field) in [(5, 1, "backend"), (6, 1, "reserved"), (8, 0, "host")] {
+        for (at, value, field) in [(5, 0, "backend"), (6, 1, "reserved"), (8, 0, "host")] {
             let mut bytes = *handle.as_bytes();
             bytes[at] = value;
             let refused = FabricHandle::from_bytes(&sealed(bytes));
@@ -195,7 +213,7 @@ mod tests {
             );
         }
         for len in [0, u64::MAX] {
-            let bytes = FabricHandle::new(7, handle.device(), len, [9; 64]).0;
+            let bytes = FabricHandle::new(handle.backend(), 7, handle.device(), len, [9; 64]).0;
             assert!(FabricHandle::from_bytes(&bytes).is_err());
         }
         let mut other = *handle.as_bytes();
@@ -225,15 +243,16 @@ mod tests {
     proptest! {
         #[test]
         fn both_forms_are_read_as_they_were_written(
-            host in 1u64.., device: [u8; 16], len in 1..=isize::MAX as u64, half: [[u8; 32]; 2],
+            backend in proptest::sample::select(BackendKind::ALL), host in 1u64.., device: [u8; 16], len in 1..=isize::MAX as u64, half: [[u8; 32]; 2],
         ) {
             let mut driver = [0; 64];
             driver.copy_from_slice(half.as_flattened());
-            let handle = FabricHandle::new(host, DeviceUuid::from_bytes(device), len, driver);
+            let device = DeviceUuid::from_bytes(device);
+            let handle = FabricHandle::new(backend, host, device, len, driver);
             prop_assert_eq!(FabricHandle::from_bytes(handle.as_bytes()).unwrap(), handle);
             prop_assert_eq!(format!(" {handle}\n").parse::<FabricHandle>().unwrap(), handle);
             prop_assert_eq!(handle.driver_handle(), driver);
-            prop_assert_eq!((handle.host(), handle.len()), (host, len));
+            prop_assert_eq!((handle.backend(), handle.host(), handle.len()), (backend, host, len));
         }
 
         #[test]

@@ -40,37 +40,45 @@ impl fmt::Display for HandleKind {
     }
 }
 
-/// The driver that an object belongs to. `Display` and `FromStr` use `host`, `cuda`, `level_zero`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum BackendKind {
-    /// Memory of the host, and events on futexes.
-    Host = 1,
-    /// NVIDIA's CUDA driver.
-    Cuda = 2,
-    /// Intel's Level Zero driver.
-    LevelZero = 3,
+/// Declares the backends. Each has a number, which is part of the wire format and never changes, and
+/// a name.
+macro_rules! backends {
+    ($($(#[$doc:meta])* $backend:ident = $code:literal, $name:literal;)*) => {
+        /// The driver that an object belongs to. `Display` and `FromStr` use its name, such as
+        /// `level_zero`.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum BackendKind {
+            $($(#[$doc])* $backend = $code,)*
+        }
+
+        impl BackendKind {
+            /// All backends, in the order of their numbers.
+            pub(super) const ALL: &[Self] = &[$(Self::$backend),*];
+
+            pub(super) const fn from_code(code: u8) -> Option<Self> {
+                match code {
+                    $($code => Some(Self::$backend),)*
+                    _ => None,
+                }
+            }
+
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$backend => $name,)*
+                }
+            }
+        }
+    };
 }
 
-impl BackendKind {
-    const ALL: [Self; 3] = [Self::Host, Self::Cuda, Self::LevelZero];
-
-    pub(super) const fn from_code(code: u8) -> Option<Self> {
-        match code {
-            1 => Some(Self::Host),
-            2 => Some(Self::Cuda),
-            3 => Some(Self::LevelZero),
-            _ => None,
-        }
-    }
-
-    pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Host => "host",
-            Self::Cuda => "cuda",
-            Self::LevelZero => "level_zero",
-        }
-    }
+backends! {
+    /// Memory of the host, and events on futexes.
+    Host = 1, "host";
+    /// NVIDIA's CUDA driver.
+    Cuda = 2, "cuda";
+    /// Intel's Level Zero driver.
+    LevelZero = 3, "level_zero";
 }
 
 impl fmt::Display for BackendKind {
@@ -81,8 +89,16 @@ impl fmt::Display for BackendKind {
 
 /// The error for a text that is not the name of a backend.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no backend named {0:?}; use \"host\", \"cuda\" or \"level_zero\"")]
+#[error("there is no backend named {0:?}; use one of {names}", names = names())]
 pub struct UnknownBackend(String);
+
+/// Returns the names of all backends, in quotation marks.
+fn names() -> String {
+    let names: Vec<_> = (BackendKind::ALL.iter())
+        .map(|backend| format!("{:?}", backend.name()))
+        .collect();
+    names.join(", ")
+}
 
 /// Prints the text, because Rust prints this form of an error that `main` returns.
 impl fmt::Debug for UnknownBackend {
@@ -95,8 +111,7 @@ impl FromStr for BackendKind {
     type Err = UnknownBackend;
 
     fn from_str(text: &str) -> Result<Self, UnknownBackend> {
-        Self::ALL
-            .into_iter()
+        (Self::ALL.iter().copied())
             .find(|backend| backend.name() == text)
             .ok_or_else(|| UnknownBackend(text.to_owned()))
     }

@@ -1,21 +1,18 @@
 //! The host device. There is exactly one, which can be divided into parts.
 
-use super::info;
-use super::program::{self, HostImages, HostPrograms, Units};
-use super::queue::HostQueue;
-use crosshandle_hal::common::host_memory::{HostRange, HostSegment, PhysicalFile};
+use super::context::HostContext;
+use super::program::{self, Units};
+use super::{image, info};
 use crosshandle_hal::{
-    Backend, BackendContext, BackendDevice, BackendImages, BackendObject, BackendPrograms,
-    BackendQueue, BackendRange, BackendSegment, Import,
+    Backend, BackendBlob, BackendContext, BackendDevice, BackendPartitions, BackendRuntime,
 };
 use crosshandle_handle::{BackendKind, DeviceUuid};
-use crosshandle_os::mapping::page_size;
 use crosshandle_types::error::Result;
 use crosshandle_types::{
-    Access, AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, MemoryKind, NativeRuntime,
-    Partition, PartitionLimits, QueueOrder,
+    AffinityDomain, DeviceInfo, ImageLimits, KernelLimits, Partition, PartitionLimits,
 };
 use std::borrow::Cow;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// The backend for the host's memory and threads.
@@ -35,6 +32,10 @@ impl Backend for HostBackend {
 
     fn status(&self) -> std::result::Result<String, String> {
         Ok("needs no driver".into())
+    }
+
+    fn owns_descriptor(&self, _file: BorrowedFd<'_>, _note: &BackendBlob) -> bool {
+        false
     }
 }
 
@@ -57,31 +58,41 @@ impl BackendDevice for HostDevice {
         info::is_host(device)
     }
 
-    fn kernels(&self) -> std::result::Result<&KernelLimits, String> {
-        program::limits()
+    fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
+        Some(program::limits())
     }
 
     fn loaded_kernels(&self) -> Option<&KernelLimits> {
         program::loaded_limits()
     }
 
-    fn native_runtime(&self) -> std::result::Result<NativeRuntime, String> {
-        self.units.native()
+    fn kernel_runtime(&self) -> Option<&dyn BackendRuntime> {
+        Some(&self.units)
     }
 
-    fn kernel_runtime(&self) -> Option<String> {
-        program::description()
+    fn images(&self) -> Option<std::result::Result<&ImageLimits, String>> {
+        Some(image::limits())
     }
 
-    fn images(&self) -> std::result::Result<&ImageLimits, String> {
-        program::image_limits()
+    fn partitions(&self) -> Option<&dyn BackendPartitions> {
+        Some(self)
     }
 
-    fn partitions(&self) -> std::result::Result<PartitionLimits, String> {
+    fn survives_fork(&self) -> bool {
+        true
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        Ok(Arc::new(HostContext::new(&self.units)))
+    }
+}
+
+impl BackendPartitions for HostDevice {
+    fn limits(&self) -> std::result::Result<PartitionLimits, String> {
         self.units.partitions()
     }
 
-    fn partition(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
+    fn divide(&self, how: &Partition) -> Result<Vec<Arc<dyn BackendDevice>>> {
         let parts = self.units.partition(how)?.into_iter();
         let parts = parts.map(|(units, compute_units)| {
             let info = DeviceInfo {
@@ -99,69 +110,5 @@ impl BackendDevice for HostDevice {
 
     fn affinity(&self) -> Option<AffinityDomain> {
         self.units.affinity()
-    }
-
-    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
-        Ok(Arc::new(HostContext {
-            programs: HostPrograms::new(&self.units),
-            images: HostImages::new(&self.units),
-            units: self.units.clone(),
-        }))
-    }
-}
-
-struct HostContext {
-    units: Units,
-    programs: HostPrograms,
-    images: HostImages,
-}
-
-impl BackendContext for HostContext {
-    fn granularity(&self) -> usize {
-        page_size()
-    }
-
-    fn reaches(&self, device: DeviceUuid) -> bool {
-        info::is_host(device)
-    }
-
-    fn takes_memory_late(&self) -> bool {
-        true
-    }
-
-    fn create_segment(&self, _kind: MemoryKind, len: usize) -> Result<Arc<dyn BackendSegment>> {
-        Ok(Arc::new(HostSegment::create(len)?))
-    }
-
-    fn import_segment(&self, import: Import, access: Access) -> Result<Arc<dyn BackendSegment>> {
-        Ok(Arc::new(HostSegment::import(
-            &import.file,
-            import.len,
-            access,
-        )?))
-    }
-
-    fn create_physical(&self, len: usize) -> Result<Arc<dyn BackendObject>> {
-        Ok(Arc::new(PhysicalFile::create(len)?))
-    }
-
-    fn import_physical(&self, import: Import) -> Result<Arc<dyn BackendObject>> {
-        Ok(Arc::new(PhysicalFile::import(import.file, import.len)?))
-    }
-
-    fn reserve(&self, wish: usize, len: usize, align: usize) -> Result<Box<dyn BackendRange>> {
-        Ok(Box::new(HostRange::reserve(wish, len, align)?))
-    }
-
-    fn create_queue(&self, order: QueueOrder) -> Result<Box<dyn BackendQueue>> {
-        Ok(Box::new(HostQueue::new(order, &self.units)))
-    }
-
-    fn images(&self) -> Option<&dyn BackendImages> {
-        Some(&self.images)
-    }
-
-    fn programs(&self) -> Option<&dyn BackendPrograms> {
-        Some(&self.programs)
     }
 }

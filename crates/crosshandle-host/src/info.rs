@@ -2,9 +2,9 @@
 
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_os::fork::PerProcess;
-use crosshandle_os::mapping::page_size;
+use crosshandle_os::mapping::{HUGE_PAGE, page_size};
 use crosshandle_os::process;
-use crosshandle_types::{Capabilities, DeviceInfo, known};
+use crosshandle_types::{Capabilities, DeviceInfo, dlpack, known};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -54,12 +54,15 @@ fn describe() -> DeviceInfo {
         clock_rate: clock_rate(&processor),
         vector_width: features.vector_width,
         granularity: page_size(),
+        import_alignment: HUGE_PAGE,
+        dlpack_type: dlpack::CPU,
         capabilities: Capabilities {
             memory_sharing: true,
             physical_memory_sharing: true,
             event_sharing: true,
             read_only_memory: true,
             host_accessible_memory: true,
+            host_memory_only: true,
             partial_mappings: true,
             fabric_memory: false,
             late_failures: true,

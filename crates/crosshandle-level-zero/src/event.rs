@@ -2,8 +2,8 @@
 //! this library. Lists signal mirrors and wait for them on the device, in this process and in
 //! others.
 
+use super::device::Gpu;
 use super::driver::{CreatedEvent, DriverContext, EventHandle, Handle, OpenedEvent, missing};
-use super::gpu::Gpu;
 use super::ipc_handle::{self, Exported, ReceivedHandle, Subject};
 use crosshandle_hal::{BackendBlob, BackendEvent, BackendEvents, BackendObject, Import};
 use crosshandle_ipc::EventCore;

@@ -3,7 +3,7 @@
 //!
 //! - `driver`: the driver's calls as methods that return `Result`, and its contexts, lists and
 //!   events.
-//! - `gpu`, `info`, `device`: GPUs, their descriptions and limits, and contexts on them.
+//! - `device`, `info`, `context`: GPUs, their descriptions and limits, and contexts on them.
 //! - `memory`: the driver's own memory (USM) and physical memory.
 //! - `ipc_handle`: the driver's handles for other processes. The broker sends the descriptor that
 //!   such a handle contains, and the remaining bytes are sent as a blob. The importer inserts the
@@ -21,10 +21,10 @@
 #![allow(missing_docs, rustdoc::private_intra_doc_links)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod context;
 mod device;
 mod driver;
 mod event;
-mod gpu;
 mod image;
 mod info;
 mod ipc_handle;

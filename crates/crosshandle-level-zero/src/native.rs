@@ -1,14 +1,14 @@
 //! Access to the driver's contexts, lists and events: those that this library creates, and those
 //! that a program passes in.
 
-use super::device::LevelZeroContext;
+use super::context::LevelZeroContext;
+use super::device::Gpu;
 use super::driver::{CreatedEvent, DriverContext, Handle, List, ProgramEvent};
-use super::gpu::Gpu;
 use super::memory::LevelZeroSegment;
 use super::queue;
 use crosshandle_hal::{
-    BackendContext, BackendObject, BackendQueue, BackendSegment, NativeContext, NativeDevice,
-    NativeEvent,
+    BackendContext, BackendObject, BackendQueue, BackendSegment, NativeAllocations, NativeContext,
+    NativeDevice, NativeEvent,
 };
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DriverAllocation, Ownership};
@@ -96,6 +96,12 @@ impl NativeContext for LevelZeroContext {
         Ok((Arc::new(segment), offset))
     }
 
+    fn allocations(&self) -> Option<&dyn NativeAllocations> {
+        Some(self)
+    }
+}
+
+impl NativeAllocations for LevelZeroContext {
     unsafe fn adopt_allocation(
         &self,
         address: usize,

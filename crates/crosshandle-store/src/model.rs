@@ -8,7 +8,6 @@ use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
 use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions, moving};
-use crosshandle::handle::BackendKind;
 use crosshandle::holder::{Backup, HeldName, Recovered};
 use crosshandle::{
     Access, Context, Memory, MemoryHandle, MemoryRange, SharedBytes, adapter_support::Deadline,
@@ -129,7 +128,7 @@ fn open_parts(
     let host = store.context_on("host")?;
     let on_host = |role: &str| {
         let handle = handle_of(role)?;
-        if handle.backend() != BackendKind::Host || handle.len() > MAX_MANIFEST_BYTES {
+        if handle.backend() != host.device().info().backend || handle.len() > MAX_MANIFEST_BYTES {
             let why = format!("its part '{role}' is not host memory, or is too long");
             return Err(not_a_model(name, why));
         }
@@ -485,8 +484,8 @@ impl Model {
         let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
         // If possible, memory of another device is mapped without a copy.
-        let is_here = own.info().backend == BackendKind::Host
-            || data.is_none_or(|data| data.backend() != BackendKind::Host);
+        let host = self.store.context_on("host")?.device().info().backend;
+        let is_here = own.info().backend == host || data.is_none_or(|data| data.backend() != host);
         if is_here {
             return Ok(());
         }

@@ -29,10 +29,10 @@ pub mod report;
 pub mod shared_bytes;
 
 pub use address::Address;
-pub use device_info::known;
 pub use device_info::{
     AffinityDomain, Capabilities, DeviceInfo, KernelLimits, Partition, PartitionLimits,
 };
+pub use device_info::{dlpack, known};
 pub use image::{
     Addressing, ChannelOrder, ChannelType, Filter, ImageDescription, ImageFormat, ImageKind,
     ImageLimits, ImagePart, SamplerDescription, Sampling, ViewLimits,

@@ -181,7 +181,7 @@ pub mod adapter_support {
 pub mod device {
     pub use crate::api::device::BackendStatus;
     pub use crosshandle_types::{
-        AffinityDomain, Capabilities, DeviceInfo, Partition, PartitionLimits,
+        AffinityDomain, Capabilities, DeviceInfo, Partition, PartitionLimits, dlpack,
     };
 }
 

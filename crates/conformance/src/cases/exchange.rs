@@ -403,7 +403,11 @@ pub(crate) fn attachments_come_and_go(harness: &Harness) -> Verdict {
         let now = (crate::Usage::of_self()?, exporter.usage()?);
         // The broker's own descriptors were opened in the meantime, and the exporter's event may
         // have a native mirror by now.
-        let event = if harness.has_driver_handles() { 3 } else { 0 };
+        let event = if harness.expectations().has_driver_handles {
+            3
+        } else {
+            0
+        };
         Ok(now.0.descriptors <= before.0.descriptors + 3 + event
             && now.1.descriptors <= before.1.descriptors + event)
     })?;

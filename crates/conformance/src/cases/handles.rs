@@ -10,7 +10,7 @@ use crate::{Transfer, pattern};
 use crosshandle::handle::bundle::{
     Bundle, BundledArray, Dimension, ElementType, Layout, ReadyEvent,
 };
-use crosshandle::handle::{BackendKind, HANDLE_SIZE, PackedBundle};
+use crosshandle::handle::{HANDLE_SIZE, PackedBundle};
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{
     AllocationOptions, Error, EventHandle, Memory, MemoryHandle, MemoryKind,
@@ -31,8 +31,8 @@ pub(crate) fn wrong_places_are_told_apart(harness: &Harness) -> Verdict {
     peer.ask("event e")?;
     let memory: MemoryHandle = peer.ask("memory-handle m")?.remove(0).parse()?;
     let event: EventHandle = peer.ask("event-handle e")?.remove(0).parse()?;
-    let other_backend = match harness.device().info().backend {
-        BackendKind::Host => 2,
+    let other_backend = match memory.as_bytes()[at::BACKEND] {
+        1 => 2,
         _ => 1,
     };
     let next = |bytes: &Bytes| {

@@ -258,7 +258,7 @@ pub(crate) fn false_memory_is_refused(harness: &Harness) -> Verdict {
         "Protocol"
     };
     // A backend that needs a driver's handle does not even check the file.
-    let (wrong_size, unwritable) = match harness.has_driver_handles() {
+    let (wrong_size, unwritable) = match harness.expectations().has_driver_handles {
         true => ("Protocol", "Protocol"),
         false => ("Extent", "Os"),
     };

@@ -5,7 +5,6 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::raw::Socket;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
-use crosshandle::handle::BackendKind;
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Command, Error, Event, Memory};
 use std::time::{Duration, Instant};
@@ -135,9 +134,10 @@ pub(crate) fn allocations_without_descriptors(harness: &Harness) -> Verdict {
         assert!(count < 100, "no limit");
     };
     assert_eq!(refused.kind, "LimitReached", "{refused}");
-    // Level Zero's drivers need further descriptors for each allocation.
-    let needs_more = harness.device().info().backend == BackendKind::LevelZero;
-    let least = if needs_more { 12 } else { 30 };
+    let least = match harness.expectations().keeps_descriptors {
+        true => 12,
+        false => 30,
+    };
     assert!(count > least, "{count} could be allocated");
     if harness.is_host() {
         let refused = exporter.ask("memory-handle m0").expect_err("no socket");

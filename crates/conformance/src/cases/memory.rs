@@ -84,7 +84,7 @@ pub(crate) fn alignment_is_kept(harness: &Harness) -> Verdict {
             let address = peer.ask(format!("open-memory m {}", memory.handle()?))?;
             let address: usize = address[0].parse()?;
             // A mapping is aligned to its pages, and to huge pages if it has any.
-            let kept = align.clamp(64, harness.importers_alignment());
+            let kept = align.clamp(64, harness.peer_device().info().import_alignment);
             assert!(
                 address.is_multiple_of(kept),
                 "{len} bytes aligned to {align} are at {address:#x} in the importer"

@@ -7,7 +7,6 @@ use crate::harness::{Harness, deadline, eventually};
 use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
 use crate::{Peer, Transfer, pattern};
-use crosshandle::handle::BackendKind;
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
@@ -35,17 +34,6 @@ fn mapped(
         next += len;
     }
     Ok(range)
-}
-
-/// Returns the number of pieces for a case with many pieces. A Level Zero driver keeps a descriptor
-/// for each piece, on both sides. NVIDIA's driver maps pieces slowly while several processes use
-/// the GPU: 1,000 pieces took more than 10 s next to seven other cases.
-fn many(harness: &Harness) -> usize {
-    match harness.device().info().backend {
-        BackendKind::LevelZero => 150,
-        BackendKind::Cuda => 300,
-        BackendKind::Host => 1000,
-    }
 }
 
 /// A handle to the bytes of many mappings opens as one memory, in another process and in this one.
@@ -288,7 +276,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let transfer = Transfer::new(&context)?;
     let unit = context.device().info().granularity;
-    let count = many(harness);
+    let count = harness.expectations().pieces;
     let range = mapped(&context, count, 0, &vec![1; count])?;
     for (seed, place) in [0, count / 2, count - 1].into_iter().enumerate() {
         transfer.write_range(&range, place * unit, &pattern(seed as u64, 100))?;
@@ -301,7 +289,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
     let other = context.allocate(100)?;
     peer.ask(format!("open-memory o {}", other.handle()?))?;
     let before = peer.usage()?;
-    let keeps_descriptors = harness.device().info().backend == BackendKind::LevelZero;
+    let keeps_descriptors = harness.expectations().keeps_descriptors;
     if !keeps_descriptors {
         peer.ask("limit-files 256")?;
     }
@@ -343,7 +331,7 @@ pub(crate) fn a_thousand_fit_few_descriptors(harness: &Harness) -> Verdict {
 pub(crate) fn killed_exporters_stop_no_importer(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let count = many(harness);
+    let count = harness.expectations().pieces;
     let (mut opened, mut refused, mut slowest) = (0, 0, Duration::ZERO);
     for round in 0..12 {
         let peer = harness.peer()?;

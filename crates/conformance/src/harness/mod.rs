@@ -1,14 +1,16 @@
 //! The environment of a case: a device, a private socket directory, and peers.
 
 mod executor;
+mod expectations;
 mod transfer;
 
 pub use executor::{block_on, is_pending, next};
 pub use transfer::Transfer;
 
+use expectations::Expectations;
+
 use crate::failure::Failure;
 use crate::peer::{Peer, PeerOptions};
-use crosshandle::handle::BackendKind;
 use crosshandle::{Context, ContextOptions, Device, MemoryKind, device::Capabilities};
 use std::fs;
 use std::io::ErrorKind;
@@ -108,7 +110,7 @@ impl Harness {
     pub(crate) fn is_host(&self) -> bool {
         [&self.device, &self.peer_device]
             .iter()
-            .all(|device| device.info().backend == BackendKind::Host)
+            .all(|device| device.info().backend.to_string() == "host")
     }
 
     /// Returns a kind of memory that the host can access.
@@ -120,19 +122,9 @@ impl Harness {
         }
     }
 
-    /// Returns the greatest alignment, in bytes, that an address in an importer keeps. Level Zero's
-    /// drivers choose the addresses and guarantee only the alignment of their pages.
-    pub(crate) fn importers_alignment(&self) -> usize {
-        match self.peer_device.info().backend {
-            BackendKind::LevelZero => 64 << 10,
-            _ => 2 << 20,
-        }
-    }
-
-    /// Returns whether drivers open memory by their own handles, so that a descriptor alone is not
-    /// enough.
-    pub(crate) fn has_driver_handles(&self) -> bool {
-        self.peer_device.info().backend == BackendKind::LevelZero
+    /// Returns what the suite expects of the peers' driver.
+    pub(crate) fn expectations(&self) -> Expectations {
+        Expectations::of(self.peer_device.info().backend)
     }
 
     /// Returns the time within which a death must be noticed. It is far longer than the documented

@@ -1,24 +1,90 @@
-//! A GPU, in one of the driver's contexts.
+//! The backend, and its GPUs. Each GPU is in one of the driver's contexts.
 
 mod clock;
 mod context_guard;
-mod images;
-mod info;
 mod stream_pool;
 
 pub(super) use clock::CommandTimes;
 pub(super) use context_guard::await_condition;
 
+use super::context::CudaContext;
 use super::driver::{ContextHandle, Current, DeviceHandle, Driver};
+use super::info;
+use super::memory::NVIDIA_MAJOR;
 use super::scheduler::Scheduler;
 use clock::Clock;
 use context_guard::ContextGuard;
-use crosshandle_handle::DeviceUuid;
+use crosshandle_hal::{Backend, BackendBlob, BackendContext, BackendDevice, NativeDevice};
+use crosshandle_handle::{BackendKind, DeviceUuid};
+use crosshandle_os::descriptor::{self, FileKind};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{DeviceInfo, ImageLimits, KernelLimits};
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::{env, fs};
 use stream_pool::StreamPool;
+
+/// The driver's devices.
+pub struct CudaBackend;
+
+impl Backend for CudaBackend {
+    fn kind(&self) -> BackendKind {
+        BackendKind::Cuda
+    }
+
+    fn devices(&self) -> Vec<Arc<dyn BackendDevice>> {
+        gpus()
+            .unwrap_or_default()
+            .iter()
+            .map(|gpu| Arc::clone(gpu) as Arc<dyn BackendDevice>)
+            .collect()
+    }
+
+    fn status(&self) -> std::result::Result<String, String> {
+        let gpus = gpus()?;
+        let driver = Driver::get()?;
+        Ok(format!(
+            "the NVIDIA driver for CUDA {}, {} device(s)",
+            driver.version(),
+            gpus.len()
+        ))
+    }
+
+    fn owns_descriptor(&self, file: BorrowedFd<'_>, _note: &BackendBlob) -> bool {
+        let nvidia = FileKind::CharacterDevice {
+            major: NVIDIA_MAJOR,
+        };
+        descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
+    }
+
+    fn work_outlives_process(&self) -> Option<String> {
+        let what = mps()?;
+        Some(format!(
+            "{what}, and MPS does the work of many processes in one: stop it (echo quit | \
+             nvidia-cuda-mps-control)"
+        ))
+    }
+}
+
+/// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
+fn mps() -> Option<String> {
+    let directory = env::var_os("CUDA_MPS_PIPE_DIRECTORY");
+    let directory = directory.map_or_else(|| "/tmp/nvidia-mps".into(), PathBuf::from);
+    let control = directory.join("control");
+    if control.exists() {
+        return Some(format!("{} exists", control.display()));
+    }
+    let entries = fs::read_dir("/proc").ok()?;
+    entries.flatten().find_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        // The kernel keeps only 15 bytes of a program's name.
+        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
+        let is_mps = name.starts_with("nvidia-cuda-mps");
+        is_mps.then(|| format!("process {pid} is a daemon of MPS"))
+    })
+}
 
 /// Returns all GPUs. The first call searches for them.
 pub(super) fn gpus() -> std::result::Result<&'static [Arc<Gpu>], &'static str> {
@@ -70,7 +136,7 @@ impl Gpu {
             handle,
             info: info::describe(driver, handle, index)?,
             kernels: info::kernel_limits(driver, handle),
-            images: images::limits(driver, handle),
+            images: info::images::limits(driver, handle),
             context: OnceLock::new(),
             primary: None,
             clock: Clock::default(),
@@ -225,6 +291,42 @@ impl Gpu {
         if let Err(error) = released {
             tracing::warn!(%error, what, "could not release");
         }
+    }
+}
+
+impl BackendDevice for Gpu {
+    fn info(&self) -> &DeviceInfo {
+        Gpu::info(self)
+    }
+
+    fn free_memory(&self) -> Option<u64> {
+        let _current = self.enter().ok()?;
+        self.driver().free_memory().ok()
+    }
+
+    fn reaches(&self, device: DeviceUuid) -> bool {
+        device == self.info().uuid || self.peers().contains(&device)
+    }
+
+    fn kernels(&self) -> Option<std::result::Result<&KernelLimits, String>> {
+        let limits = Gpu::kernels(self);
+        Some(limits.ok_or_else(|| "this NVIDIA driver is too old to run programs here".into()))
+    }
+
+    fn images(&self) -> Option<std::result::Result<&ImageLimits, String>> {
+        let limits = Gpu::images(self);
+        Some(limits.ok_or_else(|| "this NVIDIA driver is too old to provide images here".into()))
+    }
+
+    fn create_context(&self) -> Result<Arc<dyn BackendContext>> {
+        let gpu = self.shared()?;
+        // Entering the context here detects a device that does not work.
+        drop(gpu.enter()?);
+        Ok(Arc::new(CudaContext::new(gpu)))
+    }
+
+    fn native(&self) -> Option<&dyn NativeDevice> {
+        Some(self)
     }
 }
 

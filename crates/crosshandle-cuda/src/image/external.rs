@@ -34,7 +34,7 @@ unsafe impl Send for CudaMapping {}
 unsafe impl Sync for CudaMapping {}
 
 /// Imports memory. The caller holds no lock, because the driver may wait for streams.
-pub(crate) fn import(
+pub(super) fn import(
     gpu: &Arc<Gpu>,
     file: OwnedFd,
     len: u64,

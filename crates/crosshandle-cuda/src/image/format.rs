@@ -17,11 +17,6 @@ pub(super) fn pixel(format: ImageFormat) -> Result<Pixel> {
     })
 }
 
-/// Returns an error for pixels that the driver does not support.
-pub(crate) fn check_format(format: ImageFormat) -> Result<()> {
-    pixel(format).map(|_| ())
-}
-
 fn translate(format: ImageFormat) -> Option<Pixel> {
     let channels = match format.order {
         ChannelOrder::R => 1,

@@ -13,7 +13,58 @@ mod object;
 mod view;
 
 pub(super) use copy::{calls, copies};
-pub(super) use external::import;
-pub(super) use format::check_format;
-pub(super) use object::{create, create_levels, create_sampler};
-pub(super) use view::{sampled, unsampled};
+
+use super::context::CudaContext;
+use crosshandle_hal::{
+    BackendExternalMemory, BackendImage, BackendImages, BackendLevels, BackendSampler, BackendView,
+    BackendViews, ViewSource,
+};
+use crosshandle_types::error::Result;
+use crosshandle_types::{ImageDescription, ImageFormat, SamplerDescription, Sampling};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+impl BackendImages for CudaContext {
+    fn create(&self, description: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
+        object::create(self.gpu(), description)
+    }
+
+    fn create_sampler(&self, sampler: &SamplerDescription) -> Result<Arc<dyn BackendSampler>> {
+        Ok(object::create_sampler(sampler))
+    }
+
+    fn views(&self) -> Option<&dyn BackendViews> {
+        Some(self)
+    }
+}
+
+impl BackendViews for CudaContext {
+    fn check_format(&self, format: ImageFormat) -> Result<()> {
+        format::pixel(format).map(drop)
+    }
+
+    fn create_levelled(
+        &self,
+        description: &ImageDescription,
+        levels: u32,
+    ) -> Result<Arc<dyn BackendLevels>> {
+        object::create_levels(self.gpu(), description, levels)
+    }
+
+    fn sampled(
+        &self,
+        source: &ViewSource<'_>,
+        description: &ImageDescription,
+        sampling: &Sampling,
+    ) -> Result<Arc<dyn BackendView>> {
+        view::sampled(self.gpu(), source, description, sampling)
+    }
+
+    fn unsampled(&self, image: &Arc<dyn BackendImage>) -> Result<Arc<dyn BackendView>> {
+        view::unsampled(image)
+    }
+
+    fn import_external(&self, file: OwnedFd, len: u64) -> Result<Arc<dyn BackendExternalMemory>> {
+        external::import(self.gpu(), file, len)
+    }
+}

@@ -58,7 +58,7 @@ fn make<T>(gpu: &Arc<Gpu>, make: impl Fn(&'static Driver) -> Result<T>) -> Resul
 }
 
 /// Creates an image. The caller holds no lock, because the driver may wait for streams.
-pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
+pub(super) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn BackendImage>> {
     let (pixel, shape) = (format::pixel(image.format)?, format::shape(image));
     let _current = gpu.enter()?;
     let array = make(gpu, |driver| driver.create_array(&shape, pixel))?;
@@ -76,7 +76,7 @@ pub(crate) fn create(gpu: &Arc<Gpu>, image: &ImageDescription) -> Result<Arc<dyn
 }
 
 /// Creates an image of several levels. The rules of [`create`] apply.
-pub(crate) fn create_levels(
+pub(super) fn create_levels(
     gpu: &Arc<Gpu>,
     image: &ImageDescription,
     levels: u32,
@@ -95,7 +95,7 @@ pub(crate) fn create_levels(
 }
 
 /// Creates a sampler.
-pub(crate) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn BackendSampler> {
+pub(super) fn create_sampler(sampler: &SamplerDescription) -> Arc<dyn BackendSampler> {
     Arc::new(CudaSampler(word(sampler)))
 }
 

@@ -29,7 +29,7 @@ struct Surface {
 }
 
 /// Creates a view that samples. The caller holds no lock, because the driver may wait for streams.
-pub(crate) fn sampled(
+pub(super) fn sampled(
     gpu: &Arc<Gpu>,
     source: &ViewSource<'_>,
     image: &ImageDescription,
@@ -74,7 +74,7 @@ pub(crate) fn sampled(
 }
 
 /// Returns a view through which kernels read and write pixels without conversion.
-pub(crate) fn unsampled(image: &Arc<dyn BackendImage>) -> Result<Arc<dyn BackendView>> {
+pub(super) fn unsampled(image: &Arc<dyn BackendImage>) -> Result<Arc<dyn BackendView>> {
     Ok(Arc::new(Surface {
         number: inner(image)?.surface(),
         _image: Arc::clone(image),

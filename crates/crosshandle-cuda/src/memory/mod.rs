@@ -13,10 +13,11 @@ pub(super) use device_memory::{CudaPhysical, NVIDIA_MAJOR};
 pub(super) use range::CudaRange;
 pub(super) use staging::Staging;
 
+use super::context::CudaContext;
 use super::device::Gpu;
 use super::tuning::{WORD_PAGE_BYTES, WORDS_RESERVED};
-use crosshandle_hal::BackendSegment;
 use crosshandle_hal::common::host_memory::HostSegment;
+use crosshandle_hal::{BackendBlob, BackendDriverHandles, BackendFabric, BackendSegment};
 use crosshandle_handle::DRIVER_HANDLE_SIZE;
 use crosshandle_os::descriptor;
 use crosshandle_os::descriptor::FileKind;
@@ -62,24 +63,29 @@ pub(super) fn import(
     Ok(Arc::new(CudaSegment::map(memory, access)?))
 }
 
-/// Allocates and maps at least `len` bytes of device memory, and returns the driver's handle of it
-/// for the fabric.
-pub(super) fn create_for_fabric(
-    gpu: &Arc<Gpu>,
-    len: usize,
-) -> Result<(Arc<dyn BackendSegment>, [u8; DRIVER_HANDLE_SIZE])> {
-    let (memory, handle) = CudaPhysical::create_for_fabric(gpu, len)?;
-    Ok((Arc::new(CudaSegment::map_new(memory)?), handle))
+impl BackendDriverHandles for CudaContext {
+    fn import_handle(&self, handle: &BackendBlob, len: usize) -> Result<Arc<dyn BackendSegment>> {
+        external::open_legacy(self.gpu(), handle, len)
+    }
 }
 
-/// Maps memory of the fabric.
-pub(super) fn import_from_fabric(
-    gpu: &Arc<Gpu>,
-    handle: &[u8; DRIVER_HANDLE_SIZE],
-    len: usize,
-) -> Result<Arc<dyn BackendSegment>> {
-    let memory = CudaPhysical::import_from_fabric(gpu, handle, len)?;
-    Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
+impl BackendFabric for CudaContext {
+    fn create_segment(
+        &self,
+        len: usize,
+    ) -> Result<(Arc<dyn BackendSegment>, [u8; DRIVER_HANDLE_SIZE])> {
+        let (memory, handle) = CudaPhysical::create_for_fabric(self.gpu(), len)?;
+        Ok((Arc::new(CudaSegment::map_new(memory)?), handle))
+    }
+
+    fn import_segment(
+        &self,
+        handle: &[u8; DRIVER_HANDLE_SIZE],
+        len: usize,
+    ) -> Result<Arc<dyn BackendSegment>> {
+        let memory = CudaPhysical::import_from_fabric(self.gpu(), handle, len)?;
+        Ok(Arc::new(CudaSegment::map(memory, Access::ReadWrite)?))
+    }
 }
 
 /// Distance between two words in bytes: a cache line.

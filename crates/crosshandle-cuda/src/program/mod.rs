@@ -5,11 +5,12 @@ mod kernel;
 
 pub(super) use kernel::{DriverLaunch, driver_launch, launch};
 
+use super::context::CudaContext;
 use super::device::Gpu;
 use super::driver::ModuleHandle;
 use super::scheduler::Urgency;
 use super::tuning::PROGRAM_BYTES;
-use crosshandle_hal::{BackendKernel, BackendProgram};
+use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Address, Ownership, ProgramImage, ProgramOptions};
@@ -62,45 +63,46 @@ impl Drop for CudaProgram {
     }
 }
 
-/// Loads a program into the device's context. The driver may wait for streams, so the caller holds
-/// no lock.
-pub(super) fn load(
-    gpu: &Arc<Gpu>,
-    images: &[ProgramImage<'_>],
-    options: &ProgramOptions,
-) -> Result<Arc<dyn BackendProgram>> {
-    let prepared = images.iter().map(image::prepare);
-    let prepared = prepared.collect::<Result<Vec<_>>>()?;
-    let _current = gpu.enter()?;
-    let driver = gpu.driver();
-    let (module, log) = match &prepared[..] {
-        [one] => driver.load_module(&one.image(), options.max_registers)?,
-        several => {
-            let images: Vec<_> = several.iter().map(image::Prepared::image).collect();
-            driver.link_modules(&images, options.max_registers)?
-        }
-    };
-    Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
+impl BackendPrograms for CudaContext {
+    /// Loads a program into the device's context. The driver may wait for streams, so the caller
+    /// holds no lock.
+    fn load(
+        &self,
+        images: &[ProgramImage<'_>],
+        options: &ProgramOptions,
+    ) -> Result<Arc<dyn BackendProgram>> {
+        let prepared = images.iter().map(image::prepare);
+        let prepared = prepared.collect::<Result<Vec<_>>>()?;
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        let driver = gpu.driver();
+        let (module, log) = match &prepared[..] {
+            [one] => driver.load_module(&one.image(), options.max_registers)?,
+            several => {
+                let images: Vec<_> = several.iter().map(image::Prepared::image).collect();
+                driver.link_modules(&images, options.max_registers)?
+            }
+        };
+        Ok(Arc::new(CudaProgram::new(gpu, module, true, log)))
+    }
+
+    fn native(&self) -> Option<&dyn NativePrograms> {
+        Some(self)
+    }
 }
 
-/// Wraps a program that other code has loaded, given its driver handle.
-///
-/// # Safety
-/// `program` is such a handle, and stays loaded as long as the result exists. No other code unloads
-/// an owned program.
-pub(super) unsafe fn adopt(
-    gpu: &Arc<Gpu>,
-    program: usize,
-    ownership: Ownership,
-) -> Arc<dyn BackendProgram> {
-    // SAFETY: promised by the caller.
-    let module = unsafe { ModuleHandle::from_raw(program) };
-    Arc::new(CudaProgram::new(
-        gpu,
-        module,
-        ownership == Ownership::Owned,
-        String::new(),
-    ))
+impl NativePrograms for CudaContext {
+    unsafe fn adopt(
+        &self,
+        program: usize,
+        ownership: Ownership,
+    ) -> Result<Arc<dyn BackendProgram>> {
+        // SAFETY: promised by the caller.
+        let module = unsafe { ModuleHandle::from_raw(program) };
+        let is_owned = ownership == Ownership::Owned;
+        let program = CudaProgram::new(self.gpu(), module, is_owned, String::new());
+        Ok(Arc::new(program))
+    }
 }
 
 impl BackendProgram for CudaProgram {

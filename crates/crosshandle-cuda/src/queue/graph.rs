@@ -12,6 +12,7 @@
 //! that waits for its own signal.
 
 use super::work::{self, Extra, Target};
+use crate::context::CudaContext;
 use crate::device::{Gpu, await_condition};
 use crate::driver::{
     DeviceAddress, FillWord, Graph, Home, RectCopy, Rows, Side, Step, StreamHandle,
@@ -19,7 +20,9 @@ use crate::driver::{
 use crate::program::{self, DriverLaunch};
 use crate::scheduler::Urgency;
 use crate::tuning::{GRAPH_COPY_ROW, GRAPH_NODE_BYTES, GRAPH_UPLOAD_WAIT};
-use crosshandle_hal::{BackendGraph, GraphNode, GraphNodes, GraphRun, PreparedNode, Work};
+use crosshandle_hal::{
+    BackendGraph, BackendGraphs, GraphNode, GraphNodes, GraphRun, PreparedNode, Work,
+};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use smallvec::SmallVec;
@@ -102,8 +105,18 @@ impl Target for Parts<'_> {
     }
 }
 
+impl BackendGraphs for CudaContext {
+    fn prepare(&self, work: &Work) -> Result<PreparedNode> {
+        prepare(self.gpu(), work)
+    }
+
+    fn instantiate(&self, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>> {
+        instantiate(self.gpu(), nodes)
+    }
+}
+
 /// Returns the driver's steps for the work of a node.
-pub(crate) fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
+fn prepare(gpu: &Arc<Gpu>, work: &Work) -> Result<PreparedNode> {
     let _current = gpu.enter()?;
     let extra = work::prepare(gpu, work)?;
     let mut target = Parts {
@@ -234,7 +247,7 @@ fn with_step<R>(
 
 /// Creates a driver graph of prepared nodes. The driver may wait for streams, so the caller holds
 /// no lock.
-pub(crate) fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>> {
+fn instantiate(gpu: &Arc<Gpu>, nodes: &GraphNodes) -> Result<Arc<dyn BackendGraph>> {
     let _current = gpu.enter()?;
     let mut graph = gpu.driver().create_graph(gpu.context()?)?;
     let mut places: Vec<Range<usize>> = Vec::with_capacity(nodes.len());

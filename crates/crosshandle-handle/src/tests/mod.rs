@@ -83,9 +83,7 @@ pub(super) fn sample(kind: HandleKind) -> AnyHandle {
 prop_compose! {
     /// Generates valid contents of a handle of the kind, including extremes.
     pub(super) fn any_fields(kind: HandleKind)(
-        backend in prop_oneof![
-            Just(BackendKind::Host), Just(BackendKind::Cuda), Just(BackendKind::LevelZero)
-        ],
+        backend in proptest::sample::select(BackendKind::ALL),
         read_only: bool,
         host in 1..=u64::MAX,
         exporter in 1..=u64::MAX,

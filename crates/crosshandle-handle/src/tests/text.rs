@@ -228,7 +228,7 @@ fn the_prefix_must_agree_with_the_bytes() {
 
 #[test]
 fn names_of_backends() {
-    for backend in [BackendKind::Host, BackendKind::Cuda, BackendKind::LevelZero] {
+    for &backend in BackendKind::ALL {
         assert_eq!(backend.to_string().parse(), Ok(backend));
     }
     let error = "Cuda".parse::<BackendKind>().unwrap_err().to_string();

@@ -20,16 +20,17 @@ use super::state::Holdings;
 use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
 use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crosshandle_os::socket::{self, Guard};
-use crosshandle_os::threads::round_robin::RoundRobin;
+use crosshandle_os::threads::round_robin::{Party, RoundRobin};
 use crosshandle_types::error::{Error, HolderFault, Result};
 use crosshandle_types::sync::Deadline;
 use jobs::Jobs;
 use names_in_directory::Watched;
 use programs::Program;
-use quota::{MAX_PROGRAMS, Quota};
+use quota::Quota;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -101,8 +102,8 @@ pub(super) struct Server {
     /// Answers the queries of `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
-    /// Which of several programs with a request is answered first.
-    turns: RoundRobin<u32, Asker>,
+    /// The programs that have sent a request or hung up.
+    queue: RoundRobin,
     next_number: u64,
     successor: Option<Successor>,
     /// When the next successor may be started.
@@ -283,7 +284,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
-            turns: RoundRobin::new(2 * MAX_PROGRAMS),
+            queue: RoundRobin::default(),
             next_number: 0,
             successor: None,
             starts: Instant::now(),
@@ -331,8 +332,9 @@ impl Server {
                 )));
             }
             let (mut is_ending, began) = (false, Instant::now());
-            for number in ready.programs {
-                is_ending |= self.attend(number);
+            for _ in 0..MAX_REQUESTS_AT_ONCE {
+                let Some(index) = self.next_turn() else { break };
+                is_ending |= self.attend(index);
                 if began.elapsed() > REQUESTS_TIME_AT_ONCE {
                     break;
                 }
@@ -509,7 +511,8 @@ impl Server {
         successor.map_or(0, |successor| successor.tell(change, files))
     }
 
-    fn wait(&self) -> Result<Ready> {
+    /// Waits for work, and adds the programs that have some to the queue.
+    fn wait(&mut self) -> Result<Ready> {
         let stages = self.connected.iter().filter_map(Program::late);
         let needs_successor = self.successor.is_none() && self.terms.successor.is_some();
         let looks = [
@@ -553,19 +556,21 @@ impl Server {
             Err(errno) => return Err(Error::os("waiting for programs")(errno)),
         }
         let is_ready = |index: usize| !descriptors[index].revents().is_empty();
-        let programs = self.connected.iter().zip(first..);
-        let programs = programs.filter(|(_, index)| is_ready(*index));
-        Ok(Ready {
+        let ready = Ready {
             listener: is_ready(0),
             wake: is_ready(1),
             stop: of_stop.is_some_and(is_ready),
             successor: of_successor.is_some_and(is_ready),
             directory: of_directory.is_some_and(is_ready),
-            programs: self.turns.order(
-                programs.map(|(program, _)| (program.asker.uid, program.asker, program.number)),
-                MAX_REQUESTS_AT_ONCE,
-            ),
-        })
+        };
+        let programs: Vec<bool> = (first..descriptors.len()).map(is_ready).collect();
+        for (program, is_ready) in self.connected.iter_mut().zip(programs) {
+            if is_ready && !mem::replace(&mut program.is_queued, true) {
+                let Asker { uid, pid } = program.asker;
+                self.queue.push(Party::peer(uid, pid), program.number);
+            }
+        }
+        Ok(ready)
     }
 }
 
@@ -577,7 +582,6 @@ struct Ready {
     stop: bool,
     successor: bool,
     directory: bool,
-    programs: Vec<u64>,
 }
 
 /// Makes a socket non-blocking. A socket that another program made may block.

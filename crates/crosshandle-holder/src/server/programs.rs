@@ -32,6 +32,8 @@ pub(super) struct Program {
     /// The protocol version of its latest request.
     pub(super) protocol: u32,
     pub(super) stage: Stage,
+    /// Whether the program is in the queue.
+    pub(super) is_queued: bool,
 }
 
 /// The stage of a program's request.
@@ -146,6 +148,7 @@ impl Server {
             asker,
             protocol: PROTOCOL,
             stage: Stage::Silent(Instant::now() + REQUEST_TIME),
+            is_queued: false,
         });
         true
     }
@@ -219,14 +222,23 @@ impl Server {
             .position(|program| program.number == number)
     }
 
+    /// Takes the next program out of the queue, and returns its position. Skips programs that have
+    /// been disconnected.
+    pub(super) fn next_turn(&mut self) -> Option<usize> {
+        while let Some(number) = self.queue.pop() {
+            if let Some(index) = self.position(number) {
+                self.connected[index].is_queued = false;
+                return Some(index);
+            }
+        }
+        None
+    }
+
     /// Reads a program's request or notices its hang-up. Returns whether the program wants the
     /// holder to end.
-    pub(super) fn attend(&mut self, number: u64) -> bool {
-        let Some(index) = self.position(number) else {
-            return false;
-        };
+    pub(super) fn attend(&mut self, index: usize) -> bool {
         let program = &self.connected[index];
-        self.turns.note(program.asker.uid, program.asker);
+        let number = program.number;
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         let len = match socket::receive(&program.stream, &mut buffer, self.guard) {
             Ok(Received::Message(len, ())) => len,

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 /// Maximum number of connections of programs to a holder, including those that wait for a version.
 /// Each takes a descriptor, and the usual limit of a process is 1,024.
-pub(super) const MAX_PROGRAMS: usize = 256;
+const MAX_PROGRAMS: usize = 256;
 
 /// Maximum number of programs that wait for a version of a name. It is a part of [`MAX_PROGRAMS`],
 /// so that connections for other requests remain.

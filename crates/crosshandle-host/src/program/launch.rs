@@ -1,7 +1,8 @@
 //! Launches and copies of pixels, on the threads that submit to a queue or run its commands.
 
 use super::kernel::{HostKernel, arguments};
-use super::{Units, error, images};
+use super::{Units, error};
+use crate::image;
 use crosshandle_hal::{ImageCopy, Launch};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
@@ -49,7 +50,7 @@ impl Launcher {
 
     /// Copies pixels, and returns when the copy is complete.
     pub(crate) fn copy_image(&self, copy: &ImageCopy) -> Result<()> {
-        images::copy(self.made(&mut self.queue.lock())?, copy)
+        image::copy(self.made(&mut self.queue.lock())?, copy)
     }
 
     /// Returns the OpenCL queue, and creates it on the first call.

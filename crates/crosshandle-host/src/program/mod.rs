@@ -7,19 +7,17 @@
 //! the device.
 
 mod image;
-mod images;
 mod kernel;
 mod launch;
 mod units;
 
-pub(super) use images::{HostImages, limits as image_limits};
 pub(super) use launch::{Launcher, StartedLaunch};
 pub(super) use units::Units;
 
-use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms};
+use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::{Address, KernelLimits, Ownership, ProgramImage, ProgramOptions};
+use crosshandle_types::{Address, KernelLimits, ProgramImage, ProgramOptions};
 use kernel::HostKernel;
 use opencl_cpu::{Code, Failure, Program, Runtime};
 use std::ffi::CStr;
@@ -27,7 +25,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
 /// Returns the runtime, or an error that says where it was searched for.
-fn runtime() -> Result<&'static Runtime> {
+pub(super) fn runtime() -> Result<&'static Runtime> {
     Runtime::get().map_err(|reason| Error::Unsupported(reason.into()))
 }
 
@@ -42,17 +40,6 @@ pub(super) fn limits() -> std::result::Result<&'static KernelLimits, String> {
 pub(super) fn loaded_limits() -> Option<&'static KernelLimits> {
     Runtime::loaded()?;
     limits().ok()
-}
-
-/// Returns a description of the runtime, if it is installed.
-pub(super) fn description() -> Option<String> {
-    let runtime = Runtime::get().ok()?;
-    Some(format!(
-        "{} {} ({})",
-        runtime.platform_name(),
-        runtime.version(),
-        runtime.path().display()
-    ))
 }
 
 fn describe(runtime: &'static Runtime) -> KernelLimits {
@@ -90,7 +77,7 @@ fn describe(runtime: &'static Runtime) -> KernelLimits {
 }
 
 /// Converts a failure of the runtime to an error.
-fn error(failure: Failure) -> Error {
+pub(super) fn error(failure: Failure) -> Error {
     let name = failure.name().to_owned();
     let (backend, code) = (BackendKind::Host, i64::from(failure.code));
     if failure.is_out_of_memory() {
@@ -157,43 +144,13 @@ impl BackendPrograms for HostPrograms {
         Ok(Arc::new(HostProgram(Arc::new(program))))
     }
 
-    unsafe fn adopt(
-        &self,
-        program: usize,
-        ownership: Ownership,
-    ) -> Result<Arc<dyn BackendProgram>> {
-        let is_owned = ownership == Ownership::Owned;
-        // SAFETY: promised by the caller.
-        let program = unsafe { Program::adopt(runtime()?, program, is_owned) };
-        Ok(Arc::new(HostProgram(Arc::new(program))))
-    }
-
-    unsafe fn adopt_kernel(
-        &self,
-        kernel: usize,
-        ownership: Ownership,
-    ) -> Result<(Arc<dyn BackendProgram>, String)> {
-        let runtime = runtime()?;
-        // SAFETY: promised by the caller.
-        let (name, program) = unsafe {
-            (
-                opencl_cpu::name_of(runtime, kernel).map_err(error)?,
-                opencl_cpu::program_of(runtime, kernel).map_err(error)?,
-            )
-        };
-        // SAFETY: the kernel keeps its program alive until here.
-        let program = unsafe { Program::adopt(runtime, program, false) };
-        if ownership == Ownership::Owned {
-            // SAFETY: the caller transfers ownership of the kernel. Launches use a kernel of their
-            // own.
-            unsafe { opencl_cpu::release(runtime, kernel) };
-        }
-        Ok((Arc::new(HostProgram(Arc::new(program))), name))
+    fn native(&self) -> Option<&dyn NativePrograms> {
+        Some(self)
     }
 }
 
 /// A program that the runtime has built.
-struct HostProgram(Arc<Program>);
+pub(super) struct HostProgram(pub(super) Arc<Program>);
 
 impl BackendProgram for HostProgram {
     fn kernel(self: Arc<Self>, name: &CStr) -> Result<Arc<dyn BackendKernel>> {

@@ -2,7 +2,7 @@
 
 use super::error;
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::{AffinityDomain, NativeRuntime, Partition, PartitionLimits};
+use crosshandle_types::{AffinityDomain, Partition, PartitionLimits};
 use opencl_cpu::{Affinity, Device, Runtime};
 
 /// The compute units that run the kernels of a context. The default is the whole device, whose
@@ -12,25 +12,15 @@ pub(crate) struct Units(Option<Device>);
 
 impl Units {
     /// Returns the runtime's device.
-    pub(super) fn device(&self) -> Result<Device> {
+    pub(crate) fn device(&self) -> Result<Device> {
         self.look().map_err(Error::Unsupported)
     }
 
-    fn look(&self) -> std::result::Result<Device, String> {
+    pub(crate) fn look(&self) -> std::result::Result<Device, String> {
         match &self.0 {
             Some(part) => Ok(part.clone()),
             None => Ok(Runtime::get()?.device()),
         }
-    }
-
-    /// Returns the runtime's own objects.
-    pub(crate) fn native(&self) -> std::result::Result<NativeRuntime, String> {
-        let (platform, device, context) = self.look()?.raw();
-        Ok(NativeRuntime {
-            platform,
-            device,
-            context,
-        })
     }
 
     /// Returns the ways in which the device can be divided, or the reason why it cannot.

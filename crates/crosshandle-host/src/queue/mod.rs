@@ -8,9 +8,10 @@
 //! out-of-order queue, it runs each command as soon as the command's waits are over.
 
 mod in_flight;
+mod work;
 
 use super::program::{Launcher, StartedLaunch, Units};
-use super::{tuning, work};
+use super::tuning;
 use crosshandle_events::{Outcome, Ticket, WaitError, WaitMode};
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};

@@ -6,7 +6,7 @@ mod object;
 
 pub(super) use copy::append;
 
-use super::device::LevelZeroContext;
+use super::context::LevelZeroContext;
 use super::driver::{DriverImage, DriverSampler, ImageShape, small};
 use crosshandle_hal::{BackendImage, BackendImages, BackendSampler};
 use crosshandle_types::error::{Error, Result};

@@ -8,7 +8,7 @@ use crate::driver::{DeviceHandle, Driver, INTEL_26_18, check, description, list_
 use crosshandle_handle::{BackendKind, DeviceUuid};
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::error::Result;
-use crosshandle_types::{Capabilities, DeviceInfo, known};
+use crosshandle_types::{Capabilities, DeviceInfo, dlpack, known};
 use level_zero_sys::{
     ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COMPUTE, ZE_COMMAND_QUEUE_GROUP_PROPERTY_FLAG_COPY,
     ZE_DEVICE_FP_FLAG_FMA, ZE_DEVICE_MODULE_FLAG_FP16, ZE_DEVICE_MODULE_FLAG_FP64,
@@ -18,6 +18,10 @@ use level_zero_sys::{
 };
 use std::ffi::CStr;
 use std::time::Duration;
+
+/// The greatest alignment that the address of opened memory keeps, in bytes. Drivers choose the
+/// addresses, and guarantee only the alignment of their pages.
+const IMPORT_ALIGNMENT: usize = 64 << 10;
 
 /// The PCI vendor number of Intel.
 const INTEL: u32 = 0x8086;
@@ -86,6 +90,8 @@ pub(crate) fn describe(
         memory_clock_rate: fastest.and_then(|memory| known(memory.maxClockRate)),
         memory_bus_width: fastest.and_then(|memory| known(memory.maxBusWidth)),
         granularity: HUGE_PAGE,
+        import_alignment: IMPORT_ALIGNMENT,
+        dlpack_type: dlpack::ONE_API,
         capabilities: Capabilities {
             memory_sharing: driver.shares_memory,
             physical_memory_sharing: details.external_memory.is_some(),
@@ -93,6 +99,7 @@ pub(crate) fn describe(
             // The driver opens memory either for reading and writing, or not at all.
             read_only_memory: false,
             host_accessible_memory: false,
+            host_memory_only: false,
             partial_mappings: true,
             fabric_memory: false,
             late_failures: true,

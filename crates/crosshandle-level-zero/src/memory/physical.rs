@@ -2,8 +2,8 @@
 
 use super::check_extent;
 use super::physical_handles::PhysicalHandles;
+use crate::device::Gpu;
 use crate::driver::{DriverContext, IPC_HANDLE_BYTES, PhysicalHandle, VirtualMemory};
-use crate::gpu::Gpu;
 use crate::ipc_handle::{self, Subject};
 use crosshandle_hal::{BackendBlob, BackendObject, Import};
 use crosshandle_os::descriptor;

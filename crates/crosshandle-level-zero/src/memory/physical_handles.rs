@@ -5,8 +5,8 @@
 //! handle that is destroyed therefore frees the memory for all. For this reason, handles are kept
 //! for reuse as long as any of them is in use, and are then destroyed together.
 
+use crate::device::Gpu;
 use crate::driver::{DriverContext, PhysicalHandle, VirtualMemory};
-use crate::gpu::Gpu;
 use crate::ipc_handle::{LoanedDescriptor, identity};
 use crosshandle_os::process;
 use crosshandle_types::error::Result;

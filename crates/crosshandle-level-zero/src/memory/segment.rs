@@ -1,8 +1,8 @@
 //! Memory of the driver, allocated by this process or opened from another one.
 
 use super::check_extent;
+use crate::device::Gpu;
 use crate::driver::DriverContext;
-use crate::gpu::Gpu;
 use crate::ipc_handle::{self, Exported, Subject};
 use crosshandle_hal::{BackendBlob, BackendObject, BackendSegment, Import};
 use crosshandle_os::mapping::{HUGE_PAGE, page_size};

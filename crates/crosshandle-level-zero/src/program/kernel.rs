@@ -1,7 +1,7 @@
 //! Kernels on a GPU.
 
+use crate::device::Gpu;
 use crate::driver::DriverKernel;
-use crate::gpu::Gpu;
 use crosshandle_hal::BackendKernel;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{Mutex, MutexGuard};

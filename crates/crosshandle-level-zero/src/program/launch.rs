@@ -1,8 +1,8 @@
 //! Launches, in the form that a list receives.
 
 use super::kernel::LevelZeroKernel;
+use crate::device::Gpu;
 use crate::driver::{EventHandle, List};
-use crate::gpu::Gpu;
 use crosshandle_hal::Launch;
 use crosshandle_types::error::{Error, Result};
 use std::any::Any;

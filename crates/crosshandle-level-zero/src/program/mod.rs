@@ -6,10 +6,10 @@ mod launch;
 
 pub(super) use launch::launch;
 
-use super::device::LevelZeroContext;
+use super::context::LevelZeroContext;
+use super::device::Gpu;
 use super::driver::{Handle, Module};
-use super::gpu::Gpu;
-use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms};
+use crosshandle_hal::{BackendKernel, BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Address, Ownership, ProgramImage, ProgramOptions};
 use kernel::LevelZeroKernel;
@@ -37,6 +37,12 @@ impl BackendPrograms for LevelZeroContext {
         }))
     }
 
+    fn native(&self) -> Option<&dyn NativePrograms> {
+        Some(self)
+    }
+}
+
+impl NativePrograms for LevelZeroContext {
     unsafe fn adopt(
         &self,
         program: usize,

@@ -13,8 +13,8 @@ mod work;
 
 pub(super) use drain::Drain;
 
+use super::device::Gpu;
 use super::driver::{DriverContext, EventHandle, List};
-use super::gpu::Gpu;
 use super::tuning::{FENCE_WAIT_SLICE, IDLE_CHECK_TIMEOUT, MAX_LISTS, MAX_UNBLOCKED_LISTS};
 use command_list::CommandList;
 use completion::CompletionFlag;

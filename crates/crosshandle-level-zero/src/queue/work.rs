@@ -1,7 +1,7 @@
 //! The work of commands, as calls of the driver.
 
+use crate::device::Gpu;
 use crate::driver::{DriverContext, EventHandle, List};
-use crate::gpu::Gpu;
 use crate::memory::LevelZeroSegment;
 use crate::{image, program};
 use crosshandle_hal::{BackendSegment, Work};

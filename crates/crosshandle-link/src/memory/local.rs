@@ -4,7 +4,6 @@ use super::ring::{Ring, Rounds};
 use super::transfer::{Opened, Span};
 use crate::error::{Error, Result};
 use crate::link::data::Direction;
-use crosshandle::handle::BackendKind;
 use crosshandle::{Context, MemoryRange};
 use std::sync::PoisonError;
 
@@ -13,7 +12,8 @@ pub(super) struct Local(MemoryRange);
 impl Local {
     /// Wraps memory that the host or the context's device can access. Fails for other memory.
     pub(super) fn new(range: MemoryRange, context: &Context) -> Result<Self> {
-        if !range.is_on_host() && context.device().info().backend == BackendKind::Host {
+        let capabilities = &context.device().info().capabilities;
+        if !range.is_on_host() && capabilities.host_memory_only {
             return Err(Error::Local(crosshandle::Error::Unsupported(
                 "the host cannot access this device's memory: make the link with a context of that device, \
                  or copy to memory of kind Host first, and that over the link"

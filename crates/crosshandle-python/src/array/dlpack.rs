@@ -3,7 +3,7 @@
 use super::dtype::Plain;
 use super::{Array, Layout};
 use crate::memory::SharedMemory;
-use crosshandle::handle::BackendKind;
+use crosshandle::device::dlpack::{CPU, CUDA, ONE_API};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -18,9 +18,6 @@ pub(crate) const VERSION: [u32; 2] = [1, 0];
 pub(crate) const READ_ONLY: u64 = 1;
 /// The names, in both forms, of capsules that no consumer has taken yet.
 pub(crate) const NEW_CAPSULES: [&CStr; 2] = [Versioned::NAMES[0], Unversioned::NAMES[0]];
-const CPU: i32 = 1;
-const CUDA: i32 = 2;
-const ONE_API: i32 = 14;
 
 /// `DLTensor`.
 #[repr(C)]
@@ -176,12 +173,7 @@ impl Managed for Unversioned {
 /// Returns the device of memory, as DLPack's device type and device number.
 pub(super) fn device(memory: &SharedMemory) -> (i32, i32) {
     let info = memory.context.device().info();
-    let index = info.index as i32;
-    match info.backend {
-        BackendKind::Host => (CPU, 0),
-        BackendKind::Cuda => (CUDA, index),
-        BackendKind::LevelZero => (ONE_API, index),
-    }
+    (info.dlpack_type, info.index as i32)
 }
 
 /// Returns a capsule of an array, in the newest form that the consumer accepts.

@@ -20,7 +20,7 @@ use crate::foreign::{Foreign, Place, torch_tensor};
 use crate::handle::MemoryHandle;
 use crate::memory::{Memory, SharedMemory, pending};
 use crosshandle::Error;
-use crosshandle::handle::BackendKind;
+use crosshandle::device::dlpack::CUDA;
 use dtype::Kind;
 use pyo3::exceptions::{PyAttributeError, PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -123,7 +123,7 @@ impl Array {
     }
 
     fn is_cuda(&self) -> bool {
-        self.memory.context.device().info().backend == BackendKind::Cuda
+        self.memory.context.device().info().dlpack_type == CUDA
     }
 
     fn address(&self) -> usize {

@@ -49,8 +49,23 @@ pub struct DeviceInfo {
     pub vector_width: Option<u32>,
     /// The smallest unit of physical memory and of mappings, in bytes.
     pub granularity: usize,
+    /// The greatest alignment that memory keeps when another process opens it, in bytes.
+    pub import_alignment: usize,
+    /// The number by which DLPack and other libraries know the kind of the device
+    /// (`DLDeviceType`).
+    pub dlpack_type: i32,
     /// The device's abilities.
     pub capabilities: Capabilities,
+}
+
+/// DLPack's numbers of the kinds of devices that other crates of this workspace treat specially.
+pub mod dlpack {
+    /// The host.
+    pub const CPU: i32 = 1;
+    /// NVIDIA GPUs.
+    pub const CUDA: i32 = 2;
+    /// Devices of oneAPI, such as Intel GPUs.
+    pub const ONE_API: i32 = 14;
 }
 
 /// Returns `None` for 0, which drivers report for an unknown number.
@@ -134,6 +149,8 @@ pub struct Capabilities {
     pub read_only_memory: bool,
     /// Whether the host can access device memory through its address.
     pub host_accessible_memory: bool,
+    /// Whether commands and kernels can access only memory that the host can access.
+    pub host_memory_only: bool,
     /// Whether parts of physical memory can be mapped. If not, physical memory can only be mapped
     /// as a whole.
     pub partial_mappings: bool,

@@ -346,10 +346,9 @@ impl Context {
     /// # Errors
     /// [`Error`](crate::Error) if the driver or the operating system refuses.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
-        let backend = self.device().info().backend;
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();
-        Ok(Queue::new(queue, order, backend, copied))
+        Ok(Queue::new(queue, order, self.device().info(), copied))
     }
 
     /// Returns the queue that waits for native events and records them.

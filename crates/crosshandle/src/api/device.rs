@@ -1,7 +1,7 @@
 //! Devices, which have memory and run queues.
 
 use crate::backends;
-use crosshandle_hal::{Backend, BackendDevice};
+use crosshandle_hal::{Backend, BackendDevice, BackendPartitions};
 use crosshandle_handle::BackendKind;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -74,7 +74,9 @@ impl Device {
     /// [`Error::Unsupported`] if the device runs no programs. Its text says what was looked for and
     /// what to install.
     pub fn kernels(&self) -> Result<&KernelLimits> {
-        self.inner.kernels().map_err(Error::Unsupported)
+        let lacks = || Err(format!("{} runs no kernels", self.info().name));
+        let limits = self.inner.kernels().unwrap_or_else(lacks);
+        limits.map_err(Error::Unsupported)
     }
 
     /// Returns the limits of kernels if they are known without a search. On the host, they are
@@ -89,7 +91,9 @@ impl Device {
     /// # Errors
     /// [`Error::Unsupported`] if the device has no images. Its text says why.
     pub fn images(&self) -> Result<&ImageLimits> {
-        self.inner.images().map_err(Error::Unsupported)
+        let lacks = || Err(format!("{} has no images", self.info().name));
+        let limits = self.inner.images().unwrap_or_else(lacks);
+        limits.map_err(Error::Unsupported)
     }
 
     /// Returns how the device can be divided into parts. Like [`kernels`](Self::kernels), the first
@@ -98,7 +102,12 @@ impl Device {
     /// # Errors
     /// [`Error::Unsupported`] if it cannot be divided. Its text says why.
     pub fn partitions(&self) -> Result<PartitionLimits> {
-        self.inner.partitions().map_err(Error::Unsupported)
+        self.divider()?.limits().map_err(Error::Unsupported)
+    }
+
+    fn divider(&self) -> Result<&dyn BackendPartitions> {
+        let lacks = || Error::Unsupported(format!("{} cannot be divided", self.info().name));
+        self.inner.partitions().ok_or_else(lacks)
     }
 
     /// Divides the device into parts, each of which runs kernels on its own compute units. A part
@@ -118,14 +127,14 @@ impl Device {
             return Err(Error::forked());
         }
         how.check(&self.partitions()?)?;
-        let parts = self.inner.partition(how)?.into_iter();
+        let parts = self.divider()?.divide(how)?.into_iter();
         Ok(parts.map(|inner| Self { inner }).collect())
     }
 
     /// Returns what the compute units of this part share, if the whole device was divided by
     /// affinity.
     pub fn affinity(&self) -> Option<AffinityDomain> {
-        self.inner.affinity()
+        self.inner.partitions()?.affinity()
     }
 
     /// Returns the native objects of the runtime that compiles and runs kernels, for programs that
@@ -135,14 +144,16 @@ impl Device {
     /// [`Error::Unsupported`] as for [`kernels`](Self::kernels), and if the driver itself runs
     /// kernels.
     pub fn native_runtime(&self) -> Result<NativeRuntime> {
-        self.inner.native_runtime().map_err(Error::Unsupported)
+        let lacks = || Error::Unsupported("the driver itself runs this device's kernels".into());
+        let runtime = self.inner.kernel_runtime().ok_or_else(lacks)?;
+        runtime.native().map_err(Error::Unsupported)
     }
 
     /// Returns a description of the runtime that compiles and runs kernels, or `None` if the driver
     /// itself does it. Like [`kernels`](Self::kernels), the first call may search for the runtime
     /// and load it.
     pub fn kernel_runtime(&self) -> Option<String> {
-        self.inner.kernel_runtime()
+        self.inner.kernel_runtime()?.description()
     }
 
     /// Returns the free memory of the device in bytes, or `None` if it is not known.

@@ -138,7 +138,12 @@ impl Context {
     /// - [`Error::Unsupported`] if the backend cannot do this.
     /// - [`Error::Driver`] if the driver refuses.
     pub fn synchronize(&self) -> Result<()> {
-        self.native_context()?.synchronize()
+        let barrier = self.native_context()?.barrier().ok_or_else(|| {
+            Error::Unsupported(
+                "this driver cannot wait for all of a context's work: finish each queue".into(),
+            )
+        });
+        barrier?.synchronize()
     }
 
     /// Returns the driver's allocation that contains `address`, whether this library made it or
@@ -179,8 +184,8 @@ impl Queue {
         // SAFETY: promised by the caller.
         let queue = unsafe { context.native_context()?.adopt_queue(value, ownership)? };
         let copied = context.core().exporter().copied();
-        let backend = native.backend();
-        Ok(Self::new(queue, QueueOrder::InOrder, backend, copied))
+        let device = context.device().info();
+        Ok(Self::new(queue, QueueOrder::InOrder, device, copied))
     }
 }
 
@@ -345,12 +350,13 @@ impl Memory {
         ownership: Ownership,
     ) -> Result<Self> {
         let start = address.addr().get();
+        let adopter = context.native_context()?.allocations().ok_or_else(|| {
+            Error::Unsupported(
+                "whole allocations cannot be adopted here; say how many bytes".into(),
+            )
+        })?;
         // SAFETY: promised by the caller.
-        let adopted = unsafe {
-            context
-                .native_context()?
-                .adopt_allocation(start, ownership)?
-        };
+        let adopted = unsafe { adopter.adopt_allocation(start, ownership)? };
         let (segment, offset, len) = adopted;
         Ok(Self::adopted(context.core(), segment, offset, len))
     }

@@ -8,7 +8,7 @@ use crosshandle_hal::{BackendQueue, Submission, WaitList, WaitPoint, Work};
 use crosshandle_handle::BackendKind;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Deadline;
-use crosshandle_types::{NativeObject, QueueOrder};
+use crosshandle_types::{DeviceInfo, NativeObject, QueueOrder};
 use std::fmt;
 use std::mem;
 use std::sync::Arc;
@@ -39,6 +39,8 @@ pub struct Queue {
     inner: Box<dyn BackendQueue>,
     order: QueueOrder,
     backend: BackendKind,
+    /// Whether commands can access only memory that the host can access.
+    host_memory_only: bool,
     /// Counts the bytes that commands of the context's queues copy.
     copied: Arc<AtomicU64>,
 }
@@ -47,13 +49,14 @@ impl Queue {
     pub(crate) fn new(
         inner: Box<dyn BackendQueue>,
         order: QueueOrder,
-        backend: BackendKind,
+        device: &DeviceInfo,
         copied: &Arc<AtomicU64>,
     ) -> Self {
         Self {
             inner,
             order,
-            backend,
+            backend: device.backend,
+            host_memory_only: device.capabilities.host_memory_only,
             copied: Arc::clone(copied),
         }
     }
@@ -126,7 +129,7 @@ impl Queue {
                     "this image was made in another context; a queue copies pixels of its own context's",
                 ));
             }
-            _ if self.backend == BackendKind::Host && !submission.is_on_host => {
+            _ if self.host_memory_only && !submission.is_on_host => {
                 return Err(Error::Unsupported(
                     "the host cannot access this device's memory directly; copy it with a queue of \
                      the device"

@@ -1,5 +1,6 @@
 //! The description of an adapter: its backend, and the fixed properties that it reports.
 
+use super::failure;
 use crosshandle::handle::BackendKind;
 use std::env;
 use std::ffi::CStr;
@@ -7,7 +8,7 @@ use std::sync::OnceLock;
 use unified_runtime_sys::{
     UR_DEVICE_BINARY_TARGET_NVPTX64, UR_DEVICE_BINARY_TARGET_SPIRV64,
     UR_DEVICE_BINARY_TARGET_SPIRV64_GEN, UR_DEVICE_BINARY_TARGET_SPIRV64_X86_64, ur_backend_t,
-    ur_device_type_t,
+    ur_device_type_t, ur_result_t,
 };
 
 /// The environment variable that makes an adapter report another UR backend than its own: `opencl`,
@@ -33,6 +34,21 @@ pub struct Description {
     pub program_targets: &'static [&'static CStr],
     /// Whether the devices accept programs in SPIR-V.
     pub takes_spirv: bool,
+    /// Whether the devices accept programs as text.
+    pub takes_text: bool,
+    /// Whether compilers for the devices implement assertions of kernels. If not, SYCL does.
+    pub has_assert: bool,
+    /// Whether the version of a device's architecture is a compute capability of CUDA.
+    pub has_compute_capability: bool,
+    /// Whether the devices may have image views.
+    pub has_views: bool,
+    /// Whether devices without graphs of their driver can run command buffers.
+    pub replays_graphs: bool,
+    /// Whether offsets of launches must fit into 32 bits. The driver would refuse larger ones only
+    /// when it runs the command.
+    pub has_narrow_offsets: bool,
+    /// Converts the driver's code of an error, if UR has results for the codes.
+    pub result_of_code: Option<fn(i64) -> ur_result_t>,
 }
 
 impl Description {
@@ -48,6 +64,13 @@ impl Description {
             UR_DEVICE_BINARY_TARGET_SPIRV64,
         ],
         takes_spirv: true,
+        takes_text: true,
+        has_assert: true,
+        has_compute_capability: false,
+        has_views: false,
+        replays_graphs: true,
+        has_narrow_offsets: false,
+        result_of_code: None,
     };
 
     /// The adapter for Level Zero devices.
@@ -66,6 +89,13 @@ impl Description {
             UR_DEVICE_BINARY_TARGET_SPIRV64,
         ],
         takes_spirv: true,
+        takes_text: false,
+        has_assert: false,
+        has_compute_capability: false,
+        has_views: false,
+        replays_graphs: true,
+        has_narrow_offsets: true,
+        result_of_code: Some(failure::of_level_zero),
     };
 
     /// The adapter for NVIDIA GPUs.
@@ -77,6 +107,13 @@ impl Description {
         queue_kind: None,
         program_targets: &[UR_DEVICE_BINARY_TARGET_NVPTX64],
         takes_spirv: false,
+        takes_text: true,
+        has_assert: true,
+        has_compute_capability: true,
+        has_views: true,
+        replays_graphs: false,
+        has_narrow_offsets: false,
+        result_of_code: None,
     };
 }
 

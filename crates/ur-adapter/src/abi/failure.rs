@@ -1,7 +1,7 @@
 //! Conversion of errors to UR results, and the message of the latest failure.
 
+use super::description;
 use crosshandle::Error;
-use crosshandle::handle::BackendKind;
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -158,11 +158,10 @@ fn result_of(error: &Error) -> ur_result_t {
         } => of_level_zero(*code),
         Error::OutOfMemory { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY,
         Error::LimitReached { .. } => ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-        Error::Driver {
-            backend: BackendKind::LevelZero,
-            code,
-            ..
-        } => of_level_zero(*code),
+        Error::Driver { code, .. } => match description::get().result_of_code {
+            Some(convert) => convert(*code),
+            None => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
+        },
         _ => ur_result_t::UR_RESULT_ERROR_ADAPTER_SPECIFIC,
     }
 }
@@ -171,7 +170,7 @@ fn result_of(error: &Error) -> ur_result_t {
 const OUT_OF_HOST_MEMORY: i64 = 0x7000_0002;
 
 /// Converts a result of Level Zero (`ze_result_t`) to a UR result.
-fn of_level_zero(code: i64) -> ur_result_t {
+pub(super) fn of_level_zero(code: i64) -> ur_result_t {
     match code {
         0x7000_0001 => ur_result_t::UR_RESULT_ERROR_DEVICE_LOST,
         OUT_OF_HOST_MEMORY => ur_result_t::UR_RESULT_ERROR_OUT_OF_HOST_MEMORY,

@@ -10,7 +10,6 @@ pub(crate) mod platform;
 use crate::abi::description;
 use crate::abi::lock::Lock;
 use crate::abi::object::{Object, Ref, Shared};
-use crosshandle::handle::BackendKind;
 use crosshandle::image::ViewLimits;
 use partition::Part;
 use std::sync::{Arc, OnceLock, Weak};
@@ -126,7 +125,7 @@ impl Device {
     /// Returns the limits of image views, or `None` if the device supports no views. The host
     /// supports none, so this call does not load its OpenCL runtime.
     pub(crate) fn views(&self) -> Option<ViewLimits> {
-        if description::get().backend == BackendKind::Host {
+        if !description::get().has_views {
             return None;
         }
         self.inner.images().ok()?.views

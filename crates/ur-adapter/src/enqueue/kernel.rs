@@ -12,7 +12,6 @@ use crate::program::kernel::{
 };
 use crate::queue::Queue;
 use crate::queue::destination::Destination;
-use crosshandle::handle::BackendKind;
 use crosshandle::{Command, kernel::LaunchShape};
 use unified_runtime_sys::{
     UR_KERNEL_LAUNCH_FLAG_COOPERATIVE, UR_KERNEL_LAUNCH_FLAGS_MASK, ur_command_t,
@@ -260,9 +259,7 @@ pub(crate) unsafe fn launch_command(
         true => shape.shared_memory(properties.local_memory),
         false => shape.shared_memory(local_memory),
     };
-    if description::get().backend == BackendKind::LevelZero {
-        // The driver does not support offsets of more than 32 bits, and would fail only when it
-        // runs the command.
+    if description::get().has_narrow_offsets {
         narrow(sizes.offset)?;
     }
     if limits.device.offsets {

@@ -10,7 +10,6 @@ use crate::abi::failure::{Failure, Result};
 use crate::abi::object::{Handle, HandlesMut};
 use crate::context::Context;
 use crate::discovery::Device;
-use crosshandle::handle::BackendKind;
 use crosshandle::{
     Error,
     kernel::{ProgramImage, ProgramOptions},
@@ -141,9 +140,7 @@ pub(super) unsafe fn image_of<'a>(
         match text_of(bytes) {
             _ if spirv::is_module(bytes) => ProgramImage::spirv(bytes).specialized(constants),
             // Level Zero drivers compile no text, and report that it is not a valid binary.
-            Some(text) if description::get().backend != BackendKind::LevelZero => {
-                ProgramImage::text(text)
-            }
+            Some(text) if description::get().takes_text => ProgramImage::text(text),
             _ => ProgramImage::binary(bytes),
         }
     }

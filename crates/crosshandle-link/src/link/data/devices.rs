@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::options::Staging;
 use crate::ucx::worker::Registration;
 use crosshandle::Context;
-use crosshandle::handle::BackendKind;
+use crosshandle::device::dlpack;
 
 /// Prefixes of the names of transports over which network cards access GPU memory directly. Over
 /// other transports, UCX copies GPU memory in small pieces (8 KiB over TCP), even if it also has
@@ -16,7 +16,8 @@ impl DataPath {
     /// Returns `true` if UCX should move memory of this context's device directly. The host cannot
     /// access such memory.
     pub(crate) fn moves_memory_of(&self, context: &Context) -> bool {
-        if context.device().info().backend != BackendKind::Cuda || self.staging == Staging::Always {
+        let is_cuda = context.device().info().dlpack_type == dlpack::CUDA;
+        if !is_cuda || self.staging == Staging::Always {
             return false;
         }
         let knows_cuda = self.shared().worker.knows_cuda().unwrap_or(false);

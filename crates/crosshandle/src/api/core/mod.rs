@@ -14,7 +14,7 @@ use crate::api::device::Device;
 use crate::pool;
 use crate::pool::{PoolOptions, Trimmed, Usage};
 use crosshandle_hal::{BackendContext, BackendDevice, BackendSegment};
-use crosshandle_handle::{BackendKind, DeviceUuid, Fields};
+use crosshandle_handle::{DeviceUuid, Fields};
 use crosshandle_ipc::broker::address;
 use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline};
 use crosshandle_os::fork::Birth;
@@ -68,8 +68,7 @@ impl ContextCore {
         create: impl FnOnce(&dyn BackendDevice) -> Result<Arc<dyn BackendContext>>,
     ) -> Result<Self> {
         process::watch_forks();
-        // A forked process has lost the threads of its drivers.
-        if device.info().backend != BackendKind::Host && process::is_forked() {
+        if process::is_forked() && !device.inner.survives_fork() {
             return Err(Error::forked());
         }
         let exporter_id = address::exporter_id()?;

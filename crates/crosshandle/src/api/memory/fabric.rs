@@ -35,8 +35,8 @@ impl Memory {
         }
         let (segment, driver) = fabric(context)?.create_segment(len)?;
         let whole = segment.len();
-        let device = context.device().info().uuid;
-        let handle = FabricHandle::new(process::host_identity(), device, whole as u64, driver);
+        let (device, host) = (context.device().info(), process::host_identity());
+        let handle = FabricHandle::new(device.backend, host, device.uuid, whole as u64, driver);
         Ok((Self::adopted(context.core(), segment, 0, whole), handle))
     }
 
@@ -47,10 +47,19 @@ impl Memory {
     ///
     /// # Errors
     /// - The errors of [`allocate_fabric`](Self::allocate_fabric).
+    /// - [`Error::WrongBackend`] for memory of another backend's fabric.
     /// - [`Error::Driver`] if the memory no longer exists or cannot be reached.
     pub fn open_fabric(context: &Context, handle: &FabricHandle) -> Result<Self> {
         let len = usize::try_from(handle.len()).map_err(|_| Error::invalid("it is too long"))?;
-        let segment = fabric(context)?.import_segment(&handle.driver_handle(), len)?;
+        let fabric = fabric(context)?;
+        let backend = context.device().info().backend;
+        if handle.backend() != backend {
+            return Err(Error::WrongBackend {
+                handle: handle.backend(),
+                context: backend,
+            });
+        }
+        let segment = fabric.import_segment(&handle.driver_handle(), len)?;
         Ok(Self::adopted(context.core(), segment, 0, len))
     }
 }

@@ -5,7 +5,7 @@ pub(crate) mod kernel;
 use crate::api::context::Context;
 use crate::api::core::ContextCore;
 use crate::api::memory::MemoryRange;
-use crosshandle_hal::{BackendProgram, BackendPrograms};
+use crosshandle_hal::{BackendProgram, BackendPrograms, NativePrograms};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{Access, NativeObject, Ownership, ProgramImage, ProgramOptions};
 use kernel::{Kernel, check_fork};
@@ -67,7 +67,7 @@ impl Program {
         ownership: Ownership,
     ) -> Result<Self> {
         // SAFETY: promised by the caller.
-        let inner = unsafe { loader(core)?.adopt(program, ownership) }?;
+        let inner = unsafe { native_loader(core)?.adopt(program, ownership) }?;
         Ok(Self {
             core: Arc::clone(core),
             inner,
@@ -82,8 +82,15 @@ impl Program {
         kernel: usize,
         ownership: Ownership,
     ) -> Result<(Self, Kernel)> {
+        let adopter = native_loader(core)?.kernels().ok_or_else(|| {
+            Error::Unsupported(
+                "this driver does not tell a kernel's program; adopt the program, and find the \
+                 kernel in it"
+                    .into(),
+            )
+        })?;
         // SAFETY: promised by the caller.
-        let (inner, name) = unsafe { loader(core)?.adopt_kernel(kernel, ownership) }?;
+        let (inner, name) = unsafe { adopter.adopt_kernel(kernel, ownership) }?;
         let program = Self {
             core: Arc::clone(core),
             inner,
@@ -153,6 +160,15 @@ fn loader(core: &ContextCore) -> Result<&dyn BackendPrograms> {
     check_fork()?;
     core.backend().programs().ok_or_else(|| {
         Error::Unsupported(format!("{} runs no programs", core.device().info().name))
+    })
+}
+
+fn native_loader(core: &ContextCore) -> Result<&dyn NativePrograms> {
+    loader(core)?.native().ok_or_else(|| {
+        Error::Unsupported(format!(
+            "{} has no programs of its driver",
+            core.device().info().name
+        ))
     })
 }
 

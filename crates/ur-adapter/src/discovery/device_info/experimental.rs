@@ -3,7 +3,6 @@
 use super::Answer::{self, Truth, U32};
 use crate::abi::description;
 use crate::discovery::Device;
-use crosshandle::handle::BackendKind;
 use unified_runtime_sys::{
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_EVENTS,
     UR_DEVICE_COMMAND_BUFFER_UPDATE_CAPABILITY_FLAG_GLOBAL_WORK_OFFSET,
@@ -47,8 +46,7 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
         name::UR_DEVICE_INFO_COMMAND_BUFFER_SUPPORT_EXP
         | name::UR_DEVICE_INFO_COMMAND_BUFFER_EVENT_SUPPORT_EXP
         | name::UR_DEVICE_INFO_GRAPH_RECORD_AND_REPLAY_SUPPORT_EXP => {
-            let is_cuda = description::get().backend == BackendKind::Cuda;
-            Truth(!is_cuda || capabilities.native_graphs)
+            Truth(description::get().replays_graphs || capabilities.native_graphs)
         }
 
         // Command buffers cannot contain native commands.

@@ -4,7 +4,6 @@
 use super::Answer::{self, List, Size, Sizes, Text, Truth, U32, U64, Unsupported, Version};
 use crate::abi::description;
 use crate::discovery::Device;
-use crosshandle::handle::BackendKind;
 use crosshandle::kernel::KernelLimits;
 use unified_runtime_sys::{
     UR_DEVICE_EXEC_CAPABILITY_FLAG_KERNEL, UR_KERNEL_LAUNCH_PROPERTIES_FLAG_CLUSTER_DIMENSION,
@@ -29,8 +28,8 @@ pub(super) fn answer<'a>(device: &'a Device, asked: name) -> Option<Answer<'a>> 
 /// Returns the properties of a device that runs kernels.
 fn with_kernels(limits: &KernelLimits, asked: name) -> Option<Answer<'_>> {
     let sizes = |sizes: [u32; 3]| Sizes(sizes.map(|size| size as usize));
-    let is_nvidia = description::get().backend == BackendKind::Cuda;
-    let is_at_least = |major| Truth(is_nvidia && limits.architecture.0 >= major);
+    let has_compute_capability = description::get().has_compute_capability;
+    let is_at_least = |major| Truth(has_compute_capability && limits.architecture.0 >= major);
     Some(match asked {
         name::UR_DEVICE_INFO_VERSION | name::UR_DEVICE_INFO_BACKEND_RUNTIME_VERSION => {
             Version(limits.architecture.0, limits.architecture.1)
@@ -132,8 +131,7 @@ fn any(asked: name) -> Option<Answer<'static>> {
         // compiler leaves assertions to SYCL.
         name::UR_DEVICE_INFO_USE_NATIVE_ASSERT => {
             let description = description::get();
-            let leaves_it = description.backend == BackendKind::LevelZero;
-            Truth(!leaves_it && !description.program_targets.is_empty())
+            Truth(description.has_assert && !description.program_targets.is_empty())
         }
         name::UR_DEVICE_INFO_KERNEL_SET_SPECIALIZATION_CONSTANTS
         | name::UR_DEVICE_INFO_BFLOAT16

@@ -1,4 +1,6 @@
-//! The description of a GPU.
+//! The description of a GPU, and the limits of kernels.
+
+pub(crate) mod images;
 
 use crate::driver::sys::CUdevice_attribute as Attribute;
 use crate::driver::{DeviceHandle, Driver};
@@ -6,7 +8,7 @@ use crate::tuning;
 use crosshandle_handle::BackendKind;
 use crosshandle_os::mapping::HUGE_PAGE;
 use crosshandle_types::error::Result;
-use crosshandle_types::{Capabilities, DeviceInfo, KernelLimits, known};
+use crosshandle_types::{Capabilities, DeviceInfo, KernelLimits, dlpack, known};
 use std::fs;
 
 /// The PCI vendor number.
@@ -17,7 +19,7 @@ const CACHE_LINE: u32 = 128;
 /// newer programs.
 const ARGUMENTS: u32 = 4096;
 
-pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
+pub(crate) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> Result<DeviceInfo> {
     let can = |attribute| {
         // An attribute that the driver does not know is a capability that it lacks.
         driver.device_attribute(device, attribute).unwrap_or(0) != 0
@@ -64,6 +66,8 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
         clock_rate: known(number(Attribute::CU_DEVICE_ATTRIBUTE_CLOCK_RATE) / 1000),
         vector_width: None,
         granularity,
+        import_alignment: HUGE_PAGE,
+        dlpack_type: dlpack::CUDA,
         capabilities: Capabilities {
             memory_sharing: has_descriptors,
             physical_memory_sharing: has_descriptors,
@@ -83,6 +87,7 @@ pub(super) fn describe(driver: &Driver, device: DeviceHandle, index: usize) -> R
             double_precision: has_descriptors,
             fused_multiply_add: has_descriptors,
             // The driver accepts no offset into an allocation.
+            host_memory_only: false,
             partial_mappings: false,
             fabric_memory: has_descriptors
                 && can(Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED),
@@ -101,7 +106,7 @@ fn pci_device(address: &str) -> Option<u32> {
 }
 
 /// Returns the limits of kernels, or `None` if the driver lacks functions for programs.
-pub(super) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
+pub(crate) fn kernel_limits(driver: &Driver, device: DeviceHandle) -> Option<KernelLimits> {
     let number = |attribute| {
         let value = driver.device_attribute(device, attribute).unwrap_or(0);
         u32::try_from(value).unwrap_or(0)

@@ -14,7 +14,7 @@ const SAMPLERS: u32 = 16;
 const ANISOTROPY: u32 = 16;
 
 /// Returns the limits of images, or `None` if the driver lacks functions for images.
-pub(super) fn limits(driver: &Driver, device: DeviceHandle) -> Option<ImageLimits> {
+pub(crate) fn limits(driver: &Driver, device: DeviceHandle) -> Option<ImageLimits> {
     let number = |attribute| {
         let value = driver.device_attribute(device, attribute).unwrap_or(0);
         usize::try_from(value).unwrap_or(0)

@@ -1,7 +1,7 @@
 //! Images and samplers of the runtime. The runtime decides where the pixels are stored, so commands
 //! copy them. Kernels use them in place.
 
-use super::{Units, error};
+use super::program::{Units, error};
 use crosshandle_hal::{BackendImage, BackendImages, BackendSampler, ImageCopy, ImageSide};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::{
@@ -13,7 +13,7 @@ use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
 /// Returns the limits of images, or the reason why there are none.
-pub(crate) fn limits() -> std::result::Result<&'static ImageLimits, String> {
+pub(super) fn limits() -> std::result::Result<&'static ImageLimits, String> {
     static LIMITS: OnceLock<Option<ImageLimits>> = OnceLock::new();
     let runtime = Runtime::get()?;
     let describe = || runtime.limits().images.as_ref().map(describe);

@@ -1,6 +1,6 @@
 //! The work of commands, which the host backend does in host memory.
 
-use super::program::Launcher;
+use crate::program::Launcher;
 use crosshandle_hal::common::user_code;
 use crosshandle_hal::{Operand, RectCopy, Work};
 use crosshandle_types::Pitches;
