@@ -185,10 +185,10 @@ pub mod device {
     };
 }
 
-/// Futures, streams and callbacks of events, and what events report.
+/// Futures, streams, callbacks and sets of events, and what events report.
 pub mod event {
     pub use crate::api::event::{
-        EventProfile, EventStatus, Notification, Reached, Subscription, Values,
+        EventProfile, EventSet, EventStatus, Notification, Reached, Subscription, Values,
     };
     pub use crosshandle_types::error::PeerDeath;
 }

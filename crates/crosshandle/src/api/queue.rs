@@ -238,6 +238,22 @@ impl Queue {
     }
 
     /// Returns whether all submitted commands are complete.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn try_finish(&self) -> Result<bool> {
+        if !self.is_idle() {
+            return Ok(false);
+        }
+        match self.inner.finish(Deadline::after(Duration::ZERO)) {
+            // Another thread has submitted a command.
+            Err(Error::TimedOut(_)) => Ok(false),
+            finished => finished.map(|()| true),
+        }
+    }
+
+    /// Returns whether all submitted commands are complete. It leaves their errors to
+    /// [`finish`](Self::finish).
     pub fn is_idle(&self) -> bool {
         self.inner.is_idle()
     }
@@ -300,6 +316,7 @@ mod tests {
                     assert!(numbers.is_sorted());
                     all.lock().unwrap().extend(numbers);
                     queue.finish().unwrap();
+                    assert!(queue.try_finish().unwrap());
                 });
             }
         });

@@ -3,11 +3,12 @@
 mod callback;
 mod notifier;
 mod reached;
-mod wait_many;
+mod set;
 
 pub use callback::Subscription;
 pub use notifier::{Notification, Notifier};
 pub use reached::{Reached, Values};
+pub use set::EventSet;
 
 use crate::api::core::ContextCore;
 use crosshandle_events::WaitMode;
@@ -473,54 +474,6 @@ impl Event {
             started: known(started),
             ended: known(ended),
         })
-    }
-
-    /// Waits until the latest signals of all events have completed, for at most `timeout`. For an
-    /// event without a signal, it waits for the first one. The number of events is not limited.
-    ///
-    /// # Errors
-    /// - [`Error::TimedOut`].
-    /// - As soon as one of the signals fails, its error.
-    pub fn wait_all(events: &[&Event], timeout: Option<Duration>) -> Result<()> {
-        // The numbers are read first, so that signals submitted during the wait do not count.
-        let unfinished = events
-            .iter()
-            .filter_map(|event| Some((*event, event.core.awaited()?)));
-        waited(wait_many::wait_all(unfinished.collect(), timeout))
-    }
-
-    /// Waits until each event has reached the value next to it, for at most `timeout`. The number
-    /// of events is not limited.
-    ///
-    /// # Errors
-    /// As [`wait_all`](Self::wait_all).
-    pub fn wait_all_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<()> {
-        waited(wait_many::wait_all(events.to_vec(), timeout))
-    }
-
-    /// Waits until the latest signal of one of the events has completed, for at most `timeout`, and
-    /// returns the index of that event. For an event without a signal, it waits for the first one.
-    /// The number of events is not limited.
-    ///
-    /// # Errors
-    /// - [`Error::TimedOut`].
-    /// - The error of the signal that finished first, if it failed.
-    /// - [`Error::InvalidArgument`] for an empty list.
-    pub fn wait_any(events: &[&Event], timeout: Option<Duration>) -> Result<usize> {
-        let values: Vec<_> = events
-            .iter()
-            .map(|event| (*event, event.latest_or_first()))
-            .collect();
-        Self::wait_any_value(&values, timeout)
-    }
-
-    /// Waits until one of the events has reached the value next to it, for at most `timeout`, and
-    /// returns the index of that event.
-    ///
-    /// # Errors
-    /// As [`wait_any`](Self::wait_any).
-    pub fn wait_any_value(events: &[(&Event, u64)], timeout: Option<Duration>) -> Result<usize> {
-        waited(wait_many::wait_any(events, timeout))
     }
 
     /// Returns a future that completes when signal `value` has completed. The signal may not have
