@@ -137,7 +137,9 @@ pub(crate) fn unpack<'py>(
                 (context.get().nothing(py)?, read_only)
             }
             _ => (
-                opened.next().expect("one memory was opened for each array with elements"),
+                opened
+                    .next()
+                    .expect("one memory was opened for each array with elements"),
                 false,
             ),
         };
