@@ -75,7 +75,8 @@ impl Device {
         self.0.free_memory()
     }
 
-    /// The granularity in bytes. Sizes of physical memory and of mappings must be multiples of it.
+    /// The device's page size in bytes. Sizes of physical memory and of mappings must be multiples
+    /// of it.
     #[getter]
     fn granularity(&self) -> usize {
         self.0.info().granularity
