@@ -304,14 +304,14 @@ impl ContextCore {
             })
     }
 
-    /// Returns free memory to the system, and closes the memory of exporters that are gone.
+    /// Returns free memory to the system, and unmaps segments of exporters in which nothing is open.
     pub(crate) fn trim(&self) {
         // The memory is the parent's, which may use what is free in this copy of the lists.
         if self.is_inherited() {
             return;
         }
         self.exporter.reclaim_all();
-        self.imports.drop_hung_up();
+        self.imports.drop_unused();
         for pool in &self.pools {
             pool.release();
         }
