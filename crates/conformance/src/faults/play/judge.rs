@@ -206,6 +206,9 @@ impl Player<'_> {
             Some("Stale") => {
                 wanted.filter(|_| opened.is_some_and(|it| self.facts.closed.contains(&it)))
             }
+            // The signal may have been made while the worker was stopped. If it was not, the check
+            // above has found that.
+            Some("TimedOut") => None,
             Some(wanted) => Some(wanted),
             None => {
                 let (exporter, _) = opened?;
