@@ -1,4 +1,4 @@
-//! The entry points that begin and end captures of a queue.
+//! The entry points that begin and end the capture of a queue.
 
 use super::Graph;
 use super::capture::Capture;
