@@ -50,7 +50,7 @@ pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 #[derive(Debug)]
 pub(crate) struct Packed {
     pub(crate) arguments: KernelArguments,
-    /// Number of bytes of a work-group's local memory that the arguments use.
+    /// The size in bytes of the local memory that the arguments use in each work-group.
     pub(crate) local: usize,
 }
 
