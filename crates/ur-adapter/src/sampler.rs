@@ -118,7 +118,7 @@ impl Sampler {
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SAMPLER,
-                "a kernel takes samplers of its queue's context, on its first device",
+                "the sampler must belong to the queue's context, and the queue must be on the context's first device",
             ));
         }
         if let Some(sampler) = self.inner.get() {

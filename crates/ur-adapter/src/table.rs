@@ -60,7 +60,7 @@ pub unsafe fn copy<T: Copy>(
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_VERSION,
                 format!(
-                    "the loader speaks version {:#x} of Unified Runtime, this adapter {:#x}",
+                    "the loader uses version {:#x} of Unified Runtime, but this adapter has version {:#x}",
                     version.0,
                     ur_api_version_t::UR_API_VERSION_CURRENT.0
                 ),

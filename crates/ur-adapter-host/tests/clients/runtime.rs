@@ -72,8 +72,8 @@ fn adapter() -> PathBuf {
 /// The settings of the loader that a test may change.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Setting {
-    /// Whether the loader intercepts calls: it finds the adapter's function through the handle,
-    /// which it normally does only with several adapters.
+    /// Whether the loader intercepts calls. It then finds the adapter's functions through each
+    /// handle, which it normally does only if several adapters are loaded.
     pub(crate) intercepted: bool,
     /// Whether the loader's validation layer checks all arguments and the lifetimes of objects.
     pub(crate) validated: bool,

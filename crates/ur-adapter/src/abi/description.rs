@@ -153,7 +153,7 @@ pub(crate) fn reported_backend() -> ur_backend_t {
             "native_cpu" => ur_backend_t::UR_BACKEND_NATIVE_CPU,
             _ => {
                 tracing::warn!(
-                    "{REPORTED_BACKEND_VARIABLE}={name} is none of opencl, cuda, hip, native_cpu"
+                    "{REPORTED_BACKEND_VARIABLE}={name} is ignored: use opencl, cuda, hip or native_cpu"
                 );
                 own
             }

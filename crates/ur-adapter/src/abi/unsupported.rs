@@ -16,7 +16,7 @@ impl Reason for Exports {
 pub(crate) struct HostPipes;
 
 impl Reason for HostPipes {
-    const TEXT: &str = "kernels of this adapter have no pipes to the host";
+    const TEXT: &str = "this adapter does not support pipes between kernels and the host";
 }
 
 /// The reason that an adapter without support for programs gives for refusing kernels.

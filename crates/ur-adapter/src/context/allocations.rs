@@ -352,6 +352,6 @@ fn rest_of(offset: usize, found: &Known) -> Option<MemoryRange> {
 fn not_allocated() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-        "this is not the start of an allocation of this context",
+        "no allocation of this context starts at this address",
     )
 }

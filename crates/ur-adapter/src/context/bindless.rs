@@ -37,7 +37,7 @@ pub(crate) struct BindlessImages {
 }
 
 fn unknown_image() -> Failure {
-    Failure::argument("this is not an image of this context")
+    Failure::argument("no image in this context has this handle")
 }
 
 impl BindlessImages {
@@ -61,7 +61,7 @@ impl BindlessImages {
         let found = self.find(whole)?;
         let Known::Levels(levels) = &found else {
             return Err(Failure::argument(
-                "this image has only one level: use the image itself",
+                "this image has only one mipmap level: use the image itself",
             ));
         };
         let made = levels.level(level)?;
@@ -97,7 +97,7 @@ impl BindlessImages {
         match self.find(number)? {
             Known::Image(image) | Known::Level(image, _) => Ok(image),
             Known::Levels(_) => Err(Failure::argument(
-                "this image has several levels: get one of them",
+                "this image has several mipmap levels: pass the handle of one level",
             )),
         }
     }
@@ -113,7 +113,7 @@ impl BindlessImages {
             None => return Err(unknown_image()),
             Some(Known::Level(..)) => {
                 return Err(Failure::argument(
-                    "this is a level of an image, which is freed with the image",
+                    "this is a mipmap level, which is freed together with its image",
                 ));
             }
             Some(Known::Image(_) | Known::Levels(_)) => {}
@@ -146,8 +146,8 @@ impl BindlessImages {
         views.retain(|_, same| !same.is_empty());
         found.ok_or_else(|| {
             Failure::argument(match kind {
-                ViewKind::Sampled => "this is not a sampled image of this context",
-                ViewKind::Unsampled => "this is not an unsampled image of this context",
+                ViewKind::Sampled => "no sampled image in this context has this handle",
+                ViewKind::Unsampled => "no unsampled image in this context has this handle",
             })
         })
     }
@@ -170,6 +170,6 @@ impl BindlessImages {
     /// Returns `INVALID_ARGUMENT` if no mapped external memory starts at `start`.
     pub(crate) fn remove_mapping(&self, start: *const c_void) -> Result<MemoryRange> {
         let found = self.mappings.lock().remove(&start.addr());
-        found.ok_or_else(|| Failure::argument("no memory of another interface is mapped here"))
+        found.ok_or_else(|| Failure::argument("no external memory is mapped at this address"))
     }
 }

@@ -162,7 +162,7 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
         Some(error) if devices.is_empty() => Err(error.into()),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-            "the native context is not on all of these devices",
+            "the native context does not have all of these devices",
         )),
     }
 }

@@ -34,7 +34,7 @@ impl Ranges {
             })
             .ok_or_else(|| {
                 Failure::argument(format!(
-                    "the {size} bytes at {start:p} are not in one range that was reserved here"
+                    "no single reserved range of this context contains the {size} bytes at {start:p}"
                 ))
             })
     }
@@ -58,7 +58,7 @@ impl Ranges {
             other => {
                 reserved.extend(other.map(|range| (start.addr(), range)));
                 Err(Failure::argument(format!(
-                    "no range of {size} bytes at {start:p} was reserved here"
+                    "this context has not reserved a range of {size} bytes at {start:p}"
                 )))
             }
         }

@@ -74,7 +74,7 @@ entry_points! {
         let device = devices
             .iter()
             .find(|device| native_of(device) == native)
-            .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
+            .ok_or_else(|| Failure::argument("this native handle does not belong to a device of this adapter"))?;
         created.put(match device.part {
             // The caller receives an additional reference to a sub-device.
             Some(_) => Shared::hand_out(Ref::clone(device)),
@@ -126,7 +126,7 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     let refusal = |why: String| Failure::new(ur_result_t::UR_RESULT_ERROR_INVALID_BINARY, why);
     if let Err(reason) = device.inner.kernels() {
         return Err(refusal(format!(
-            "these devices run no kernels, so no image with kernels suits them: {reason}"
+            "these devices cannot run the kernels of any image: {reason}"
         )));
     }
     let suits = |binary: &ur_device_binary_t, target: &CStr| {
@@ -141,7 +141,7 @@ unsafe fn choose(device: &Device, binaries: &[ur_device_binary_t]) -> Result<u32
     });
     chosen
         .map(|index| index as u32)
-        .ok_or_else(|| refusal("no image has a target of these devices".into()))
+        .ok_or_else(|| refusal("no image has a target that these devices support".into()))
 }
 
 /// Returns the native handle of a device. If clients expect OpenCL, it is the OpenCL device.

@@ -154,13 +154,13 @@ fn way(properties: &[ur_device_partition_property_t]) -> Result<Partition> {
         Err(Failure::new(result, why))
     };
     let Some(first) = properties.first() else {
-        return refuse("no way to divide the device was named");
+        return refuse("the properties do not say how to partition the device");
     };
     if properties
         .iter()
         .any(|property| property.type_ != first.type_)
     {
-        return refuse("a device is divided in one way at a time");
+        return refuse("all properties must have the same partition type");
     }
     // SAFETY: all members of the union are integers of the same size.
     let number = |property: &ur_device_partition_property_t| unsafe { property.value.count };
@@ -169,18 +169,20 @@ fn way(properties: &[ur_device_partition_property_t]) -> Result<Partition> {
             Partition::ByCounts(properties.iter().map(number).collect())
         }
         _ if properties.len() > 1 => {
-            return refuse("only a partition by counts takes several properties");
+            return refuse("only a partition by counts may have several properties");
         }
         ur_device_partition_t::UR_DEVICE_PARTITION_EQUALLY => Partition::Equally(number(first)),
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_AFFINITY_DOMAIN => {
             let mut domains = DOMAINS.iter();
             match domains.find(|(_, flag)| *flag == number(first)) {
                 Some((domain, _)) => Partition::ByAffinity(*domain),
-                None => return refuse("a device is divided by one affinity domain"),
+                None => return refuse("the properties must name exactly one affinity domain"),
             }
         }
         ur_device_partition_t::UR_DEVICE_PARTITION_BY_CSLICE => {
-            return Err(Failure::unsupported("only Intel's GPUs have slices"));
+            return Err(Failure::unsupported(
+                "only Intel GPUs can be partitioned by compute slices",
+            ));
         }
         _ => return Err(Failure::ENUMERATION),
     })

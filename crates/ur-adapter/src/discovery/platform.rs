@@ -66,7 +66,7 @@ entry_points! {
             None => native == own as ur_native_handle_t,
         };
         if !is_known {
-            return Err(Failure::argument("this is not a platform's native handle"));
+            return Err(Failure::argument("this native handle does not belong to a platform of this adapter"));
         }
         created.put(own)
     }

@@ -29,7 +29,7 @@ fn enqueue(
     properties: Option<&ur_exp_async_usm_alloc_properties_t>,
 ) -> Result<*mut c_void> {
     let submission = submission
-        .not_captured("allocations cannot be recorded: each run would need memory of its own")?;
+        .not_captured("graphs cannot record allocations: each run would need its own memory")?;
     let flags = properties.map_or(0, |properties| properties.flags);
     if flags & UR_EXP_ASYNC_USM_ALLOC_FLAGS_MASK != 0 {
         return Err(Failure::ENUMERATION);
@@ -91,7 +91,7 @@ entry_points! {
         let address = memory.addr();
         let command = Command::call(move || {
             let freed = state.usm.free(std::ptr::without_provenance(address));
-            freed.map(drop).map_err(|_| "the memory was freed already")
+            freed.map(drop).map_err(|_| "the memory has already been freed")
         });
         submission.submit(ur_command_t::UR_COMMAND_ENQUEUE_USM_FREE_EXP, command, false)
     }

@@ -73,7 +73,7 @@ impl Bytes {
 /// Returns the part of an image that starts at `offset` and has the size `extent`.
 fn part(image: &ImageDescription, offset: Bytes, extent: Bytes) -> Result<ImagePart> {
     if image.kind == ImageKind::OneDArray && extent.0[1] > 1 {
-        return Err(wrong_size("the layers of this image are single rows"));
+        return Err(wrong_size("each layer of this image has only one row"));
     }
     let extent = extent.in_pixels(image)?;
     Ok(ImagePart {
@@ -188,7 +188,7 @@ fn check_format(image: &Image, format: &ur_image_format_t) -> Result<()> {
     match crate::memory::image::format::format(format)? == image.description().format {
         true => Ok(()),
         false => Err(Failure::argument(
-            "the image's pixels are not what this describes",
+            "the image has another pixel format than the description",
         )),
     }
 }

@@ -56,7 +56,7 @@ entry_points! {
             return Err(Failure::ENUMERATION);
         }
         let mut submission = Submission::new(queue, waits, event)?
-            .not_captured("native commands cannot be recorded: their submissions are unknown")?
+            .not_captured("graphs cannot record native commands, because the adapter does not know what they submit")?
             .before_later();
         let inner = queue.inner();
         if inner.native().is_some() {
@@ -85,7 +85,7 @@ entry_points! {
             return Err(Failure::NULL_POINTER);
         }
         let submission = Submission::new(queue, waits, event)?
-            .not_captured("timestamps cannot be recorded: the event of a node has none")?
+            .not_captured("graphs cannot record timestamps, because events of nodes have no timestamps")?
             .with_timestamps();
         let kind = ur_command_t::UR_COMMAND_TIMESTAMP_RECORDING_EXP;
         submission.submit(kind, Command::marker(), is_blocking != 0)

@@ -224,7 +224,9 @@ pub(crate) unsafe fn launch_command(
     if local_memory > most || beside > most {
         return Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
-            format!("{local_memory} bytes of local memory are more than the {most} of a group"),
+            format!(
+                "{local_memory} bytes of local memory exceed the {most} bytes that a work-group can have"
+            ),
         ));
     }
     let cluster = properties.cluster.map(|mut cluster| {

@@ -14,8 +14,10 @@ use crosshandle::{Command, EventOptions};
 use std::sync::Arc;
 use unified_runtime_sys::{ur_command_t, ur_event_handle_t, ur_result_t};
 
-/// An argument of an entry point: the wait events of a command. The call fails with
-/// `INVALID_EVENT_WAIT_LIST` if the address is null but the count is not 0, or the other way round.
+/// An argument of an entry point: the events for which a command waits.
+///
+/// The call fails with `INVALID_EVENT_WAIT_LIST` if the address is null and the count is not 0. It
+/// also fails if the count is 0 and the address is not null.
 pub(crate) struct WaitList;
 
 impl Argument2 for WaitList {
@@ -249,10 +251,9 @@ impl<'a> Submission<'a> {
     ) -> Result<()> {
         if let Some(capture) = &self.capture {
             return match is_blocking {
-                true => {
-                    Err(capture
-                        .refuse("a capturing queue runs no commands: submit without waiting"))
-                }
+                true => Err(capture.refuse(
+                    "a queue that is being captured runs no commands: submit without blocking",
+                )),
                 false => self.record(capture, kind, vec![command]),
             };
         }
@@ -352,7 +353,7 @@ impl<'a> Submission<'a> {
     pub(super) fn signal(self, event: &Event) -> Result<()> {
         if let Some(capture) = &self.capture {
             return Err(capture.refuse(
-                "nodes cannot signal events: signal the event after the graph's runs, with a barrier",
+                "graph nodes cannot signal events: enqueue a barrier after the graph that signals the event",
             ));
         }
         let inner = event.inner()?;

@@ -49,7 +49,7 @@ entry_points! {
         if status == ur_execution_info_t::UR_EXECUTION_INFO_QUEUED {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_UNSUPPORTED_ENUMERATION,
-                "every event is queued from the start",
+                "an event is always at least queued, so this status needs no callback",
             ));
         }
         let callback = Callback {

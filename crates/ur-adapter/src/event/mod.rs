@@ -51,7 +51,7 @@ pub(crate) enum Origin {
         command: ur_command_t,
         node: CapturedNode,
     },
-    /// The event belongs to a command in a command buffer, which signals it in each run.
+    /// The event belongs to a command in a command buffer. The command signals it in each run.
     Recorded(ur_command_t),
     /// The event was created by `urEventCreateExp`. Commands may signal it repeatedly.
     Reusable(Kind),

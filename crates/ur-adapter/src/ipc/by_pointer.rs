@@ -122,7 +122,7 @@ entry_points! {
             )
         })?;
         state.usm.close(memory).map(drop).ok_or_else(|| {
-            Failure::argument("this is not where memory that was opened in this context starts")
+            Failure::argument("no memory that was opened in this context starts at this address")
         })
     }
 }

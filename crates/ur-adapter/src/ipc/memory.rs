@@ -41,7 +41,7 @@ entry_points! {
         not_null(memory)?;
         let closed = context.state().usm.close(memory);
         closed.map(drop).ok_or_else(|| {
-            Failure::argument("this is not where memory that was opened in this context starts")
+            Failure::argument("no memory that was opened in this context starts at this address")
         })
     }
 }

@@ -124,7 +124,7 @@ entry_points! {
             Some(Access::ReadWrite) => UR_VIRTUAL_MEM_ACCESS_FLAG_READ_WRITE,
             Some(Access::ReadOnly) => UR_VIRTUAL_MEM_ACCESS_FLAG_READ_ONLY,
             None if range.is_mapped(place) => UR_VIRTUAL_MEM_ACCESS_FLAG_NONE,
-            None => return Err(Failure::argument("nothing is mapped there")),
+            None => return Err(Failure::argument("no memory is mapped at this address")),
         })
     }
 }

@@ -126,7 +126,7 @@ pub(super) fn check_assembly(bytes: &[u8]) -> Result<()> {
     }
     Err(Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-        "the only intermediate language of this adapter is PTX, and this is not PTX",
+        "this adapter accepts only PTX as an intermediate language, and this is not PTX",
     ))
 }
 
@@ -281,7 +281,7 @@ pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
 pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-        "a program that was linked, or created with a native handle, is built already",
+        "this program was linked or created from a native handle, so it has no image to build",
     )
 }
 

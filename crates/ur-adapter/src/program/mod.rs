@@ -219,7 +219,7 @@ entry_points! {
             if !build::is_image(bytes) {
                 return Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_BINARY,
-                    "this is neither assembly nor a binary that the device's driver loads",
+                    "this is neither assembly nor a binary that the device's driver can load",
                 ));
             }
             Ok(DeviceImage::new(&device.to_ref(), bytes))
@@ -260,7 +260,7 @@ entry_points! {
         let module = program.module().ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_PROGRAM,
-                "this program is not of SPIR-V, so it has no specialization constants",
+                "this program was not created from SPIR-V, so it has no specialization constants",
             )
         })?;
         let known = spirv::constants(module);
@@ -295,7 +295,7 @@ entry_points! {
         }
         let loaded = program.loaded();
         let (_, program) = loaded.first().ok_or_else(|| {
-            Failure::unsupported("the driver knows no program before it is built: build it first")
+            Failure::unsupported("a program has no native handle before it is built: build it first")
         })?;
         native.put(program.native().raw())
     }
@@ -309,7 +309,7 @@ entry_points! {
         created: Out<ur_program_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is not a program's native handle"));
+            return Err(Failure::argument("0 is not the native handle of a program"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();

@@ -89,7 +89,7 @@ entry_points! {
         if device.is_some_and(|device| !std::ptr::eq(device, &*state.device)) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_DEVICE,
-                "this native queue is one of another device",
+                "this native queue belongs to another device",
             ));
         }
         context.on(&state.device)?;
@@ -99,7 +99,7 @@ entry_points! {
 
     fn finish(queue: Handle<Queue>) {
         if let Some(capture) = queue.capture_slot().capture() {
-            return Err(capture.refuse("a capturing queue runs no commands that could be waited for"));
+            return Err(capture.refuse("a queue that is being captured runs no commands, so it cannot be waited for"));
         }
         Ok(queue.inner().finish()?)
     }
@@ -133,7 +133,7 @@ fn check_flags(flags: ur_queue_flags_t) -> Result<()> {
         return invalid("a queue cannot submit both in batches and immediately");
     }
     if flags & (UR_QUEUE_FLAG_ON_DEVICE | UR_QUEUE_FLAG_ON_DEVICE_DEFAULT) != 0 {
-        return invalid("queues on the device, to which kernels submit, are not supported");
+        return invalid("device queues, to which kernels submit commands, are not supported");
     }
     Ok(())
 }
@@ -170,7 +170,7 @@ fn answer(queue: &Shared<Queue>, name: ur_queue_info_t, query: Query<'_>) -> Res
         ur_queue_info_t::UR_QUEUE_INFO_REFERENCE_COUNT => query.value(queue.references()),
         ur_queue_info_t::UR_QUEUE_INFO_SIZE => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
-            "only queues on the device have a size",
+            "only device queues have a size",
         )),
         ur_queue_info_t::UR_QUEUE_INFO_EMPTY => query.truth(queue.inner().is_idle()),
         _ => Err(Failure::ENUMERATION),
@@ -203,7 +203,7 @@ unsafe fn native_flags(
         && *kind != own
     {
         return Err(Failure::unsupported(
-            "only immediate command lists can be queues here",
+            "only immediate command lists can be adopted as queues",
         ));
     }
     let flags = own.map_or(0, |properties| properties.flags);

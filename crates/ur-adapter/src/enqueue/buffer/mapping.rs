@@ -13,7 +13,7 @@ use unified_runtime_sys::{
 
 /// The reason why queues in a capture refuse these commands.
 const NOT_RECORDED: &str =
-    "mapping cannot be recorded: the host accesses a region once, not in each run";
+    "graphs cannot record mapping: the host accesses a region once, not in each run";
 
 entry_points! {
     pub(crate) fn map(

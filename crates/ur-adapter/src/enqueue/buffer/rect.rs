@@ -79,7 +79,7 @@ fn index(number: u64) -> Option<usize> {
     number.try_into().ok()
 }
 
-/// The position of a rectangle: its origin, its row pitch and its slice pitch.
+/// The placement of a rectangle: its origin, its row pitch and its slice pitch.
 pub(crate) type Rect = (ur_rect_offset_t, usize, usize);
 
 /// Validates a copy of a rectangle. Returns the size of the rectangle, and the layouts for both

@@ -290,7 +290,7 @@ impl CommandBuffer {
                     state.phase = phase;
                     return Err(Failure::new(
                         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                        "this command buffer is finalized already",
+                        "this command buffer is already finalized",
                     ));
                 }
             }
@@ -382,7 +382,7 @@ entry_points! {
 struct NativeBuffers;
 
 impl Reason for NativeBuffers {
-    const TEXT: &str = "command buffers of this adapter are not a single object of a driver";
+    const TEXT: &str = "command buffers of this adapter have no native handle, because they are not a single object of a driver";
 }
 
 /// The reason why command buffers refuse native commands.

@@ -126,7 +126,7 @@ impl Capture {
         if !slot.join(&capture) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "this queue captures a graph already",
+                "this queue is already being captured",
             ));
         }
         capture
@@ -149,7 +149,7 @@ impl Capture {
         if !capture.is_origin(slot) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                "the capture began in another queue, which must end it",
+                "another queue is the origin of this capture, and must end it",
             ));
         }
         let closed = capture.close().ok_or_else(not_capturing)?;
@@ -348,7 +348,7 @@ impl State {
         if !slot.join(capture) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_MERGE_ATTEMPT,
-                "this queue records in another capture",
+                "this queue is part of another capture",
             ));
         }
         self.members.push(Member::new(Arc::downgrade(slot)));
@@ -444,14 +444,14 @@ impl Recorded {
 fn not_capturing() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_COMMAND_LIST_NOT_CAPTURING,
-        "this queue captures no graph",
+        "this queue is not being captured",
     )
 }
 
 fn invalidated() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_GRAPH_CAPTURE_INVALIDATED,
-        "something could not be recorded, so that this capture makes no graph; end it",
+        "a command could not be recorded, so this capture cannot produce a graph: end the capture",
     )
 }
 

@@ -60,7 +60,7 @@ entry_points! {
         if !std::ptr::eq(&**queue.context(), &*graph.context) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_QUEUE,
-                "this queue is one of another context than the graph",
+                "this queue belongs to another context than the graph",
             ));
         }
         let submission = Submission::new(queue, waits, event)?;

@@ -158,7 +158,7 @@ impl Graph {
             _ => None,
         };
         if let Some(capture) = capture {
-            drop(capture.refuse("the graph that this capture would fill is destroyed"));
+            drop(capture.refuse("the graph into which this capture records was destroyed"));
         }
         let callbacks = mem::take(&mut *self.callbacks.lock());
         call_back(callbacks);
@@ -189,7 +189,9 @@ fn failed_capture() -> Failure {
 
 /// Returns the failure for requesting a native handle of a graph.
 fn no_native() -> Failure {
-    Failure::unsupported("graphs of this adapter are not a single object of a driver")
+    Failure::unsupported(
+        "graphs of this adapter have no native handle, because they are not a single object of a driver",
+    )
 }
 
 entry_points! {

@@ -43,7 +43,7 @@ entry_points! {
                 graph.put(ptr::null_mut())?;
                 Err(Failure::new(
                     ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,
-                    "this queue captures no graph",
+                    "this queue is not being captured",
                 ))
             }
         }

@@ -99,7 +99,7 @@ unsafe fn descriptor(desc: &ur_exp_external_mem_desc_t) -> Result<BorrowedFd<'_>
         Some(named) if named.fd >= 0 => Ok(unsafe { BorrowedFd::borrow_raw(named.fd) }),
         _ => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "the description names no descriptor",
+            "the description contains no file descriptor",
         )),
     }
 }

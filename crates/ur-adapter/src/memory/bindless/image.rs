@@ -38,15 +38,13 @@ pub(crate) fn describe(
         ));
     }
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_GATHER_EXP {
-        return Err(Failure::unsupported(
-            "images for gathering are not supported",
-        ));
+        return Err(Failure::unsupported("gather images are not supported"));
     }
     let levels = desc.numMipLevel.max(1);
     if desc.type_ == ur_mem_type_t::UR_MEM_TYPE_IMAGE_CUBEMAP_EXP {
         if desc.stype != ur_structure_type_t::UR_STRUCTURE_TYPE_IMAGE_DESC {
             return Err(format::wrong_description(
-                "this structure describes no image",
+                "this structure is not an image description",
             ));
         }
         if !matches!(desc.arraySize, 0 | SIDES) {
@@ -90,7 +88,7 @@ entry_points! {
         // A device without bindless images and an unsupported format give different errors.
         if device.inner().images()?.views.is_none() {
             return Err(Failure::unsupported(
-                "this device has no bindless images; `urMemImageCreate` makes others",
+                "this device has no bindless images; use `urMemImageCreate` instead",
             ));
         }
         let known = match levels {

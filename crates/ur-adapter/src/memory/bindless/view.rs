@@ -81,7 +81,7 @@ fn check_same(own: &ImageDescription, given: &ImageDescription) -> Result<()> {
     match own == given {
         true => Ok(()),
         false => Err(format::wrong_description(
-            "the image is not what this describes",
+            "the image does not match the description",
         )),
     }
 }

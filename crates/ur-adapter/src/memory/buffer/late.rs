@@ -23,7 +23,7 @@ pub(super) fn call_at_ends(
 ) {
     for end in users.ends() {
         if let Err(error) = call_at_end(&end, context, function.clone()) {
-            tracing::debug!(%error, "a buffer's contents may go back some milliseconds later");
+            tracing::debug!(%error, "the contents of a buffer may be written back some milliseconds later");
         }
     }
 }

@@ -102,7 +102,7 @@ impl Buffer {
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a kernel takes buffers of its queue's context, which lie on its first device",
+                "the buffer must belong to the queue's context, and the queue's device must be able to access it",
             ));
         }
         self.range(destination, 0, self.len)
@@ -222,7 +222,7 @@ impl Buffer {
         if self.is_part {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a part of a buffer cannot be divided",
+                "a sub-buffer cannot have sub-buffers",
             ));
         }
         if flags & UR_MEM_FLAGS_MASK != 0 {
@@ -234,7 +234,7 @@ impl Buffer {
         if flags & PLACE != 0 || wanted.count_ones() > 1 || (wanted != 0 && is_wider) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "a part of a buffer has the buffer's location, and does not extend the kernels' access",
+                "a sub-buffer has the location of its buffer, and cannot extend the access of kernels",
             ));
         }
         let too_large = |failure: Failure| {

@@ -81,7 +81,7 @@ unsafe fn adopt_allocation(
     native: ur_native_handle_t,
     is_owned: bool,
 ) -> Result<Arc<Storage>> {
-    let missing = "this native handle is neither a living buffer's nor memory of this context";
+    let missing = "this native handle is neither that of a living buffer nor the address of memory in this context";
     let missing = || Failure::argument(missing);
     let start = NonNull::new(ptr::with_exposed_provenance_mut::<u8>(native)).ok_or_else(missing)?;
     let mut failure = None;

@@ -136,7 +136,9 @@ pub(crate) fn description(
     has_pointer: bool,
 ) -> Result<ImageDescription> {
     if desc.stype != ur_structure_type_t::UR_STRUCTURE_TYPE_IMAGE_DESC {
-        return Err(wrong_description("this structure describes no image"));
+        return Err(wrong_description(
+            "this structure is not an image description",
+        ));
     }
     let (kind, extent) = match desc.type_ {
         kinds::UR_MEM_TYPE_IMAGE1D => (ImageKind::OneD, [desc.width, 1, 1]),

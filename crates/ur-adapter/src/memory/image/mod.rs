@@ -80,7 +80,7 @@ impl Image {
         if !Arc::ptr_eq(self.context.state(), destination.context().state()) || !is_near {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_MEM_OBJECT,
-                "a command takes images of its queue's context, on its first device",
+                "the image must belong to the queue's context, and the queue must be on the context's first device",
             ));
         }
         Ok(&self.inner)
@@ -224,16 +224,16 @@ entry_points! {
         let mut alive = alive.into_iter();
         let found = alive.find(|(image, _)| image.native().raw() == native);
         let (inner, maker) = found.ok_or_else(|| {
-            Failure::argument("this native handle is not one of a living image of this adapter")
+            Failure::argument("no living image of this adapter has this native handle")
         })?;
         if !ptr::eq(maker.as_ptr(), &**context.state()) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_CONTEXT,
-                "this native handle is one of another context's image",
+                "the image with this native handle belongs to another context",
             ));
         }
         if *inner.description() != description {
-            return Err(format::wrong_description("the image is not what this describes"));
+            return Err(format::wrong_description("the image does not match the description"));
         }
         let context = context.to_ref();
         created.put(MemoryObject::Image(Image { context, inner }).hand_out())

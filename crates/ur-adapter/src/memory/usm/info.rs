@@ -61,7 +61,7 @@ fn answer(facts: Option<Facts>, name: ur_usm_alloc_info_t, query: Query<'_>) -> 
     let facts = facts.ok_or_else(|| {
         Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-            "this pointer points into no allocation of this context",
+            "this pointer is not in any allocation of this context",
         )
     })?;
     match name {

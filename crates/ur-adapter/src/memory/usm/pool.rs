@@ -47,7 +47,7 @@ pub(super) unsafe fn options(desc: &ur_usm_pool_desc_t) -> Result<MemoryPoolOpti
             }
             ur_structure_type_t::UR_STRUCTURE_TYPE_USM_POOL_BUFFER_DESC => {
                 return Err(Failure::unsupported(
-                    "this adapter only creates pools of its own memory",
+                    "this adapter creates pools only from its own memory",
                 ));
             }
             _ => {}

@@ -68,7 +68,7 @@ entry_points! {
         if !context.state().usm.add_of_user(Kind::Registered(access), memory, size) {
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "this context knows a part of this memory already",
+                "part of this memory is already registered or allocated in this context",
             ));
         }
         Ok(())
@@ -81,7 +81,7 @@ entry_points! {
         removed.map(drop).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
-                "no registered memory starts here",
+                "no registered memory starts at this address",
             )
         })
     }

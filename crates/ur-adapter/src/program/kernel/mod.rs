@@ -195,7 +195,7 @@ entry_points! {
         created: Out<ur_kernel_handle_t>,
     ) {
         if native == 0 {
-            return Err(Failure::argument("this is not a kernel's native handle"));
+            return Err(Failure::argument("0 is not the native handle of a kernel"));
         }
         let is_owned = properties.is_some_and(|properties| properties.isNativeHandleOwned != 0);
         let (device, inner) = context.first();
