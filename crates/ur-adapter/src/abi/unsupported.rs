@@ -26,12 +26,13 @@ impl Reason for Kernels {
     const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
 }
 
-/// The reason why specialization constants cannot be set on a kernel.
+/// The reason why specialization constants cannot be set on a kernel, or on a program that is not in
+/// SPIR-V form.
 pub(crate) struct SpecializationConstants;
 
 impl Reason for SpecializationConstants {
-    const TEXT: &str = "only programs in SPIR-V have specialization constants, which are set before they are \
-        built; kernels of this adapter have none of their own";
+    const TEXT: &str = "only SPIR-V programs have specialization constants, and they must be set on the program \
+        before it is built";
 }
 
 /// The entry points for exporting memory as file descriptors. None of them is implemented.

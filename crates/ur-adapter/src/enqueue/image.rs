@@ -54,8 +54,8 @@ impl PartLayout {
         side.map(Self).ok_or_else(|| {
             Failure::new(
                 ur_result_t::UR_RESULT_ERROR_INVALID_SIZE,
-                "the part is empty, or a pitch is smaller than its rows or slices, or the slices are not a whole number \
-                 of rows apart",
+                "the part is empty, a pitch is smaller than a row or slice, or the slice pitch is not a multiple of \
+                 the row pitch",
             )
         })
     }

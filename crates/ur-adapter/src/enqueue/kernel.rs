@@ -253,7 +253,7 @@ pub(crate) unsafe fn launch_command(
             return Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
                 format!(
-                    "{:?} work-items are more than the device runs",
+                    "{:?} work-items exceed the limit of the device",
                     sizes.global
                 ),
             ));

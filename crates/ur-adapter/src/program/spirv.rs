@@ -138,7 +138,7 @@ pub(super) fn check_constant(known: &Constants, number: u32, value: &[u8]) -> Re
         Some(Some(size)) if *size != value.len() => Err(Failure::new(
             ur_result_t::UR_RESULT_ERROR_INVALID_VALUE,
             format!(
-                "specialization constant {number} has {size} bytes, but the value {}",
+                "specialization constant {number} has {size} bytes, but the value has {}",
                 value.len()
             ),
         )),

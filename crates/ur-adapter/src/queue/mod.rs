@@ -122,7 +122,7 @@ impl Drop for Queue {
             Ok::<_, Infallible>(())
         });
         if let Err(error) = self.submit_last(release) {
-            tracing::error!(%error, "a context may end before the commands that use it");
+            tracing::error!(%error, "a context may be destroyed before the commands that use it are complete");
         }
     }
 }

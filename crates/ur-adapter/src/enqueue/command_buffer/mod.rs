@@ -389,8 +389,8 @@ impl Reason for NativeBuffers {
 struct NativeCommands;
 
 impl Reason for NativeCommands {
-    const TEXT: &str = "this adapter records no native commands: the driver's graph is not made while commands are \
-         recorded";
+    const TEXT: &str = "this adapter cannot record native commands, because it creates the driver's graph only after \
+         recording";
 }
 
 /// The entry points for command buffers.

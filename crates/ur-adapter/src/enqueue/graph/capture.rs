@@ -419,8 +419,7 @@ impl Recorded {
             true => Ok(self),
             false => Err(Failure::new(
                 ur_result_t::UR_RESULT_ERROR_GRAPH_UNJOINED_FORKS,
-                "another queue recorded commands that none of the queue in which the capture began comes \
-                 after",
+                "another queue recorded commands that no command of the capture's origin queue follows",
             )),
         }
     }

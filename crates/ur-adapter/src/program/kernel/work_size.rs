@@ -162,7 +162,7 @@ impl GroupLimits {
                     Failure::new(
                         ur_result_t::UR_RESULT_ERROR_OUT_OF_RESOURCES,
                         format!(
-                            "{count} groups in dimension {index} are more than the device runs, {}",
+                            "{count} groups in dimension {index} exceed the device's limit of {}",
                             self.device.grid[index]
                         ),
                     )
