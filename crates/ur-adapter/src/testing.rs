@@ -41,13 +41,11 @@ impl Scene {
         Self { context, queue }
     }
 
-    /// Returns the context.
     pub(crate) fn context(&self) -> &Shared<Context> {
         // SAFETY: the scene keeps the context alive.
         unsafe { Shared::from_handle(self.context) }.expect("a context")
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &Shared<Queue> {
         // SAFETY: the scene keeps the queue alive.
         unsafe { Shared::from_handle(self.queue) }.expect("a queue")

@@ -33,8 +33,9 @@ use unified_runtime_sys::*;
 /// One call of an entry point. The caller's arguments stay valid while the `Call` is borrowed.
 pub(crate) struct Call(());
 
-/// Runs the body of an entry point and converts its result to a UR result. An error is also stored
-/// for `urAdapterGetLastError`. A panic is a bug in this adapter, and is reported as an error.
+/// Runs the body of an entry point and converts its result to a UR result. An error with a
+/// message is also stored for `urAdapterGetLastError`. A panic is a bug in this adapter, and is
+/// reported as an error.
 #[inline]
 pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
     match catch_unwind(AssertUnwindSafe(|| body(&Call(())))) {

@@ -146,7 +146,6 @@ impl<'a> Submission<'a> {
         this.after_earlier()
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &'a Shared<Queue> {
         self.queue
     }

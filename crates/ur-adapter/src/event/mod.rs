@@ -145,7 +145,6 @@ impl Event {
         }
     }
 
-    /// Returns the origin of the event.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }
