@@ -26,7 +26,6 @@ impl Scene {
         Self::on("host")
     }
 
-    /// Creates a scene on a device.
     pub(crate) fn on(device: &str) -> Self {
         let device = Device::create(crosshandle::Device::find(device).expect("a device"));
         let (mut context, mut queue) = (null_mut(), null_mut());

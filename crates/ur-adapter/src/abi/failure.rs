@@ -39,7 +39,6 @@ impl Failure {
         }
     }
 
-    /// Returns a failure with a message.
     pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             result,
@@ -84,7 +83,6 @@ impl Failure {
         self
     }
 
-    /// Returns the UR result.
     #[cfg(test)]
     pub(crate) fn result(&self) -> ur_result_t {
         self.result

@@ -221,12 +221,10 @@ pub(crate) struct HandleList<'a, T: Object> {
 }
 
 impl<'a, T: Object> HandleList<'a, T> {
-    /// Creates an empty list.
     pub(crate) const fn empty() -> Self {
         Self { handles: &[] }
     }
 
-    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.handles.is_empty()

@@ -190,7 +190,6 @@ impl DevicePools {
         Ok(f(&mut devices[place]))
     }
 
-    /// Returns the default pool of a device.
     pub(crate) fn default_of(
         &self,
         context: &Shared<Context>,
@@ -226,7 +225,6 @@ impl DevicePools {
         self.with(context, device, |pools| pools.set = pool)
     }
 
-    /// Returns whether a pool is the default pool of a device.
     pub(crate) fn is_default(&self, pool: &Shared<Pool>) -> bool {
         let devices = self.devices.lock();
         devices.iter().any(|pools| ptr::eq(&*pools.default.0, pool))

@@ -67,7 +67,6 @@ pub(crate) fn adapter() -> &'static Ref<Adapter> {
     })
 }
 
-/// Returns the platform of this process.
 pub(crate) fn platform() -> &'static Ref<Platform> {
     &adapter().platform
 }

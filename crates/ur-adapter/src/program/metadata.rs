@@ -55,7 +55,6 @@ impl KernelMetadata {
     }
 }
 
-/// The value of a metadata entry.
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -142,7 +141,6 @@ impl Metadata {
         merged
     }
 
-    /// Returns the properties of a kernel.
     pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }

@@ -92,7 +92,6 @@ impl DeviceImage {
 }
 
 impl Program {
-    /// Returns the context in which the program was created.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }

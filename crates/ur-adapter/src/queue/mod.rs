@@ -48,7 +48,6 @@ impl Finish for QueueState {
 }
 
 impl Queue {
-    /// Creates a queue and returns its handle.
     fn create(
         context: &Shared<Context>,
         device: &Shared<Device>,

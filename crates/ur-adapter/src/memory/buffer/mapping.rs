@@ -16,7 +16,6 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The mapped regions of a buffer.
 #[derive(Default)]
 pub(super) struct Mappings(Lock<Vec<Mapping>>);
 

@@ -65,7 +65,6 @@ impl RecordedUse {
 
 /// The kind of memory that a storage consists of.
 enum Backing {
-    /// Memory that was allocated for the buffer.
     Allocated {
         memory: Memory,
         /// Whether the host can access the memory directly.
