@@ -76,7 +76,7 @@ entry_points! {
             .find(|device| native_of(device) == native)
             .ok_or_else(|| Failure::argument("this is not a device's native handle"))?;
         created.put(match device.part {
-            // The returned handle of a sub-device counts as one more reference.
+            // The returned handle of a sub-device is one more reference to it.
             Some(_) => Shared::hand_out(Ref::clone(device)),
             None => device.handle(),
         })
