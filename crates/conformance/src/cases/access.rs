@@ -3,9 +3,9 @@
 use super::memory::KINDS;
 use crate::failure::Verdict;
 use crate::harness::{Harness, deadline};
+use crate::pattern;
 use crate::procfs;
 use crate::suite::PASSED;
-use crate::{Transfer, pattern};
 use crosshandle::{AllocationOptions, Error};
 use std::sync::atomic::Ordering;
 

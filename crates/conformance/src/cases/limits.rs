@@ -6,7 +6,7 @@ use crate::raw::Socket;
 use crate::suite::PASSED;
 use crate::{Outcome, Peer, Transfer};
 use crosshandle::virtual_memory::PhysicalMemory;
-use crosshandle::{Command, Error, Event, Memory};
+use crosshandle::{Command, Event, Memory};
 use std::time::{Duration, Instant};
 
 /// Number of objects of each kind for one peer.

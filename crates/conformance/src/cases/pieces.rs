@@ -6,7 +6,7 @@ use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline, eventually};
 use crate::raw::{self, MEMORY, Request, Socket, borrowed};
 use crate::suite::{Outcome, PASSED};
-use crate::{Peer, Transfer, pattern};
+use crate::{Peer, pattern};
 use crosshandle::virtual_memory::PhysicalMemory;
 use crosshandle::{Access, Context, Error, MemoryHandle, virtual_memory::VirtualRange};
 use std::time::{Duration, Instant};
