@@ -23,6 +23,8 @@ use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum number of scans of all processes for one claim. A scan is repeated whenever a process
 /// has ended during it. With a smaller value, claims fail more often on a machine that starts many
@@ -89,6 +91,9 @@ pub(super) struct Claim {
     /// The process ids of the holder and its successor.
     pub(super) pair: [u32; 2],
     pub(super) policy: PeerPolicy,
+    /// The process id of the process that prevented the latest claim of the name, or 0. It is
+    /// inspected first, because programs repeat their claims until that process has ended.
+    pub(super) suspect: Arc<AtomicU32>,
 }
 
 /// The reason why a proof failed, as a text for people.
@@ -198,6 +203,10 @@ impl Claim {
         let unseen =
             |error| format!("the holder cannot list the processes of this machine: {error}");
         let mut is_complete = true;
+        match self.suspect.load(Ordering::Relaxed) {
+            0 => {}
+            pid => drop(self.look_at(pid)?),
+        }
         for entry in fs::read_dir("/proc").map_err(unseen)? {
             let entry = entry.map_err(unseen)?;
             let number = entry
@@ -208,7 +217,9 @@ impl Claim {
                 continue;
             };
             if !self.pair.contains(&pid) {
-                is_complete &= matches!(self.look_at(pid)?, Look::Harmless);
+                let look = self.look_at(pid);
+                let look = look.inspect_err(|_| self.suspect.store(pid, Ordering::Relaxed))?;
+                is_complete &= matches!(look, Look::Harmless);
             }
         }
         Ok(is_complete)
@@ -428,7 +439,6 @@ mod tests {
     use crosshandle_os::{descriptor_table, memfd};
     use std::os::fd::AsRawFd;
     use std::process::{Command, Stdio};
-    use std::sync::Arc;
 
     #[test]
     fn only_what_others_see_counts_as_writable() {
@@ -554,7 +564,11 @@ mod tests {
     fn sleeper() -> std::process::Child {
         let mut command = Command::new("sleep");
         let command = command.arg("60").stdin(Stdio::null());
-        let child = command.spawn().expect("a process");
+        await_begin(command.spawn().expect("a process"))
+    }
+
+    /// Waits until a process that was just started runs `sleep`.
+    fn await_begin(child: std::process::Child) -> std::process::Child {
         // `exec` may still be in progress. Until it is done, no process can inspect the child.
         let begin = std::time::Instant::now();
         let has_begun = || {
@@ -580,6 +594,35 @@ mod tests {
             claimer: std::process::id(),
             pair: [std::process::id(), 0],
             policy: PeerPolicy::SameUser,
+            suspect: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn the_process_that_prevented_a_claim_is_inspected_first() {
+        let memory = memfd::create("test", 4096).expect("memory");
+        let status = rustix::fs::fstat(&memory).expect("a status");
+        let with_it = || {
+            let memory = memory.try_clone().expect("a descriptor");
+            let mut command = Command::new("sleep");
+            command.arg("60").stdin(Stdio::from(memory));
+            await_begin(command.spawn().expect("a process"))
+        };
+        let mut processes = [with_it(), with_it()];
+        let [first, second] = processes.each_ref().map(std::process::Child::id);
+        let mut claim = claim_after(None, Vec::new());
+        claim
+            .region
+            .host
+            .push(normal((status.st_dev, status.st_ino)));
+        let refused = claim.prove().expect_err("both have it");
+        assert!(refused.contains(&format!("process {first} ")), "{refused}");
+        claim.suspect.store(second, Ordering::Relaxed);
+        let refused = claim.prove().expect_err("both have it");
+        assert!(refused.contains(&format!("process {second} ")), "{refused}");
+        for process in &mut processes {
+            process.kill().expect("it lives");
+            process.wait().expect("our child");
         }
     }
 
