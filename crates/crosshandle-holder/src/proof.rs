@@ -20,6 +20,7 @@ use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
 use crosshandle_ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -131,9 +132,11 @@ impl Claim {
                  nvidia-cuda-mps-control)"
             ));
         }
-        // A process that ends during a scan may have left a child that the scan has missed.
+        // A process that ends during a scan may have left a child that the scan has missed. Further
+        // scans inspect only processes that are new, so they are fast.
+        let mut harmless = HashSet::new();
         for _ in 0..MAX_PROCESS_SCANS {
-            if self.scan()? {
+            if self.scan(&mut harmless)? {
                 return Ok(());
             }
         }
@@ -197,15 +200,15 @@ impl Claim {
         Ok(())
     }
 
-    /// Inspects all processes that may have the memory. Returns whether none of them ended during
-    /// the scan.
-    fn scan(&self) -> Result<bool, Refusal> {
+    /// Inspects all processes that may have the memory and are not in `harmless`, and adds them to
+    /// it. Returns whether none of them ended during the scan.
+    fn scan(&self, harmless: &mut HashSet<ProcessIdentity>) -> Result<bool, Refusal> {
         let unseen =
             |error| format!("the holder cannot list the processes of this machine: {error}");
         let mut is_complete = true;
         match self.suspect.load(Ordering::Relaxed) {
             0 => {}
-            pid => drop(self.look_at(pid)?),
+            pid => drop(self.look_at(pid, harmless)?),
         }
         for entry in fs::read_dir("/proc").map_err(unseen)? {
             let entry = entry.map_err(unseen)?;
@@ -217,7 +220,7 @@ impl Claim {
                 continue;
             };
             if !self.pair.contains(&pid) {
-                let look = self.look_at(pid);
+                let look = self.look_at(pid, harmless);
                 let look = look.inspect_err(|_| self.suspect.store(pid, Ordering::Relaxed))?;
                 is_complete &= matches!(look, Look::Harmless);
             }
@@ -225,20 +228,28 @@ impl Claim {
         Ok(is_complete)
     }
 
-    fn look_at(&self, pid: u32) -> Result<Look, Refusal> {
-        // Most processes are kernel threads, and this check is faster than the next one.
+    fn look_at(&self, pid: u32, harmless: &mut HashSet<ProcessIdentity>) -> Result<Look, Refusal> {
         let Some(seen) = Status::of(pid) else {
             return Ok(Look::Vanished);
         };
-        if seen.is_kernel {
+        // Most processes are kernel threads.
+        if seen.is_kernel || harmless.contains(&seen.identity) {
             return Ok(Look::Harmless);
         }
+        let look = self.inspect(pid, seen)?;
+        if matches!(look, Look::Harmless) {
+            harmless.insert(seen.identity);
+        }
+        Ok(look)
+    }
+
+    fn inspect(&self, pid: u32, status: Status) -> Result<Look, Refusal> {
         // The file works for any user, whereas the directory of a non-dumpable process belongs to
         // root.
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/status")) else {
             return Ok(Look::Vanished);
         };
-        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let users = text.lines().find_map(|line| line.strip_prefix("Uid:"));
         let mut users = users
             .unwrap_or("")
             .split_whitespace()
@@ -248,7 +259,6 @@ impl Claim {
         if !users.any(may_have_it) {
             return Ok(Look::Harmless);
         }
-        let status = seen;
         if status.has_ended {
             return match status.identity.has_ended() {
                 true => Ok(Look::Harmless),
