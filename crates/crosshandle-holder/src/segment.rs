@@ -26,8 +26,8 @@ const NVIDIA_MAJOR: u32 = 195;
 /// Memory that a process keeps only by its descriptor.
 pub(super) struct HeldSegment {
     file: Arc<OwnedFd>,
-    /// Whether it is host memory. For host memory the kernel reports which processes have it open,
-    /// and can make read-only descriptors.
+    /// Whether the memory is host memory. For host memory the kernel reports which processes have
+    /// it open, and can make read-only descriptors.
     is_of_host: bool,
     /// A read-only descriptor, made when it is first needed.
     read_only: OnceLock<Arc<OwnedFd>>,
@@ -220,7 +220,7 @@ mod tests {
         assert!(!is_of_host(&memory, &note, BackendKind::LevelZero));
         check(memory.as_fd(), 4096, false, BackendKind::LevelZero).expect("its driver's");
         // A sender that declares another backend gains nothing that its own driver would not give
-        // it.
+        // to the sender.
         assert!(is_of_host(&memory, &note, BackendKind::Cuda));
         assert!(is_of_host(
             &memory,
