@@ -10,6 +10,7 @@ use crate::tuning::{HANDSHAKE_TIMEOUT, REDIAL_INTERVAL, REDIALS_PER_KEEP_ALIVE};
 use crosshandle::adapter_support::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -297,11 +298,16 @@ fn dial_again(session: &Arc<Session>) {
 }
 
 pub(crate) fn connect_to(address: SocketAddr, deadline: Deadline) -> Result<TcpStream> {
-    let left = deadline.remaining_within(HANDSHAKE_TIMEOUT);
-    if left.is_zero() {
-        return Err(Error::TimedOut("connecting"));
+    loop {
+        let left = deadline.remaining_within(HANDSHAKE_TIMEOUT);
+        if left.is_zero() {
+            return Err(Error::TimedOut("connecting"));
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            connected => return connected.map_err(Error::os("connecting to the remote host")),
+        }
     }
-    TcpStream::connect_timeout(&address, left).map_err(Error::os("connecting to the remote host"))
 }
 
 const NO_SESSION: &str = "it has ended the link, or was restarted";
