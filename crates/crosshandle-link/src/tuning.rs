@@ -33,7 +33,7 @@ pub(crate) const REDIAL_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
 /// Maximum time that a request waits to be sent, and that it waits for its reply, while the link is
 /// alive. An open at the peer may have to wait for another process in this time.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for which a thread that moves memory polls for completion. After that it sleeps and leaves
 /// the polling to the link's thread. A shorter time makes more transfers wake two threads. A longer
 /// time uses more CPU time.
@@ -134,7 +134,7 @@ pub(crate) const MAX_KEPT_LOCALS: usize = 8;
 /// for a while must connect again. With a longer time, silent processes block a connection longer.
 pub(crate) const FIRST_QUESTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum time until the process that shares a link replies. It is longer than the
-/// [timeout](ANSWER_TIMEOUT) of a request over the link. With a shorter time, requests fail to
+/// [timeout](REPLY_TIMEOUT) of a request over the link. With a shorter time, requests fail to
 /// which the link would still have got a reply. With a longer time, a stopped process is noticed
 /// later.
 pub(crate) const NEIGHBOUR_ANSWER_TIMEOUT: Duration = Duration::from_secs(90);

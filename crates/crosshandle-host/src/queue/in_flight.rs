@@ -5,7 +5,7 @@
 //! which waits for one launch after the other, or a thread that submits a command or waits for the
 //! queue.
 
-use super::{Command, Inner, PendingCommands, StartedLaunch};
+use super::{Command, PendingCommands, QueueCore, StartedLaunch};
 use crate::tuning::SEARCHED_LAUNCHES;
 use crosshandle_events::{Outcome, Ticket};
 use crosshandle_hal::common::user_code;
@@ -121,7 +121,7 @@ impl PendingCommands {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Passes a launch to the runtime. Only launches precede it.
     pub(super) fn launch(
         self: &Arc<Self>,

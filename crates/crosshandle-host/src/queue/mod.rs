@@ -27,9 +27,9 @@ use std::collections::VecDeque;
 use std::mem;
 use std::sync::Arc;
 
-pub(super) struct HostQueue(Arc<Inner>);
+pub(super) struct HostQueue(Arc<QueueCore>);
 
-struct Inner {
+struct QueueCore {
     order: QueueOrder,
     pending: Mutex<PendingCommands>,
     /// Notified when a command is added or the queue is dropped.
@@ -81,7 +81,7 @@ struct Command {
 
 impl HostQueue {
     pub(super) fn new(order: QueueOrder, units: &Units) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(QueueCore {
             order,
             pending: Mutex::default(),
             added: Condvar::new(),
@@ -93,7 +93,7 @@ impl HostQueue {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Returns an error for a queue that a forked child has inherited. The child has no worker, and
     /// the lock may be held forever.
     fn check_birth(&self) -> Result<()> {
@@ -227,7 +227,7 @@ impl PendingCommands {
     }
 }
 
-impl Inner {
+impl QueueCore {
     /// Runs a command, passes it to the runtime, or adds it to the list.
     fn place(
         self: &Arc<Self>,

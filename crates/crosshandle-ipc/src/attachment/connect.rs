@@ -1,6 +1,6 @@
 //! Attaching a process to an exporting context, and the end of an attachment.
 
-use super::{Attachment, ContextId, First, Link, Origin};
+use super::{Attachment, ContextId, First, Origin, Side};
 use crate::broker::protocol::{ProgramName, Reply, Request};
 use crate::broker::{self, Connection, OpenDeadline, Route};
 use crate::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk};
@@ -56,7 +56,7 @@ impl Attachment {
                 ledger: exporter.own_ledger()?,
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
-                link: Link::Local(Arc::downgrade(&exporter)),
+                side: Side::Local(Arc::downgrade(&exporter)),
                 watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
@@ -158,9 +158,9 @@ impl Attachment {
                 Err(_) if connection.has_hung_up() && !deadline.get().is_over() => {
                     deadline.get().sleep(RECONNECT_INTERVAL);
                 }
-                answer => {
+                full => {
                     let context = ContextId::by(fields, route);
-                    return Self::accepted(context, connection, origin.timeout, answer?);
+                    return Self::accepted(context, connection, origin.timeout, full?);
                 }
             }
         }
@@ -218,7 +218,7 @@ impl Attachment {
             ledger: Arc::new(ledger),
             arenas: Some(Arc::default()),
             owner,
-            link: Link::Remote {
+            side: Side::Remote {
                 connection: Box::new(connection),
                 timeout,
                 hung_up_at: AtomicU64::new(0),
@@ -233,11 +233,11 @@ impl Attachment {
     }
 
     fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
-        if let Link::Remote {
+        if let Side::Remote {
             connection,
             watch: registered,
             ..
-        } = &self.link
+        } = &self.side
         {
             let notice = HangUp {
                 stream: connection.stream(),
@@ -249,7 +249,7 @@ impl Attachment {
     }
 
     pub(super) fn note_hang_up(&self) {
-        if let Link::Remote { hung_up_at, .. } = &self.link {
+        if let Side::Remote { hung_up_at, .. } = &self.side {
             hung_up_at.store(process::time().max(1), Ordering::Release);
         }
     }
@@ -257,8 +257,8 @@ impl Attachment {
     /// Checks the exporter against a context's policy, because another context of this process with
     /// a wider policy may have attached to it.
     fn check_admitted(&self, origin: &Origin) -> Result<()> {
-        match &self.link {
-            Link::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+        match &self.side {
+            Side::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
                 Err(Error::NotAdmitted {
                     uid: connection.uid(),
                 })
@@ -305,9 +305,9 @@ impl Drop for Attachment {
             return;
         }
         drop(self.ends_with_it.take());
-        let Link::Remote {
+        let Side::Remote {
             connection, watch, ..
-        } = &mut self.link
+        } = &mut self.side
         else {
             return;
         };

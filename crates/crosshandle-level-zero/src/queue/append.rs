@@ -6,7 +6,7 @@
 //! submitter appends the next one, the list's thread does.
 
 use super::command::Command;
-use super::command_list::{Inner, ListEnd, ListState};
+use super::command_list::{ListCore, ListEnd, ListState};
 use super::fences::Position;
 use super::work::{self, Target};
 use crate::driver::EventHandle;
@@ -30,7 +30,7 @@ enum DeviceWait<'a> {
     Mirror(EventHandle, MirrorHold<'a>),
 }
 
-impl Inner {
+impl ListCore {
     /// Appends a command that comes directly after those in flight. Returns the command if the host
     /// must first wait for something. A command that the driver refuses fails when its turn comes.
     pub(super) fn append_next(&self, end: &mut ListEnd, command: Command) -> Option<Command> {

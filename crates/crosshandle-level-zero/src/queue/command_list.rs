@@ -64,9 +64,9 @@ use std::thread::JoinHandle;
 
 /// A command list until its queue is dropped. The list's thread continues until all commands have
 /// ended.
-pub(super) struct CommandList(Arc<Inner>);
+pub(super) struct CommandList(Arc<ListCore>);
 
-pub(super) struct Inner {
+pub(super) struct ListCore {
     pub(super) queue: Arc<QueueCommon>,
     pub(super) state: Mutex<ListState>,
     /// Notified when there is work for the thread.
@@ -185,7 +185,7 @@ impl ListEnd {
 
 impl CommandList {
     pub(super) fn new(queue: &Arc<QueueCommon>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ListCore {
             queue: Arc::clone(queue),
             state: Mutex::default(),
             work_added: Condvar::new(),
@@ -341,7 +341,7 @@ impl Drop for CommandList {
     }
 }
 
-impl Inner {
+impl ListCore {
     pub(super) fn submitted(&self) -> u64 {
         self.submitted.load(Ordering::Acquire)
     }

@@ -2,7 +2,7 @@
 //! pending commands.
 
 use super::command::{Command, complete_observed, copy_of, is_decided, may_never_reach_device};
-use super::command_list::{Inner, ListState, Rest};
+use super::command_list::{ListCore, ListState, Rest};
 use super::drain;
 use super::in_flight::InFlight;
 use crate::driver::EventHandle;
@@ -54,7 +54,7 @@ enum Waited {
     InVain,
 }
 
-impl Inner {
+impl ListCore {
     /// Runs the thread until the queue is dropped and all commands have ended.
     pub(super) fn run(&self) {
         drain::begin_own_thread();

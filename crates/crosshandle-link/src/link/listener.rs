@@ -212,11 +212,11 @@ impl Shared {
             if session.has_ended.load(Ordering::Acquire) {
                 return refuse(greeted, refusal::NO_SESSION);
             }
-            let answer = |hello: &Hello| {
+            let reply = |hello: &Hello| {
                 greeted.send(hello)?;
                 Ok(greeted)
             };
-            return session.resume(answer, theirs.attempt, &ours);
+            return session.resume(reply, theirs.attempt, &ours);
         }
         if theirs.data != ours.data {
             return refuse(greeted, refusal::OTHER_DATA);

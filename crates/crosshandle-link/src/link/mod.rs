@@ -5,7 +5,7 @@ mod doorway;
 pub(crate) mod listener;
 mod outbox;
 mod past;
-pub(crate) mod question;
+pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod stage;
@@ -22,12 +22,12 @@ use crate::memory::RemoteMemory;
 use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
 use crate::tuning::{
-    ANSWER_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE,
-    REDIAL_HANDSHAKES, REDIAL_INTERVAL, REDIAL_TIMEOUT,
+    HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_HANDSHAKES,
+    REDIAL_INTERVAL, REDIAL_TIMEOUT, REPLY_TIMEOUT,
 };
 use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
-use question::Answer;
+use request::Reply;
 use session::{Dial, Session, Start};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -44,15 +44,15 @@ use std::time::{Duration, Instant};
 /// time, the link replaces the connection, and programs notice only a delay.
 #[derive(Clone)]
 pub struct Link {
-    inner: Arc<Inner>,
+    inner: Arc<LinkCore>,
 }
 
 /// The shared part of a link and its objects. Dropping it ends the link.
-pub(crate) struct Inner {
+pub(crate) struct LinkCore {
     pub(crate) session: Arc<Session>,
 }
 
-impl Drop for Inner {
+impl Drop for LinkCore {
     fn drop(&mut self) {
         self.session
             .end(self.session.ended("nothing uses it any more"), true);
@@ -121,7 +121,7 @@ impl Link {
 
     pub(crate) fn of(session: Arc<Session>) -> Self {
         Self {
-            inner: Arc::new(Inner { session }),
+            inner: Arc::new(LinkCore { session }),
         }
     }
 
@@ -129,7 +129,7 @@ impl Link {
         &self.inner.session
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<LinkCore> {
         &self.inner
     }
 
@@ -151,7 +151,7 @@ impl Link {
     /// # Errors
     /// Returns [`Error::Refused`] with the peer's error, or [`Error::Ended`].
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, false, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, false, Deadline::after(REPLY_TIMEOUT))
     }
 
     /// Opens memory of the remote host read-only.
@@ -159,7 +159,7 @@ impl Link {
     /// # Errors
     /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, true, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, true, Deadline::after(REPLY_TIMEOUT))
     }
 
     /// Opens an event of the remote host.
@@ -182,11 +182,11 @@ impl Link {
         }
         // One deadline covers the name and all its parts, because the peer chooses the number of
         // parts.
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
-        let question = self
+        let deadline = Deadline::after(REPLY_TIMEOUT);
+        let pending = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
-        let Answer::Name { version, parts } = question.wait_until(deadline)? else {
+        let Reply::Name { version, parts } = pending.wait_until(deadline)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;

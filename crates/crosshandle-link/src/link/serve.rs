@@ -3,7 +3,7 @@
 use super::data::DataPath;
 use super::past::Past;
 use super::session::{Session, State};
-use super::stage::{Job, answer_bytes};
+use super::stage::{Job, reply_bytes};
 use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
 use crate::tuning::{MAX_OPENING, MAX_SERVED};
@@ -318,7 +318,7 @@ impl Session {
     /// Signals an event for the peer.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
         let event = self.served_event(id)?;
-        self.answer(request, event.signal().map_err(Error::from));
+        self.reply(request, event.signal().map_err(Error::from));
         Ok(())
     }
 
@@ -344,11 +344,11 @@ impl Session {
             });
         }
         let written = to_bytes(&memory.0, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.and_then(|()| Ok(event.signal()?)));
+        self.reply(request, written.and_then(|()| Ok(event.signal()?)));
         Ok(())
     }
 
-    pub(super) fn answer(&self, request: u64, result: Result<u64>) {
+    pub(super) fn reply(&self, request: u64, result: Result<u64>) {
         match result {
             Ok(value) => drop(self.say(&Message::Done { request, value })),
             Err(error) => self.refuse(request, &error),
@@ -394,15 +394,15 @@ impl Session {
             }
         };
         let read = to_bytes(&memory, offset).and_then(|(at, from)| {
-            let mut bytes = answer_bytes(len)?;
+            let mut bytes = reply_bytes(len)?;
             from.read(at, &mut bytes)?;
             Ok(bytes)
         });
-        self.answer_read(request, read);
+        self.reply_read(request, read);
         Ok(())
     }
 
-    pub(super) fn answer_read(&self, request: u64, read: Result<Vec<u8>>) {
+    pub(super) fn reply_read(&self, request: u64, read: Result<Vec<u8>>) {
         match read {
             Ok(bytes) => drop(self.say(&Message::Data {
                 request,
@@ -434,7 +434,7 @@ impl Session {
             }
         };
         let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.map(|()| 0));
+        self.reply(request, written.map(|()| 0));
         Ok(())
     }
 

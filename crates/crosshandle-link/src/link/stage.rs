@@ -192,12 +192,12 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                 len,
             } => {
                 let read = range(&memory, offset, len as usize).and_then(|from| {
-                    let mut bytes = answer_bytes(len)?;
+                    let mut bytes = reply_bytes(len)?;
                     copied(Command::copy(from, message_part(buffer, bytes.len())?))?;
                     buffer.read(place(buffer), &mut bytes)?;
                     Ok(bytes)
                 });
-                session.answer_read(request, read);
+                session.reply_read(request, read);
             }
             Job::Write {
                 request,
@@ -214,7 +214,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                         None => 0,
                     })
                 });
-                session.answer(request, written);
+                session.reply(request, written);
             }
             Job::Stage {
                 request,
@@ -232,14 +232,14 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                     })?;
                     Ok(0)
                 });
-                session.answer(request, staged);
+                session.reply(request, staged);
             }
         }
     }
 }
 
 /// Allocates memory for the bytes of a reply to a read.
-pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
+pub(super) fn reply_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
     bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))
 }

@@ -1,6 +1,6 @@
 //! The client side of a shared link: uses the link of another process.
 
-use super::message::{Answer, HandleBytes, Question};
+use super::message::{HandleBytes, Reply, Request};
 use super::socket;
 use crate::error::{Error, Result};
 use crate::memory::MAX_LEN;
@@ -71,11 +71,11 @@ impl NeighbourLink {
     }
 
     fn open(&self, handle: &MemoryHandle, read_only: bool) -> Result<NeighbourMemory> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only,
             handle: *handle.as_bytes(),
         };
-        let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
+        let Reply::Memory { id, len, is_staged } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Arc::new(Opened {
@@ -104,11 +104,11 @@ impl NeighbourLink {
     /// # Errors
     /// Returns the errors of [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only: false,
             handle: *handle.as_bytes(),
         };
-        let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
+        let Reply::Event { id, mirror } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Opened {
@@ -139,14 +139,14 @@ impl Shared {
         }
     }
 
-    fn ask(&self, question: &Question) -> Result<Answer> {
+    fn ask(&self, request: &Request) -> Result<Reply> {
         let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(socket) = &*place else {
             return Err(self.ended("the process that shares it was late, or has ended"));
         };
-        let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
-        let answer = match asked {
-            Ok(Some(bytes)) => Answer::decode(&bytes).map_err(Error::Protocol),
+        let asked = socket::say(socket, &request.encode()).and_then(|()| socket::hear(socket));
+        let reply = match asked {
+            Ok(Some(bytes)) => Reply::decode(&bytes).map_err(Error::Protocol),
             Ok(None) => {
                 Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
@@ -155,10 +155,10 @@ impl Shared {
             )),
             Err(error) => Err(self.ended(std::io::Error::from(error).to_string())),
         };
-        match answer {
-            Ok(Answer::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
-            Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
-            Ok(answer) => Ok(answer),
+        match reply {
+            Ok(Reply::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
+            Ok(Reply::Refused { why, .. }) => Err(Error::Refused(why.into())),
+            Ok(reply) => Ok(reply),
             Err(error) => {
                 // The connection is dropped, because a late reply would be taken for the reply to
                 // the next request.
@@ -178,7 +178,7 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let _ = self.shared.ask(&Question::Close { id: self.id });
+        let _ = self.shared.ask(&Request::Close { id: self.id });
     }
 }
 
@@ -307,7 +307,7 @@ impl NeighbourMemory {
     ) -> Result<()> {
         self.check(offset, range.len())?;
         for start in range.clone().step_by(NEIGHBOUR_PART) {
-            self.opened.shared.ask(&Question::Copy {
+            self.opened.shared.ask(&Request::Copy {
                 there,
                 id: self.opened.id,
                 offset: (offset + start - range.start) as u64,
@@ -379,8 +379,8 @@ impl NeighbourEvent {
     /// Returns [`Error::Refused`] with the reason, or [`Error::Ended`].
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
-        match self.opened.shared.ask(&Question::Signal { id })? {
-            Answer::Done { value } => Ok(value),
+        match self.opened.shared.ask(&Request::Signal { id })? {
+            Reply::Done { value } => Ok(value),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }

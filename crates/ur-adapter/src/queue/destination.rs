@@ -25,9 +25,9 @@ pub(crate) trait Destination {
 
 /// The destination of commands that are only checked and never submitted. They are checked as if
 /// they were submitted to the queue, and have no side effects.
-pub(crate) struct Question<'a>(pub(crate) &'a Queue);
+pub(crate) struct CheckOnly<'a>(pub(crate) &'a Queue);
 
-impl Destination for Question<'_> {
+impl Destination for CheckOnly<'_> {
     fn context(&self) -> &Ref<Context> {
         self.0.context()
     }

@@ -2,7 +2,7 @@
 
 use super::Args;
 use super::measure::{self, Percentiles};
-use super::messages::{Answer, Done, Goodbye, Offer};
+use super::messages::{Done, Goodbye, Offer, Reply};
 use super::pattern::{Pattern, Side};
 use super::pin::{Pinned, two_cpus};
 use super::report::{Exchange, Handles, Report, Times};
@@ -52,8 +52,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
         pid: std::process::id(),
     })?;
     at(StopPoint::Shared);
-    let answer: Answer = peer.link().receive(timeout)?;
-    let peers: EventHandle = answer.event.parse()?;
+    let reply: Reply = peer.link().receive(timeout)?;
+    let peers: EventHandle = reply.event.parse()?;
     let peers_low_power = context.open_event_with(&peers, EventOptions::new().low_power(true))?;
     let peers = context.open_event(&peers)?;
 
@@ -99,7 +99,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     Ok(Report {
         device: context.device().to_string(),
         device_name: context.device().info().name.clone(),
-        peer_device: answer.device.clone(),
+        peer_device: reply.device.clone(),
         processes: [std::process::id(), peer_pid],
         exchange: Exchange {
             size: args.size,
@@ -116,7 +116,7 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
             handles: Handles {
                 get_first,
                 get_again,
-                open: answer.opens,
+                open: reply.opens,
             },
         },
         read_bandwidth: done.bandwidth,

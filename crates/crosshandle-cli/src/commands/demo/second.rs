@@ -1,7 +1,7 @@
 //! The demo's second process. It is the child, and opens the memory.
 
 use super::measure::{self, Opens};
-use super::messages::{Answer, Done, Goodbye, Offer};
+use super::messages::{Done, Goodbye, Offer, Reply};
 use super::pattern::{Pattern, Side};
 use super::pin::Pinned;
 use super::signal_pair::SignalPair;
@@ -30,7 +30,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     let opened = OpenedOffer::new(&context, &offer, &handle)?;
     let own = context.create_event()?;
     at(StopPoint::Shared);
-    link.send(&Answer {
+    link.send(&Reply {
         event: own.handle()?.to_string(),
         device: context.device().to_string(),
         opens: opened.times,

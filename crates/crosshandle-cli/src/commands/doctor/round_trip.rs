@@ -22,7 +22,7 @@ struct Offer {
 /// Handle of the child's shared event, as text. It is sent after the child has written to the
 /// memory and signalled.
 #[derive(Serialize, Deserialize)]
-struct Answer {
+struct Reply {
     event: String,
 }
 
@@ -90,10 +90,10 @@ fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event
         memory: memory.handle()?.to_string(),
         event: event.handle()?.to_string(),
     })?;
-    let answer: Answer = peer.link().receive(TIMEOUT)?;
+    let reply: Reply = peer.link().receive(TIMEOUT)?;
     event.wait_value_timeout(1, TIMEOUT)?;
     verify(&Transfer::new(&context, &memory)?, 2)?;
-    let childs_event: EventHandle = answer.event.parse()?;
+    let childs_event: EventHandle = reply.event.parse()?;
     let childs_event = context.open_event(&childs_event)?;
     Ok((childs_event, start.elapsed()))
 }
@@ -109,7 +109,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     let event: EventHandle = offer.event.parse()?;
     context.open_event(&event)?.signal()?;
     let own = context.create_event()?;
-    link.send(&Answer {
+    link.send(&Reply {
         event: own.handle()?.to_string(),
     })?;
     // The parent process sends nothing, and kills this process during the wait.

@@ -54,7 +54,7 @@ pub(super) fn serve(listener: &TcpListener, sampler: &Arc<Sampler>) {
         };
         let (own, sampler) = (Arc::clone(&places), Arc::clone(sampler));
         let answers = spawn(move || {
-            answer(stream, &sampler, &own, number);
+            respond(stream, &sampler, &own, number);
             locked(&own).leave(number);
         });
         if answers.is_err() {
@@ -68,9 +68,9 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
 }
 
 /// Counts a request that is being answered, until dropped.
-struct Answering<'a>(&'a Mutex<Places>);
+struct Responding<'a>(&'a Mutex<Places>);
 
-impl<'a> Answering<'a> {
+impl<'a> Responding<'a> {
     /// Moves a connection whose request has arrived. Returns `None` if too many requests are being
     /// answered.
     fn begin(places: &'a Mutex<Places>, number: u64) -> Option<Self> {
@@ -84,19 +84,19 @@ impl<'a> Answering<'a> {
     }
 }
 
-impl Drop for Answering<'_> {
+impl Drop for Responding<'_> {
     fn drop(&mut self) {
         locked(self.0).answering -= 1;
     }
 }
 
-struct Answer {
+struct Response {
     status: &'static str,
     content_type: &'static str,
     body: String,
 }
 
-impl Answer {
+impl Response {
     fn text(status: &'static str, body: impl Into<String>) -> Self {
         Self {
             status,
@@ -106,26 +106,26 @@ impl Answer {
     }
 }
 
-fn answer(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, number: u64) {
+fn respond(mut stream: TcpStream, sampler: &Sampler, places: &Mutex<Places>, number: u64) {
     let deadline = Instant::now() + METRICS_REQUEST_TIME;
     let Some(head) = read_head(&mut stream, deadline) else {
         return;
     };
-    let Some(_place) = Answering::begin(places, number) else {
+    let Some(_place) = Responding::begin(places, number) else {
         return;
     };
     let mut words = head.lines().next().unwrap_or_default().split(' ');
     let (method, path) = (words.next(), words.next().unwrap_or_default());
     let path = path.split('?').next().unwrap_or_default();
-    let answer = match method {
-        Some("GET" | "HEAD") => answer_to(path, sampler),
-        _ => Answer::text("405 Method Not Allowed", "GET and HEAD alone\n"),
+    let respond = match method {
+        Some("GET" | "HEAD") => response_to(path, sampler),
+        _ => Response::text("405 Method Not Allowed", "GET and HEAD alone\n"),
     };
-    let Answer {
+    let Response {
         status,
         content_type,
         body,
-    } = &answer;
+    } = &respond;
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {}\r\nConnection: close\r\n\
          Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
@@ -176,16 +176,16 @@ fn read_head(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
     String::from_utf8(head).ok()
 }
 
-fn answer_to(path: &str, sampler: &Sampler) -> Answer {
+fn response_to(path: &str, sampler: &Sampler) -> Response {
     const PATHS: [&str; 4] = ["/", "/metrics", "/healthz", "/livez"];
     if !PATHS.contains(&path) {
-        return Answer::text("404 Not Found", format!("{}\n", PATHS.join("\n")));
+        return Response::text("404 Not Found", format!("{}\n", PATHS.join("\n")));
     }
     let sample = match sampler.sample() {
         Ok(sample) => sample,
         Err(error) => {
             let error = error.to_string();
-            return Answer::text(
+            return Response::text(
                 "503 Service Unavailable",
                 format!("{}\n", clean::line(&error)),
             );
@@ -193,20 +193,20 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
     };
     match path {
         "/metrics" => match exposition::text(&sample) {
-            Ok(body) => Answer {
+            Ok(body) => Response {
                 status: "200 OK",
                 content_type: exposition::TYPE,
                 body,
             },
-            Err(_) => Answer::text(
+            Err(_) => Response::text(
                 "500 Internal Server Error",
                 "the metrics cannot be encoded\n",
             ),
         },
-        "/livez" => Answer::text("200 OK", "the holder answers\n"),
+        "/livez" => Response::text("200 OK", "the holder answers\n"),
         "/healthz" => {
             let text = serde_json::to_string(&hold::Health::of(&sample.status)).unwrap_or_default();
-            Answer {
+            Response {
                 status: match sample.status.is_safe {
                     true => "200 OK",
                     false => "503 Service Unavailable",
@@ -215,7 +215,7 @@ fn answer_to(path: &str, sampler: &Sampler) -> Answer {
                 body: format!("{}\n", clean::json(&text)),
             }
         }
-        _ => Answer {
+        _ => Response {
             status: "200 OK",
             content_type: "text/html; charset=utf-8",
             body: page::html(&sample),
