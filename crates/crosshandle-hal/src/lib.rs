@@ -108,9 +108,8 @@
 //!
 //! # How to add a backend
 //! A new backend is a crate of its own, which starts as a copy of [`noop`]. It has the file names of
-//! the other backends: `device`, `context`, `info`, `memory`, `queue`, `program`, `image`, `native`,
-//! `tuning`. `CONTRIBUTING.md` describes the steps, and lists the files outside the crate that
-//! change.
+//! the other backends: `device`, `context`, `info`, `memory`, `queue`, `program`, `image`, `native`.
+//! `CONTRIBUTING.md` describes the steps, and lists the files outside the crate that change.
 //!
 //! Internal to `crosshandle`: this crate promises no stable interface.
 

@@ -2,10 +2,18 @@
 
 use crate::control::identity::Identity;
 use crate::error::{Error, Result};
-use crate::tuning::{DEFAULT_KEEP_ALIVE, MAX_KEEP_ALIVE, MIN_KEEP_ALIVE};
+use crate::tuning::MIN_KEEP_ALIVE;
 use crate::ucx::worker::Settings;
 use crosshandle::holder::Holder;
 use std::time::Duration;
+
+/// Default keep-alive, the time of silence of the peer after which a link ends. With a shorter
+/// time, links would end while switches find new routes. With a longer time, a dead host is noticed
+/// later.
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Maximum keep-alive.
+const MAX_KEEP_ALIVE: Duration = Duration::from_secs(3600);
 
 /// The transport for the bytes of memory. Both sides must choose the same value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

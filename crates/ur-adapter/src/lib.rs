@@ -11,7 +11,7 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | `tuning` | times and limits that were chosen |
+//! | `tuning` | limits that several files use |
 //! | `abi` | the boundary with C: entry points (`boundary`), handles (`object`), failures, queries, native handles, stubs |
 //! | `discovery` | the adapter, its platform, its devices, and their properties |
 //! | `context` | contexts and their contents: allocations, pools, reserved addresses, the bytes of handles |

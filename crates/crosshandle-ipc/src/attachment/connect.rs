@@ -1,6 +1,6 @@
 //! Attaching a process to an exporting context, and the end of an attachment.
 
-use super::{Attachment, ContextId, First, Origin, Side};
+use super::{Attachment, ContextId, First, Location, Origin};
 use crate::broker::protocol::{ProgramName, Reply, Request};
 use crate::broker::{self, Connection, OpenDeadline, Route};
 use crate::chunks::{Catalog, CatalogChunk, Ledger, LedgerChunk};
@@ -8,7 +8,6 @@ use crate::event_arena::PeerWatches;
 use crate::exporter::Exporter;
 use crate::liveness::LivenessLocks;
 use crate::record::Credential;
-use crate::tuning::RECONNECT_INTERVAL;
 use crosshandle_events::Owner;
 use crosshandle_handle::Fields;
 use crosshandle_os::fork::{Birth, PerProcess};
@@ -25,6 +24,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
+
+/// Interval at which an importer reconnects to an exporter that hung up without a reply.
+const RECONNECT_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Attachments to other processes. An entry is `None` while its attachment is being made.
 type Attachments = HashMap<ContextId, Option<Weak<Attachment>>>;
@@ -56,7 +58,7 @@ impl Attachment {
                 ledger: exporter.own_ledger()?,
                 arenas: Some(Arc::clone(exporter.arenas())),
                 owner: Owner::EXPORTER,
-                side: Side::Local(Arc::downgrade(&exporter)),
+                location: Location::Local(Arc::downgrade(&exporter)),
                 watches: PeerWatches::default(),
                 origin: context,
                 fetching: Turn::default(),
@@ -218,7 +220,7 @@ impl Attachment {
             ledger: Arc::new(ledger),
             arenas: Some(Arc::default()),
             owner,
-            side: Side::Remote {
+            location: Location::Remote {
                 connection: Box::new(connection),
                 timeout,
                 hung_up_at: AtomicU64::new(0),
@@ -233,11 +235,11 @@ impl Attachment {
     }
 
     fn watch_hang_up(self: &Arc<Self>) -> Result<()> {
-        if let Side::Remote {
+        if let Location::Remote {
             connection,
             watch: registered,
             ..
-        } = &self.side
+        } = &self.location
         {
             let notice = HangUp {
                 stream: connection.stream(),
@@ -249,7 +251,7 @@ impl Attachment {
     }
 
     pub(super) fn note_hang_up(&self) {
-        if let Side::Remote { hung_up_at, .. } = &self.side {
+        if let Location::Remote { hung_up_at, .. } = &self.location {
             hung_up_at.store(process::time().max(1), Ordering::Release);
         }
     }
@@ -257,8 +259,8 @@ impl Attachment {
     /// Checks the exporter against a context's policy, because another context of this process with
     /// a wider policy may have attached to it.
     fn check_admitted(&self, origin: &Origin) -> Result<()> {
-        match &self.side {
-            Side::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
+        match &self.location {
+            Location::Remote { connection, .. } if !origin.policy.admits(connection.uid()) => {
                 Err(Error::NotAdmitted {
                     uid: connection.uid(),
                 })
@@ -305,9 +307,9 @@ impl Drop for Attachment {
             return;
         }
         drop(self.ends_with_it.take());
-        let Side::Remote {
+        let Location::Remote {
             connection, watch, ..
-        } = &mut self.side
+        } = &mut self.location
         else {
             return;
         };

@@ -1,7 +1,7 @@
 //! Fetching memory and drivers' events from an exporter.
 
 use super::expected_pieces::{ExpectedPieces, other_segment};
-use super::{Attachment, Side};
+use super::{Attachment, Location};
 use crate::broker::protocol::{BackendBlob, PieceSpan, Refusal, Reply, Request};
 use crate::broker::{
     Dialogue, Exports, Fetch, Fetched, FetchedHandle, FetchedPieces, FullReply, OpenDeadline,
@@ -121,9 +121,9 @@ impl Attachment {
             meanwhile,
             take,
         };
-        match &self.side {
-            Side::Remote { connection, .. } => connection.converse(&mut fetch, deadline)?,
-            Side::Local(exporter) => loop {
+        match &self.location {
+            Location::Remote { connection, .. } => connection.converse(&mut fetch, deadline)?,
+            Location::Local(exporter) => loop {
                 let supply = Self::ask_here(exporter, fetch.request(MAX_DESCRIPTORS))?;
                 if let Supply::Pieces(pieces) = &supply {
                     fetch.expected.check(pieces)?;
@@ -149,7 +149,7 @@ impl Attachment {
         mut meanwhile: impl FnMut(&Fields),
         mut take: impl FnMut(&Fields, Option<Delivery>) -> Result<()>,
     ) -> Result<()> {
-        let Side::Remote { connection, .. } = &self.side else {
+        let Location::Remote { connection, .. } = &self.location else {
             let ignored = |_: FetchedPieces| Err(Error::Protocol("it consists of pieces"));
             return handles.iter().try_for_each(|fields| {
                 let delivery = self.fetch_segment(fields, access, deadline, || {}, ignored)?;
@@ -208,9 +208,9 @@ impl Attachment {
     /// Fetches the native mirror of an event.
     pub fn fetch_mirror(&self, credential: Credential) -> Result<Fetched> {
         let _span = observe::fetching(self.origin.context, credential.record.index);
-        let timeout = match &self.side {
-            Side::Local(_) => Duration::MAX,
-            Side::Remote { timeout, .. } => *timeout,
+        let timeout = match &self.location {
+            Location::Local(_) => Duration::MAX,
+            Location::Remote { timeout, .. } => *timeout,
         };
         let deadline = OpenDeadline::after(timeout);
         match self.ask_for(Request::Mirror(credential), &deadline)? {
@@ -221,9 +221,9 @@ impl Attachment {
     }
 
     fn ask_for(&self, request: Request, deadline: &OpenDeadline) -> Result<Supply> {
-        match &self.side {
-            Side::Local(exporter) => Self::ask_here(exporter, request),
-            Side::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),
+        match &self.location {
+            Location::Local(exporter) => Self::ask_here(exporter, request),
+            Location::Remote { connection, .. } => supplied(connection.ask(request, deadline)?),
         }
     }
 

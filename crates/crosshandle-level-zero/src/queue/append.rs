@@ -11,7 +11,6 @@ use super::fences::Position;
 use super::work::{self, Target};
 use crate::driver::EventHandle;
 use crate::event;
-use crate::tuning::MAX_COMMANDS_PER_FENCE;
 use crosshandle_events::Outcome;
 use crosshandle_hal::WaitPoint;
 use crosshandle_ipc::{EventCore, MirrorHold, Profile};
@@ -19,6 +18,10 @@ use crosshandle_types::error::Result;
 use smallvec::SmallVec;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
+
+/// Maximum number of short commands that share one fence. The memory of the first command is kept
+/// until all of them have finished.
+const MAX_COMMANDS_PER_FENCE: u32 = 256;
 
 /// The way in which a list waits for a signal.
 enum DeviceWait<'a> {

@@ -1,9 +1,20 @@
 //! Limits the number of simultaneous handshakes. If there are too many, handshakes of unknown hosts
 //! are ended first. So unknown hosts cannot displace a host that has linked before.
 
-use crate::tuning::{MAX_HANDSHAKES, MAX_HANDSHAKES_EACH, MAX_KNOWN};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
+
+/// Maximum number of simultaneous handshakes. Another connection ends an older handshake. Each
+/// handshake has a thread and uses about 40 KiB.
+const MAX_HANDSHAKES: usize = 32;
+
+/// Maximum number of simultaneous handshakes from one IPv4 address, or from one IPv6 network of 64
+/// bits. Another connection from there ends its oldest handshake.
+const MAX_HANDSHAKES_EACH: usize = 8;
+
+/// Maximum number of remembered addresses of hosts that have linked. Unknown hosts cannot displace
+/// these addresses.
+const MAX_KNOWN: usize = 1024;
 
 /// The connections that are in their handshake, oldest first.
 pub(super) struct Doorway<T> {

@@ -9,7 +9,7 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, SessionId, refusal};
 use crate::error::{Error, Result};
 use crate::options::LinkOptions;
-use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
+use crate::tuning::HANDSHAKE_TIMEOUT;
 use crate::wait::wait_until;
 use crosshandle::{Context, adapter_support::Deadline};
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +18,9 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// Maximum number of links that wait to be accepted.
+const MAX_UNACCEPTED: usize = 16;
 
 /// A listener that accepts links from other hosts.
 ///

@@ -22,8 +22,7 @@ use crate::memory::RemoteMemory;
 use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
 use crate::tuning::{
-    HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_HANDSHAKES,
-    REDIAL_INTERVAL, REDIAL_TIMEOUT, REPLY_TIMEOUT,
+    HANDSHAKE_TIMEOUT, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_INTERVAL, REPLY_TIMEOUT,
 };
 use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
@@ -35,6 +34,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+
+/// Minimum timeout of the first attempt to reconnect: about three round trips on a busy machine.
+/// See [`REDIAL_HANDSHAKES`].
+const REDIAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Timeout of the first attempt to reconnect, as a multiple of the time that the link's first
+/// connection took. With 1, half of the attempts on a slow network would fail.
+const REDIAL_HANDSHAKES: u32 = 3;
+
+/// Maximum pause before a handshake is repeated that the listener has cut off. The pauses start at
+/// [`REDIAL_INTERVAL`] and double, so there are five attempts.
+const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
 
 /// A link to another host, which opens handles that processes on that host have made.
 ///

@@ -2,8 +2,17 @@
 //! where the last one broke off.
 
 use crate::control::message::Message;
-use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
+use crate::tuning::{MAX_ASKED, MAX_TOLD};
 use std::collections::VecDeque;
+
+/// Maximum number of addresses of new endpoints that the peer has not confirmed. If there are more,
+/// the link ends. An honest peer confirms at least every [`ACK_EVERY`] messages, so it never gets
+/// near this limit.
+const MAX_ADDRESSES: usize = 256;
+
+/// Maximum number of bytes of replies that the peer has not confirmed. If there are more, the link
+/// ends. Sixteen calls with [`PIECES_UNDER_WAY`] pieces each need a quarter of this limit.
+const MAX_OWED: usize = 256 << 20;
 
 /// The reason why a frame was sent, which decides how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]

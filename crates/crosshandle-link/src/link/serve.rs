@@ -6,12 +6,15 @@ use super::session::{Session, State};
 use super::stage::{Job, reply_bytes};
 use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_OPENING, MAX_SERVED};
+use crate::tuning::MAX_OPENING;
 use crate::ucx::worker::Registration;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Access, Event, Memory, SharedBytes};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
+
+/// Maximum number of objects that are open for the peer.
+const MAX_SERVED: usize = 1 << 16;
 
 /// An object that is open for the peer.
 pub(crate) enum Served {

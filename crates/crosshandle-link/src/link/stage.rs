@@ -7,7 +7,7 @@ use super::session::Session;
 use super::thread;
 use crate::control::message::MAX_DATA;
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_STAGING, STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
+use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crate::ucx::worker::Registration;
 use crosshandle::handle::Bounded;
 use crosshandle::{
@@ -15,6 +15,10 @@ use crosshandle::{
 };
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
+
+/// Maximum number of accesses that wait for the staging thread. Each has up to 256 KiB. If the peer
+/// requests more, the link ends.
+const MAX_STAGING: usize = 512;
 
 /// A staging buffer.
 pub(crate) struct Stager {

@@ -10,13 +10,16 @@ use crate::event::{PendingSignal, RemoteEvent};
 use crate::link::data::{Direction, Piece};
 use crate::link::request::Reply;
 use crate::link::{Link, close_object};
-use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
+use crate::tuning::STAGING_PARTS;
 use crosshandle::{Access, Command, MemoryHandle, MemoryRange, adapter_support::Deadline};
 use local::Local;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
+
+/// Maximum number of bytes that travel in the same message as the signal that follows them.
+const MAX_WITH_SIGNAL: usize = 16 << 10;
 
 /// Maximum length of another host's memory in bytes. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;

@@ -7,11 +7,18 @@ use crate::link::data::{DataPath, Direction, Piece};
 use crate::link::request::{PendingRequest, Reply};
 use crate::link::session::Session;
 use crate::link::{LinkCore, close_object};
-use crate::tuning::{PIECES_UNDER_WAY, STAGED_IN_MESSAGES, STAGING_PART, STAGING_PARTS};
+use crate::tuning::{STAGING_PART, STAGING_PARTS};
 use crosshandle::Access;
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
+
+/// Maximum number of pieces of memory that one call has in flight over TLS.
+const PIECES_UNDER_WAY: usize = 16;
+
+/// Maximum size in bytes of an access to staged memory whose bytes travel in messages although UCX
+/// is available. A message takes one round trip instead of two, but its bytes are encrypted.
+const STAGED_IN_MESSAGES: usize = 64 << 10;
 
 /// Open memory of the remote host. Offsets start at its first byte and have been checked.
 pub(super) struct Opened {

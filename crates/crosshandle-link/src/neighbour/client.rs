@@ -4,7 +4,7 @@ use super::message::{HandleBytes, Reply, Request};
 use super::socket;
 use crate::error::{Error, Result};
 use crate::memory::MAX_LEN;
-use crate::tuning::{NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
+use crate::tuning::NEIGHBOUR_PART;
 use crosshandle::{
     Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
 };
@@ -13,6 +13,9 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Size in bytes of the shared memory through which a neighbour's ordinary bytes are copied.
+const NEIGHBOUR_BUFFER: usize = 1 << 20;
 
 /// A link that another process of this host and user [shares](super::SharedLink). It opens handles
 /// of the remote host.

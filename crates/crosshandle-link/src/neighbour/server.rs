@@ -6,10 +6,7 @@ use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
 use crate::link::{Link, thread};
 use crate::memory::RemoteMemory;
-use crate::tuning::{
-    FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,
-    MAX_NEIGHBOURS_EACH, NEIGHBOUR_PART, REDIAL_INTERVAL,
-};
+use crate::tuning::{FIRST_REQUEST_TIMEOUT, NEIGHBOUR_PART, REDIAL_INTERVAL};
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Context, Memory, MemoryHandle, Queue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -20,6 +17,19 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of neighbours that use a shared link at once. Each has a thread.
+const MAX_NEIGHBOURS: usize = 64;
+
+/// Maximum number of connections of one process to a shared link.
+const MAX_NEIGHBOURS_EACH: usize = 16;
+
+/// Maximum number of objects that a neighbour has open.
+const MAX_NEIGHBOUR_OBJECTS: usize = 4096;
+
+/// Number of a neighbour's own allocations that stay open for its next copy. With more, memory that
+/// the neighbour has freed is kept longer.
+const MAX_KEPT_LOCALS: usize = 8;
 
 /// A link that this process shares with other processes of this host and user. They use it as a
 /// [`NeighbourLink`](super::NeighbourLink). The sharing ends when this object is dropped or the
@@ -200,9 +210,9 @@ impl<'a> Neighbour<'a> {
         let doing = "serving a neighbour";
         let limit =
             |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
-        limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
+        limit(Timeout::Recv, Some(FIRST_REQUEST_TIMEOUT))?;
         // Limits how long a neighbour that reads no replies can block this thread.
-        limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
+        limit(Timeout::Send, Some(FIRST_REQUEST_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
             let Ok(request) = Request::decode(&bytes) else {

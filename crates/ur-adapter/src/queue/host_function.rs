@@ -1,11 +1,22 @@
 //! Functions of the program that queues call, and waits that must not happen inside them.
 
-use crate::tuning::{IN_USE_POLL_DIVISOR, IN_USE_POLL_LONGEST, IN_USE_POLL_SHORTEST};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Shortest time between two checks whether commands still use memory that is freed. The commands
+/// cannot wake the waiting thread, so it polls.
+const IN_USE_POLL_SHORTEST: Duration = Duration::from_micros(20);
+
+/// Longest time between two such checks. After a long command, memory may be freed late by this
+/// time.
+const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
+
+/// Divisor that gives the time between two such checks from the time waited so far. So memory is
+/// freed at most about 13 % late, and the number of checks grows logarithmically.
+const IN_USE_POLL_DIVISOR: u32 = 8;
 
 /// A function of the caller, with its argument.
 pub(crate) struct HostFunction {

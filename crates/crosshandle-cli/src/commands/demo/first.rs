@@ -13,9 +13,20 @@ use crate::peer::{Peer, Role};
 use crate::progress::Progress;
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DEMO_PING_TIME, DEMO_PINGS_BEFORE_MIDDLE, DEMO_PINGS_MAX};
+use crate::tuning::DEMO_PINGS_BEFORE_MIDDLE;
 use crosshandle::{EventHandle, EventOptions};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of round trips of one ping-pong.
+///
+/// This number gives a stable 99th percentile. On slow machines, `DEMO_PING_TIME` ends the
+/// ping-pong earlier.
+const DEMO_PINGS_MAX: u64 = 20_000;
+
+/// Time after which a ping-pong ends even if it has made fewer round trips.
+///
+/// The user waits for two ping-pongs. With less time, slow machines give fewer samples.
+const DEMO_PING_TIME: Duration = Duration::from_millis(500);
 
 const SIDE: Side = Side::First;
 

@@ -10,8 +10,15 @@ use crate::failure::{ErrorContext as _, Failure, Result};
 use crate::link::Link;
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DEMO_OFFER_TIMEOUT, DEMO_PINGS_BEFORE_MIDDLE};
+use crate::tuning::DEMO_PINGS_BEFORE_MIDDLE;
 use crosshandle::{Context, Event, EventHandle, EventOptions, Memory, MemoryHandle};
+use std::time::Duration;
+
+/// Maximum time for the demo's first process to make the shared objects.
+///
+/// Initialising a GPU's driver and allocating most of its memory takes seconds. With much less, a
+/// demo could fail on a machine with many GPUs.
+const DEMO_OFFER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const SIDE: Side = Side::Second;
 

@@ -12,6 +12,15 @@ use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
+/// Maximum duration of each step of `doctor`'s exchange with its child process.
+///
+/// All steps together normally take milliseconds. With much less, a busy machine could be reported
+/// as a problem.
+const DOCTOR_STEP_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Size in bytes of the memory that `doctor` shares with its child process.
+const DOCTOR_SHARED_BYTES: usize = 64 << 10;
+
 /// Handles of the parent's shared objects, as text.
 #[derive(Serialize, Deserialize)]
 struct Offer {

@@ -14,7 +14,7 @@ use crate::broker::protocol::{
 use crate::broker::published::{REFUSALS, describe, exports_for, is_admitted_anywhere, with};
 use crate::broker::reports;
 use crate::record::Credential;
-use crate::tuning::{MAX_UNREAD_BYTES, UNDER_WAY_LOOK};
+use crate::tuning::UNDER_WAY_LOOK;
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crosshandle_os::threads::disposer::PeerStream;
@@ -31,6 +31,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 use under_way::UnderWay;
+
+/// Maximum size of the replies that an importer has not read yet, in bytes of the exporter's kernel
+/// memory. Its further requests wait until it reads. A reply takes about one kilobyte. The value is
+/// below a quarter of the usual send buffer.
+const MAX_UNREAD_BYTES: usize = 32 << 10;
 
 /// Returns the reply to a request that could not be read because no descriptor was free.
 pub(super) fn no_room() -> [u8; REPLY_SIZE] {

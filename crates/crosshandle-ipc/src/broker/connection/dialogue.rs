@@ -3,13 +3,27 @@
 use super::{AskError, Connection, FullReply};
 use crate::broker::deadline::OpenDeadline;
 use crate::broker::protocol::{Refusal, Request};
-use crate::tuning::{MAX_QUESTIONS_AHEAD, MAX_TAKEN_PART, PIECES_RETRY_INTERVAL};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::MAX_DESCRIPTORS;
 use crosshandle_types::error::{Error, Result};
 use rustix::process::{Resource, getrlimit};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Share of a process's descriptor limit that its opens of memory in pieces may use at a time, as a
+/// divisor. The rest stays available to other calls.
+const MAX_TAKEN_PART: usize = 4;
+
+/// Maximum number of requests for memory that an importer sends before it has their replies, when
+/// it opens many objects at a time. Each reply brings a descriptor. With fewer, the exporter's
+/// driver and the importer's driver may wait for each other. With more, other threads wait longer
+/// for their turn.
+const MAX_REQUESTS_AHEAD: usize = 16;
+
+/// Interval at which an importer repeats a request for pieces for which the exporter had no free
+/// descriptors.
+const PIECES_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The requests of an importer that needs several replies, and its use of them.
 pub trait Dialogue {
@@ -182,7 +196,7 @@ impl Connection {
         let mut asked = VecDeque::new();
         let mut turn = self.await_turn(deadline)?;
         loop {
-            while asked.len() < MAX_QUESTIONS_AHEAD
+            while asked.len() < MAX_REQUESTS_AHEAD
                 && (asked.is_empty() || !self.has_waiting())
                 && let Some((place, request)) = rest.next()
             {

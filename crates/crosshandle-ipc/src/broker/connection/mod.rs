@@ -10,7 +10,6 @@ use crate::broker::protocol::{
     BadMessage, MAX_REPLY_MESSAGE, PieceTable, Refusal, Reply, Request, Serial,
 };
 use crate::broker::sweep;
-use crate::tuning::{ANSWER_SPIN, DISCARD_WAIT, EXPORTER_LOOK_INTERVAL};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
 use crosshandle_os::socket::{self, Granted, Guard, MAX_DESCRIPTORS, Peer, Received, interrupt};
@@ -25,7 +24,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time that an importer waits until a reply for which it has no free descriptors has been
+/// discarded. After it, the importer gives up the connection.
+const DISCARD_WAIT: Duration = Duration::from_secs(10);
+
+/// Time for which an importer polls for a reply before it sleeps, if other CPUs are available. An
+/// exporter's sleeping thread needs about this long to wake up. Requests to a busy exporter waste
+/// this much processor time.
+const REPLY_SPIN: Duration = Duration::from_micros(60);
+
+/// Interval at which an importer that waits for a reply checks whether the exporter is dead,
+/// although its socket is still open. Another process may have a copy of the socket. Each check
+/// takes three system calls.
+const EXPORTER_LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The process that serves an exporter's objects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -565,7 +578,7 @@ fn look_for_a_moment<R>(mut attempt: impl FnMut(Deadline) -> Result<R, Errno>) -
     let began = Instant::now();
     loop {
         match attempt(Deadline::at(began)) {
-            Err(Errno::TIMEDOUT) if began.elapsed() < ANSWER_SPIN => thread::yield_now(),
+            Err(Errno::TIMEDOUT) if began.elapsed() < REPLY_SPIN => thread::yield_now(),
             result => return result,
         }
     }

@@ -3,11 +3,25 @@
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_PROVEN_FAILURES, MAX_SLEEP, SPIN};
 use crate::ucx::worker::{RemoteKey, Request, Worker};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Time for which a thread that moves memory polls for completion. After that it sleeps and leaves
+/// the polling to the link's thread. A shorter time makes more transfers wake two threads. A longer
+/// time uses more CPU time.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Maximum sleep of a thread that waits for its transfer, in case a wake-up is lost. Normally, the
+/// thread is woken earlier.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// Number of failed endpoints after which a transfer fails although each endpoint had reached the
+/// peer. With the pauses between them, this takes about 6 s. With fewer, transfers fail in networks
+/// that keep breaking connections. With more, a network card that cannot access the memory is
+/// noticed later.
+const MAX_PROVEN_FAILURES: u32 = 16;
 
 const STALLED: &str = "moving memory: UCX made no progress";
 

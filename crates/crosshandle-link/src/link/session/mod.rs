@@ -15,7 +15,7 @@ use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::memory::ring::Ring;
-use crate::tuning::{ACKS_PER_KEEP_ALIVE, REDIALS_PER_KEEP_ALIVE, REPLY_TIMEOUT};
+use crate::tuning::{REDIALS_PER_KEEP_ALIVE, REPLY_TIMEOUT};
 use crate::wait::wait_until;
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier, adapter_support::Deadline};
@@ -27,6 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// Number of confirmations that an idle side sends per keep-alive. With fewer, two lost messages
+/// would look like a lost connection.
+const ACKS_PER_KEEP_ALIVE: u32 = 5;
 
 /// The state of a link, shared by its objects and its threads.
 pub(crate) struct Session {

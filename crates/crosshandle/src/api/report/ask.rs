@@ -1,6 +1,5 @@
 //! Requests reports from all exporters of the socket directories at once, with one deadline.
 
-use super::tuning::{MAX_QUESTIONS, MAX_REPORT_BYTES};
 use crosshandle_handle::Bounded;
 use crosshandle_ipc::broker::address;
 use crosshandle_ipc::broker::protocol::{BadMessage, REPLY_SIZE, Refusal, Reply, Request};
@@ -19,6 +18,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Maximum number of exporters that are asked at once. Each takes a descriptor, and processes may
+/// usually have 1,024. If more exporters than this are stopped, those after them are not asked in
+/// time.
+const MAX_REQUESTS: usize = 256;
+
+/// Maximum length of a report, in bytes. It keeps an exporter from filling the memory of the
+/// reader. A report with as many objects as it can list has some hundred kilobytes.
+const MAX_REPORT_BYTES: usize = 64 << 20;
 
 /// An exporter that has not sent a report, or a directory that could not be read.
 #[derive(Clone)]
@@ -120,7 +128,7 @@ pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<Proce
     }
     let mut pending: Vec<PendingRequest> = Vec::new();
     while !sockets.is_empty() || !pending.is_empty() {
-        while pending.len() < MAX_QUESTIONS
+        while pending.len() < MAX_REQUESTS
             && let Some(socket) = sockets.pop_front()
         {
             match PendingRequest::ask(&socket) {

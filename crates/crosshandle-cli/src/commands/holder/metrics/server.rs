@@ -4,13 +4,26 @@ use super::sample::Sampler;
 use super::{exposition, page, spawn};
 use crate::commands::holder::hold;
 use crate::output::clean;
-use crate::tuning::{METRICS_CONNECTIONS, METRICS_HEAD_BYTES, METRICS_REQUEST_TIME};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Maximum number of connections to the metrics port that have sent no request yet, and maximum
+/// number of requests that are answered at a time. A further connection closes the oldest one
+/// without a request. The limit bounds the threads and descriptors that a flood of connections can
+/// use.
+const METRICS_CONNECTIONS: usize = 16;
+
+/// Timeout of a client of the metrics port, for sending its request and for reading the reply. A
+/// silent client occupies a connection for this time.
+const METRICS_REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// Maximum size of the head of a request, in bytes. Browsers may send long cookies of other
+/// programs on the same host.
+const METRICS_HEAD_BYTES: usize = 16 << 10;
 
 /// Limits the connections: the connections without a complete request, oldest first, and the number
 /// of requests that are being answered.
