@@ -1,4 +1,4 @@
-//! Loading from a source into new memory, which can be handed over to a holder.
+//! Loading of models from files or from the program's memory, into new memory for a holder.
 
 use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
@@ -16,14 +16,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Number of bytes that a thread reads at a time before it hashes them. They are then still in the
-/// second-level cache of its processor. With fewer, the same bytes take more calls. With more, they
-/// do not fit into caches of 1 MiB.
+/// Number of bytes that a thread reads at a time before it hashes them. The bytes are then still in
+/// the second-level cache of the processor. With fewer, reading takes more calls. With more, the
+/// bytes do not fit into caches of 1 MiB.
 const PART_BYTES: usize = 512 << 10;
 
 /// Default size in bytes of each of a thread's two staging buffers. With smaller buffers the start
-/// of each copy costs time. With larger ones the driver takes longer to make the buffers, which it
-/// does one by one.
+/// of each copy costs time. With larger buffers, the driver takes longer to allocate them, one
+/// after the other.
 const STAGE_BYTES: usize = 4 << 20;
 
 /// Minimum and maximum size in bytes of parts and staging buffers that a program can choose.
@@ -89,7 +89,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how many bytes a thread reads at a time before it hashes them (default: 512 KiB).
+    /// Sets the number of bytes that a thread reads at a time before it hashes them (default: 512
+    /// KiB).
     pub fn part_bytes(mut self, bytes: usize) -> Self {
         self.part_bytes = bytes;
         self
@@ -101,15 +102,15 @@ impl LoadOptions {
         self
     }
 
-    /// Sets whether files are read without the page cache (default: `false`), for storage that is
-    /// faster than the page cache. The file system must support this.
+    /// Sets whether files are read without the page cache (default: `false`). This is faster if the
+    /// storage is faster than the page cache. The file system must support it.
     pub fn direct(mut self, is_direct: bool) -> Self {
         self.is_direct = is_direct;
         self
     }
 
-    /// Adds texts to the metadata of the files. They replace texts of the files that have the same
-    /// keys. They are part of the model's hash.
+    /// Adds entries to the metadata of the files. An entry replaces the files' entry with the same
+    /// key. The metadata is part of the model's hash.
     pub fn metadata(
         mut self,
         texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
@@ -119,8 +120,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets a callback for progress. Several threads call it with the number of bytes of each
-    /// loaded piece and the total number of bytes.
+    /// Sets a callback for progress. Each loading thread calls it with the number of bytes that
+    /// were just loaded, and the total number of bytes.
     pub fn progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.progress = Arc::new(progress);
         self
@@ -161,15 +162,16 @@ impl LoadOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadTiming {
-    /// Allocating the memory.
+    /// Time to allocate the memory.
     pub allocation: Duration,
-    /// Allocating staging buffers, for the slowest thread. It is a part of `filling`.
+    /// Time of the slowest thread to allocate its staging buffers. This is a part of `filling`.
     pub staging: Duration,
-    /// Reading, hashing, and copying to the device.
+    /// Time to read, to hash, and to copy to the device.
     pub filling: Duration,
 }
 
-/// A model that this process has loaded. Dropping it frees the memory, unless a holder has it.
+/// A model that this process has loaded. Dropping this value frees the memory, unless a holder
+/// keeps it.
 #[derive(Debug)]
 pub struct Loaded {
     store: Store,
@@ -275,9 +277,9 @@ impl Loaded {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. The label in `options` is replaced by the
-    /// model's hash. Before that, this process opens the model as a reader does, so that an
-    /// unreadable model replaces nothing.
+    /// Hands the model over to the holder, under a name. First opens the model as a reader does, so
+    /// that an unreadable model does not replace an earlier version. The label in `options` is
+    /// replaced by the model's hash.
     ///
     /// # Errors
     /// Returns the errors of [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and
@@ -294,7 +296,6 @@ impl Loaded {
     }
 }
 
-/// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
         let why = "there are no bytes to load";
@@ -302,8 +303,8 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // Populate the memory now, so that a model that is too large is an error instead of ending this
-    // process later.
+    // All pages are allocated now, so that a model that is too large is an error here, instead of
+    // ending this process later.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 
@@ -330,7 +331,7 @@ mod tests {
             let published = loaded.publish("model", HoldOptions::new().replaces(true));
             published.expect_err("there is no holder")
         };
-        // An undamaged model gets as far as asking the holder, which does not exist.
+        // For an undamaged model, the error is that there is no holder.
         assert!(publish(&|_| ()).is_gone());
         let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
         assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");

@@ -191,9 +191,12 @@ impl Link {
         if name.len() > MAX_TEXT {
             return Err(Error::invalid("the name is longer than any name"));
         }
-        // One deadline covers the name and all its parts, because the peer chooses the number of
-        // parts.
-        let deadline = Deadline::after(REPLY_TIMEOUT);
+        self.open_name_until(name, Deadline::after(REPLY_TIMEOUT))
+    }
+
+    /// Opens a name within one deadline for all its parts, because the peer chooses the number of
+    /// parts.
+    fn open_name_until(&self, name: &str, deadline: Deadline) -> Result<RemoteName> {
         let pending = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;

@@ -20,7 +20,6 @@ use std::sync::{Arc, Weak};
 /// requests more, the link ends.
 const MAX_STAGING: usize = 512;
 
-/// A staging buffer.
 pub(crate) struct Stager {
     /// The parts that UCX moves, followed by room for the bytes of one message.
     buffer: Memory,

@@ -23,7 +23,6 @@ const SHORT_LOCK_LOOKS: u32 = 100;
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// Creates a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }

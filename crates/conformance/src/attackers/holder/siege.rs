@@ -30,7 +30,7 @@ const PREPARATION: Duration = Duration::from_secs(10);
 /// Interval at which the pair is checked during an attack.
 const LOOK: Duration = Duration::from_millis(20);
 /// The attacker that runs while processes of the pair are killed.
-const BESIDE_DEATHS: &str = "question-flood";
+const BESIDE_DEATHS: &str = "request-flood";
 /// Command that runs a program as root of a user namespace with many users.
 const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--map-auto"];
 
@@ -75,7 +75,6 @@ impl Times {
         self.0.sort_unstable();
     }
 
-    /// Returns a percentile in microseconds.
     fn percentile(&self, percent: usize) -> u64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or(0)

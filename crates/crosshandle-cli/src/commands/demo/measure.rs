@@ -7,6 +7,7 @@ use crate::tuning::COPY_CHUNK_BYTES;
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 /// Number of repetitions of an operation whose mean time is measured.

@@ -6,7 +6,6 @@ use crate::link::Link;
 use crate::peer::{Peer, Role};
 use crate::settings::Settings;
 use crate::transfer::Transfer;
-use crate::tuning::{DOCTOR_SHARED_BYTES as LEN, DOCTOR_STEP_TIMEOUT as TIMEOUT};
 use crate::units::nanoseconds;
 use crosshandle::{Device, Event, EventHandle, MemoryHandle};
 use serde::{Deserialize, Serialize};
@@ -16,10 +15,10 @@ use std::time::{Duration, Instant};
 ///
 /// All steps together normally take milliseconds. With much less, a busy machine could be reported
 /// as a problem.
-const DOCTOR_STEP_TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Size in bytes of the memory that `doctor` shares with its child process.
-const DOCTOR_SHARED_BYTES: usize = 64 << 10;
+const LEN: usize = 64 << 10;
 
 /// Handles of the parent's shared objects, as text.
 #[derive(Serialize, Deserialize)]

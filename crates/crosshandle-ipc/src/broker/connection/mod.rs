@@ -107,7 +107,7 @@ impl From<Error> for AskError {
     }
 }
 
-/// The right to send requests, until this is dropped.
+/// The right to send requests, which ends when this value is dropped.
 struct Turn<'a> {
     connection: &'a Connection,
     /// Number of the current request.
@@ -128,7 +128,7 @@ impl Drop for Turn<'_> {
         let mut turns = self.connection.turns.lock();
         turns.is_busy = false;
         if !turns.waiting.is_empty() {
-            // All are woken, because one of them is next and there are few.
+            // All waiting threads are woken: one of them is next, and there are few of them.
             self.connection.turn_over.notify_all();
         }
     }

@@ -25,7 +25,6 @@ const MAX_PROVEN_FAILURES: u32 = 16;
 
 const STALLED: &str = "moving memory: UCX made no progress";
 
-/// A piece of memory to move.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) local: *mut u8,
@@ -33,7 +32,6 @@ pub(crate) struct Piece {
     pub(crate) remote: u64,
 }
 
-/// The direction of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the peer.

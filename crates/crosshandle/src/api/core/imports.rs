@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
-/// A segment of another process that is mapped here.
+/// A segment of another process that is mapped in this process.
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn BackendSegment>,
@@ -84,7 +84,7 @@ impl SegmentKey {
 /// Memory that is mapped by its driver handle while the exporter is still checking the request.
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
-    /// The memory comes first, so that it is unmapped before its open is no longer counted.
+    /// The memory is the first element, so that it is unmapped while its open is still counted.
     mapped: Cell<Option<(Arc<dyn BackendSegment>, HandleAhead)>>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> MappedAhead<'a> {
     /// Maps the memory if the handle is known. On failure, `finish` tries again and reports the
     /// reason.
     fn map(&self, fields: &Fields, attachment: &Arc<Attachment>) {
-        // Checked first, because most backends take no handles.
+        // This is checked first, because most backends import no driver handles.
         if let Some(handles) = self.backend.driver_handles()
             && let Some(ahead) = attachment.driver_handle(fields)
             && let Ok(memory) = map_by(handles, fields, &ahead.found)
@@ -154,13 +154,13 @@ fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
 
 impl Hash for SegmentKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // One word, because each further one costs time in the table. Few segments are mapped for
-        // both kinds of access.
+        // Only one word is hashed, because each further word would slow down the table. The word
+        // does not depend on the access, because few segments are mapped for both kinds of access.
         state.write_u64(self.context.to_word() ^ u64::from(self.segment));
     }
 }
 
-/// A hasher that only mixes words. That is enough, because the numbers of exporters are random.
+/// A hasher that only mixes words. Mixing suffices, because the numbers of exporters are random.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -189,23 +189,31 @@ const MAX_TAKEOVERS: u32 = 8;
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// The exporters that a context is attached to, and their mapped segments.
-#[derive(Default)]
 pub(super) struct Imports {
+    /// Where and how exporters are looked for.
+    pub(super) origin: Origin,
     attachments: RwLock<FoldMap<ContextId, Arc<Attachment>>>,
     segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
 }
 
 impl Imports {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            attachments: RwLock::default(),
+            segments: RwLock::default(),
+        }
+    }
+
     /// Returns the attachment to a handle's exporter, and connects first if there is none yet.
     #[inline]
     pub(super) fn attachment(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        self.attachment_by(Route::Exporter, fields, origin, next, deadline)
+        self.attachment_by(Route::Exporter, fields, next, deadline)
     }
 
     #[inline]
@@ -213,7 +221,6 @@ impl Imports {
         &self,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
@@ -229,7 +236,7 @@ impl Imports {
             }
         }
         drop(attachments);
-        self.attach(key, route, fields, origin, next, deadline)
+        self.attach(key, route, fields, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to the handle's exporter. If the exporter is gone or has
@@ -238,12 +245,11 @@ impl Imports {
     pub(super) fn ask_either<R>(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
         mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        let attachment = self.attachment_by(Route::Exporter, fields, origin, next, deadline);
+        let attachment = self.attachment_by(Route::Exporter, fields, next, deadline);
         let asked = attachment.and_then(|attachment| {
             let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
@@ -254,8 +260,8 @@ impl Imports {
         };
         let mut takeovers = 0;
         loop {
-            let holder = match self.attachment_by(Route::Holder, fields, origin, next, deadline) {
-                // No holder has the memory, or no longer has it.
+            let holder = match self.attachment_by(Route::Holder, fields, next, deadline) {
+                // No holder has the memory, or its holder no longer has it.
                 Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
                 holder => holder?,
             };
@@ -278,11 +284,10 @@ impl Imports {
         key: ContextId,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
+        let attachment = Attachment::to(fields, route, &self.origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -303,7 +308,7 @@ impl Imports {
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
         drop(attachments);
-        // Unmapped and closed without holding a lock.
+        // The segments are unmapped, and the attachments closed, without holding a lock.
         drop((unused, gone));
     }
 
@@ -352,15 +357,15 @@ impl Imports {
             pieces.try_for_each(|(import, part)| segment.add(backend, import, part))
         };
         let ahead = MappedAhead::new(backend);
-        let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+        let fetched = self.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
             let meanwhile = || ahead.map(fields, attachment);
             attachment.fetch_segment(fields, key.access, deadline, meanwhile, &mut take)
         });
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
             Err(error) => {
-                // Unmapped on another thread, because there may be thousands of mappings and the
-                // deadline may have passed.
+                // The pieces are unmapped on another thread, because there may be thousands of them
+                // and the deadline may have passed.
                 if let Some(partial) = pieced {
                     driver_jobs::drop_later(partial);
                 }
@@ -421,7 +426,7 @@ impl Imports {
         mapped: &mut Vec<Arc<Imported>>,
     ) -> Result<()> {
         let backend: &dyn BackendContext = &**core.backend();
-        let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
+        let attachment = self.attachment(&handles[0], First::Memory(access), deadline)?;
         let ahead = MappedAhead::new(backend);
         let meanwhile = |fields: &Fields| ahead.map(fields, &attachment);
         attachment.fetch_each(handles, access, deadline, meanwhile, |fields, delivery| {
@@ -455,7 +460,8 @@ impl Imports {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
         let mut segments = write(&self.segments);
-        // Only when the table would grow, so that the cost of the scan is spread.
+        // The table is scanned only when it would grow, so that the cost of the scan is spread over
+        // many calls.
         if segments.len() == segments.capacity() {
             segments.retain(|_, cached| !cached.is_closed());
         }

@@ -37,7 +37,7 @@ pub struct EventSet<'a> {
 
 impl<'a> EventSet<'a> {
     /// Returns a set that waits for the signal of each event that is the latest one now. For an
-    /// event without a signal, it waits for the first one.
+    /// event without a signal, the set waits for the first signal.
     pub fn latest(events: impl IntoIterator<Item = &'a Event>) -> Self {
         let latest = |event: &'a Event| (event, event.latest_or_first());
         Self::values(events.into_iter().map(latest))
@@ -71,7 +71,7 @@ impl<'a> EventSet<'a> {
     /// # Errors
     /// As [`wait_all`](Self::wait_all).
     pub fn try_wait_all(&self) -> Result<bool> {
-        // All events are checked, because one after an unfinished one may have failed.
+        // All events are checked, because an event after an unfinished event may have failed.
         let check = |all, (event, value): &(&Event, u64)| Ok(event.try_wait_value(*value)? && all);
         self.events.iter().try_fold(true, check)
     }
@@ -140,7 +140,7 @@ fn all_of(mut events: Vec<(&Event, u64)>, deadline: Deadline) -> Result<()> {
     }
 }
 
-/// Waits until one of the events, of which there are some, has reached its value or failed.
+/// Waits until one of the events has reached its value or failed. The list is not empty.
 fn any_of(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     if events.len() > MAX_OWN {
         return any_of_many(events, deadline);
@@ -164,7 +164,7 @@ fn timed_out() -> Error {
     Error::TimedOut("waiting for events")
 }
 
-/// Waits for one of too many events for the calling thread to sleep on.
+/// Waits for one of the events, if there are more than the calling thread can sleep for.
 fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<()>) {
     match Gathering::begin(events) {
         Ok(gathering) => gathering.next(deadline),
@@ -172,7 +172,7 @@ fn any_of_many(events: &[(&Event, u64)], deadline: Deadline) -> (usize, Result<(
     }
 }
 
-/// Waits for all of too many events for the calling thread to sleep on.
+/// Waits for all events, if there are more than the calling thread can sleep for.
 fn all_of_many(events: &[(&Event, u64)], deadline: Deadline) -> Result<()> {
     let gathering = Gathering::begin(events)?;
     events.iter().try_for_each(|_| gathering.next(deadline).1)
@@ -191,7 +191,7 @@ struct Results {
     added: Condvar,
 }
 
-/// One event of a gathering.
+/// One event of a [`Gathering`].
 struct Member {
     index: usize,
     results: Arc<Results>,

@@ -8,19 +8,16 @@ mod hand_over;
 mod jobs;
 mod names_in_directory;
 mod programs;
-mod questions;
 mod quota;
+mod requests;
 mod take_back;
 
-use super::client::Holder;
+use super::exchange::ask_once;
 use super::identity::Asker;
 use super::journal::{self, Journal, Lost, State};
+use super::message::{Envelope, PROTOCOL, Request};
 use super::state::Holdings;
 use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
-use super::tuning::{
-    LOCK_INTERVAL, LOCK_TIME, MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL, QUESTIONS_TIME_AT_ONCE,
-    RESTART_INTERVAL,
-};
 use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crosshandle_os::socket::{self, Guard};
 use crosshandle_os::threads::round_robin::{Party, RoundRobin};
@@ -38,6 +35,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Maximum number of requests that the holder answers before it polls again for new ones. A larger
+/// value saves system calls under load, but new requests wait for longer.
+const MAX_REQUESTS_AT_ONCE: usize = 16;
+
+/// Time after which the holder stops answering and polls for new requests, since some requests ask
+/// for long lists or contain long garbage. A longer time makes new requests wait. A shorter time
+/// costs more system calls under load.
+const REQUESTS_TIME_AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Time that a new holder waits for the lock of a killed holder, until the system has ended all
+/// threads of that process.
+const LOCK_TIME: Duration = Duration::from_secs(3);
+
+/// Time in which the process that owns the lock must reply to be taken for a running holder.
+const LOCK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Delay before a holder starts another successor in the place of one that ended or did not start.
+const RESTART_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest delay before a holder starts another successor, if the previous ones never became
+/// complete.
+const MAX_RESTART_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Importance of a log line of a holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -90,7 +110,7 @@ pub(super) struct Server {
     starts: Instant,
     /// Delay before another successor is started if this one never becomes complete.
     restart: Duration,
-    /// A name that the successor cannot take over, and the reason.
+    /// A name that the successor cannot take over, and the reason why.
     dropped: Option<(String, String)>,
     jobs: Jobs,
     takeovers: u64,
@@ -110,12 +130,27 @@ fn copy(file: impl AsFd) -> Result<OwnedFd> {
 /// no request.
 fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>> {
     let deadline = Deadline::after(LOCK_TIME);
-    let other = Holder::new().socket_dir(path).peers(PeerPolicy::Anyone);
-    let other = other.timeout(LOCK_INTERVAL);
+    let directories = [path.to_owned()];
+    let envelope = Envelope {
+        protocol: PROTOCOL,
+        token: None,
+        request: Request::Status,
+    };
+    let request = serde_json::to_vec(&envelope).expect("plain data");
+    let answers = || {
+        let deadline = Deadline::after(LOCK_INTERVAL);
+        ask_once(
+            &directories,
+            &PeerPolicy::Anyone,
+            &request,
+            deadline,
+            &mut 0,
+        )
+        .is_ok()
+    };
     loop {
         let lock = directory.lock()?;
-        let is_over = lock.is_some() || other.status().is_ok();
-        if is_over || !deadline.sleep(RESTART_INTERVAL / 10) {
+        if lock.is_some() || answers() || !deadline.sleep(RESTART_INTERVAL / 10) {
             return Ok(lock);
         }
     }
@@ -123,7 +158,7 @@ fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>
 
 impl Server {
     /// Starts a holder in the directory at `path`. `programs` is a socket that a service manager
-    /// made for it. Without one, the holder creates its own.
+    /// made for the holder. Without it, the holder creates its own socket.
     pub(super) fn begin(path: PathBuf, programs: Option<OwnedFd>, terms: Terms) -> Result<Self> {
         let directory = HolderDirectory::open(&path, terms.policy != PeerPolicy::SameUser)?;
         let Some(lock) = take_lock(&directory, &path)? else {
@@ -297,10 +332,10 @@ impl Server {
                 )));
             }
             let (mut is_ending, began) = (false, Instant::now());
-            for _ in 0..MAX_QUESTIONS_AT_ONCE {
+            for _ in 0..MAX_REQUESTS_AT_ONCE {
                 let Some(index) = self.next_turn() else { break };
                 is_ending |= self.attend(index);
-                if began.elapsed() > QUESTIONS_TIME_AT_ONCE {
+                if began.elapsed() > REQUESTS_TIME_AT_ONCE {
                     break;
                 }
             }
@@ -476,7 +511,7 @@ impl Server {
         successor.map_or(0, |successor| successor.tell(change, files))
     }
 
-    /// Waits for work, and adds the programs that have some to the queue.
+    /// Waits for work, and adds the programs that need attention to the queue.
     fn wait(&mut self) -> Result<Ready> {
         let stages = self.connected.iter().filter_map(Program::late);
         let needs_successor = self.successor.is_none() && self.terms.successor.is_some();

@@ -13,6 +13,11 @@ use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Time that a holder allows an exporter to send the memory that is handed over. A shorter time
+/// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
+pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Linux's major number of NVIDIA's character devices. CUDA exports memory by descriptors of such
 /// devices.
@@ -21,8 +26,8 @@ const NVIDIA_MAJOR: u32 = 195;
 /// Memory that a process keeps only by its descriptor.
 pub(super) struct HeldSegment {
     file: Arc<OwnedFd>,
-    /// Whether it is host memory. For host memory the kernel reports which processes have it open,
-    /// and can make read-only descriptors.
+    /// Whether the memory is host memory. For host memory the kernel reports which processes have
+    /// it open, and can make read-only descriptors.
     is_of_host: bool,
     /// A read-only descriptor, made when it is first needed.
     read_only: OnceLock<Arc<OwnedFd>>,
@@ -151,6 +156,19 @@ pub(super) fn fetch(
     Ok((memory.into(), Maker::new(uid, pid)))
 }
 
+/// Fetches the memory of a handle from the holder that has it, for a process that keeps it too.
+///
+/// # Errors
+/// Returns the errors of an importer, and an error for memory that cannot be held.
+pub fn fetch_held(
+    handle: &MemoryHandle,
+    origin: &Origin,
+    deadline: &OpenDeadline,
+) -> Result<Arc<dyn BackendObject>> {
+    let (memory, _) = fetch(handle, Route::Holder, origin, deadline)?;
+    Ok(memory)
+}
+
 /// Returns whether a descriptor is host memory that this library made. A software Level Zero driver
 /// uses memfds for its own memory, and sends its driver handle as the note.
 fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool {
@@ -202,7 +220,7 @@ mod tests {
         assert!(!is_of_host(&memory, &note, BackendKind::LevelZero));
         check(memory.as_fd(), 4096, false, BackendKind::LevelZero).expect("its driver's");
         // A sender that declares another backend gains nothing that its own driver would not give
-        // it.
+        // to the sender.
         assert!(is_of_host(&memory, &note, BackendKind::Cuda));
         assert!(is_of_host(
             &memory,
