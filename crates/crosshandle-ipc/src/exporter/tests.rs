@@ -220,7 +220,7 @@ fn others_ask_between_the_answers_of_one_opening() {
     }
     impl Dialogue for Fetching<'_, '_> {
         fn request(&mut self, most: usize) -> Request {
-            question(self.pieces, self.next as u32, most)
+            request(self.pieces, self.next as u32, most)
         }
 
         fn look(&mut self, full: &FullReply) -> Result<bool> {
@@ -310,7 +310,7 @@ fn a_driver_makes_no_descriptors_that_cannot_be_sent() {
     assert!(matches!(read(), (Reply::Attached { .. }, 2)));
     // In the meantime, the importer reads nothing.
     for serial in 2..10 {
-        socket::send(&stream, &question(pieces, 0, 7).encode(serial), &[]).unwrap();
+        socket::send(&stream, &request(pieces, 0, 7).encode(serial), &[]).unwrap();
     }
     assert!(
         matches!(read(), (Reply::Pieces { .. }, 7)),

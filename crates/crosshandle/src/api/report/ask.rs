@@ -126,32 +126,32 @@ pub fn exporters(directories: &[PathBuf], timeout: Duration) -> Vec<Result<Proce
             }
         }
     }
-    let mut pending: Vec<PendingRequest> = Vec::new();
-    while !sockets.is_empty() || !pending.is_empty() {
-        while pending.len() < MAX_REQUESTS
+    let mut requests: Vec<PendingRequest> = Vec::new();
+    while !sockets.is_empty() || !requests.is_empty() {
+        while requests.len() < MAX_REQUESTS
             && let Some(socket) = sockets.pop_front()
         {
             match PendingRequest::ask(&socket) {
-                Ok(pending) => pending.push(pending),
+                Ok(request) => requests.push(request),
                 Err((pid, reason)) => replies.push(Err(Silent::new(socket, pid, reason))),
             }
         }
-        let is_late = !await_reply(&pending, deadline);
+        let is_late = !await_reply(&requests, deadline);
         let mut index = 0;
-        while let Some(pending) = pending.get(index) {
-            match pending.reply() {
+        while let Some(request) = requests.get(index) {
+            match request.reply() {
                 None if !is_late => index += 1,
                 Some(Ok(report)) => {
                     replies.push(Ok(report));
-                    pending.swap_remove(index);
+                    requests.swap_remove(index);
                 }
                 reply => {
                     let reason = match reply {
                         Some(Err(error)) => SilentReason::Failed(error),
                         _ => SilentReason::Late,
                     };
-                    let pending = pending.swap_remove(index);
-                    let silent = Silent::new(pending.socket, pending.pid, reason);
+                    let request = requests.swap_remove(index);
+                    let silent = Silent::new(request.socket, request.pid, reason);
                     replies.push(Err(silent));
                 }
             }
@@ -187,14 +187,14 @@ fn exporter_of(socket: &Path) -> Option<u64> {
 }
 
 /// Waits until at least one reply can be read. Returns `false` if the deadline has passed.
-fn await_reply(pending: &[PendingRequest], deadline: Deadline) -> bool {
+fn await_reply(requests: &[PendingRequest], deadline: Deadline) -> bool {
     loop {
-        if pending.is_empty() {
+        if requests.is_empty() {
             return true;
         }
-        let mut descriptors: Vec<_> = pending
+        let mut descriptors: Vec<_> = requests
             .iter()
-            .map(|pending| PollFd::new(&pending.stream, PollFlags::IN))
+            .map(|request| PollFd::new(&request.stream, PollFlags::IN))
             .collect();
         let timeout = deadline.remaining().and_then(|left| left.try_into().ok());
         match poll(&mut descriptors, timeout.as_ref()) {
@@ -467,7 +467,7 @@ mod tests {
             let replies = directory.ask(LONG);
             thread.join().expect("the fake exporter");
             let [Err(silent)] = &replies[..] else {
-                panic!("{what}: {answers:?}");
+                panic!("{what}: {replies:?}");
             };
             assert!(silent.to_string().contains(what), "{what}: {silent}");
         }
@@ -483,7 +483,7 @@ mod tests {
         fs::write(directory.socket(3), "").expect("a file");
         let replies = directory.ask(LONG);
         let [Err(dead)] = &replies[..] else {
-            panic!("{answers:?}");
+            panic!("{replies:?}");
         };
         assert!(matches!(dead.reason, SilentReason::Dead));
         assert_eq!(dead.exporter, "0000000000000001");
