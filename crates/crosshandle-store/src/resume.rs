@@ -1,7 +1,7 @@
 //! Loads that continue after their loader was killed.
 //!
-//! The loader first hands the empty memory over to the holder. The memory has a temporary name, and
-//! an unfinished update, so readers refuse it. Whenever a piece is complete, the loader records the
+//! The loader first hands the empty memory over to the holder. The memory has a temporary name and
+//! an unfinished update, so readers reject it. Whenever a piece is complete, the loader records the
 //! hash of the piece in the model's `state`.
 //!
 //! A process that loads the same files under the same name finds this memory. It hashes the
@@ -27,7 +27,7 @@ use crosshandle::{
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Maximum time that a loader waits for another loader of the same name. It is longer than
+/// Maximum time that a loader waits for another loader that uses the same name. It is longer than
 /// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
 const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 
@@ -38,11 +38,11 @@ const SUFFIX: &str = "+loading";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Publication {
-    /// The holder's result of the hand-over.
+    /// The holder's reply to the hand-over.
     pub handed_over: HandedOver,
     /// The hash of the model.
     pub hash: Hash,
-    /// The description of its memory.
+    /// The manifest, which describes the model's memory.
     pub manifest: Manifest,
     /// Number of bytes that this load did not have to read, because an earlier loader had loaded
     /// them.
@@ -62,7 +62,7 @@ struct Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // If this fails, the next loader can continue when this process has ended.
+        // If this fails, the next loader can continue after this process has ended.
         let _ = self.leave(Phase::Torn);
     }
 }
@@ -114,7 +114,7 @@ impl Loading {
         Ok(loading)
     }
 
-    /// Claims an unfinished load. If it is a load of other files, removes it and returns `None`.
+    /// Claims an unfinished load. If it was for other files, removes it and returns `None`.
     fn resume(store: &Store, context: &Context, parts: Parts, label: &str) -> Result<Option<Self>> {
         let event = event(parts.state.host())?;
         let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));

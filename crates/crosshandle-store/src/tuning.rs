@@ -1,4 +1,4 @@
-//! Constants of time and count.
+//! Time limits, sizes and counts that several files use.
 
 use std::time::Duration;
 

@@ -14,7 +14,7 @@ use crate::tuning::DEMO_PINGS_BEFORE_MIDDLE;
 use crosshandle::{Context, Event, EventHandle, EventOptions, Memory, MemoryHandle};
 use std::time::Duration;
 
-/// Maximum time for the demo's first process to make the shared objects.
+/// Maximum time for the demo's first process to create the shared objects.
 ///
 /// Initialising a GPU's driver and allocating most of its memory takes seconds. With much less, a
 /// demo could fail on a machine with many GPUs.

@@ -25,8 +25,8 @@ const METRICS_REQUEST_TIME: Duration = Duration::from_secs(2);
 /// programs on the same host.
 const METRICS_HEAD_BYTES: usize = 16 << 10;
 
-/// Limits the connections: the connections without a complete request, oldest first, and the number
-/// of requests that are being answered.
+/// Limits the number of connections. It contains the connections without a complete request, oldest
+/// first, and the number of requests in progress.
 #[derive(Default)]
 struct Places {
     next: u64,
@@ -80,12 +80,11 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a request that is being answered, until dropped.
+/// A request in progress, which is counted until this value is dropped.
 struct Responding<'a>(&'a Mutex<Places>);
 
 impl<'a> Responding<'a> {
-    /// Moves a connection whose request has arrived. Returns `None` if too many requests are being
-    /// answered.
+    /// Counts a connection as a request in progress. Returns `None` if there are too many.
     fn begin(places: &'a Mutex<Places>, number: u64) -> Option<Self> {
         let mut all = locked(places);
         all.leave(number);
