@@ -233,6 +233,7 @@ impl Server {
             claimer: asker.pid,
             pair: [process::pid(), successor],
             policy: self.terms.policy.clone(),
+            suspect: Arc::clone(&name.suspect),
         }
     }
 
