@@ -154,12 +154,12 @@ interop() {
 share_and_read() {
     run "share and read" sh -c '
         head -c 30000000 /dev/urandom > "$1/shared" || exit
-        "$0" share --device cuda:0 "$1/shared" > "$1/handle" & holder=$!
+        "$0" share --device cuda:0 "$1/shared" > "$1/handle" & exporter=$!
         for _ in 1 2 3 4 5 6 7 8 9 10; do [ -s "$1/handle" ] && break; sleep 1; done
         "$0" read "$(head -n 1 "$1/handle")" > "$1/read" &&
             cmp "$1/shared" "$1/read"
         code=$?
-        kill $holder; wait $holder
+        kill $exporter; wait $exporter
         rm -f "$1/shared" "$1/read" "$1/handle"
         exit $code' "$here/crosshandle" "$out"
 }
