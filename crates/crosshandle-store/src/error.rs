@@ -143,12 +143,12 @@ impl Error {
     }
 
     /// Returns `true` if another process may still write the memory of a claimed name.
-    pub fn is_fenced(&self) -> bool {
+    pub fn has_writer(&self) -> bool {
         let fault = |error: &crosshandle::Error| match error {
             crosshandle::Error::Holder { fault, .. } => Some(*fault),
             _ => None,
         };
-        matches!(self, Self::Crosshandle(error) if fault(error) == Some(HolderFault::Fenced))
+        matches!(self, Self::Crosshandle(error) if fault(error) == Some(HolderFault::HasWriter))
     }
 
     /// Returns `true` if the holder or another process has ended, or no holder keeps the name.

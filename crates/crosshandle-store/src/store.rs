@@ -200,7 +200,8 @@ impl Store {
     ///
     /// # Errors
     /// Returns the errors of [`updater`](Self::updater). Returns [`crosshandle::Error::Holder`]
-    /// with [`crosshandle::holder::HolderFault::Fenced`] while another process may still write it.
+    /// with [`HasWriter`](crosshandle::holder::HolderFault::HasWriter) while another process may
+    /// still write it.
     pub fn claim(&self, name: &str, options: &ClaimOptions) -> Result<Updater> {
         self.look_again(|| Updater::claim(self, name, options))
     }

@@ -92,11 +92,11 @@ fn the_writer_that_has_claimed_a_model_updates_it() {
     bytes(21);
     // While the writer lives, no other process can write the model in either way.
     let refused = store.updater("model").expect_err("it has a writer");
-    assert!(refused.is_fenced(), "{refused}");
+    assert!(refused.has_writer(), "{refused}");
     let refused = store
         .claim("model", &ClaimOptions::new())
         .expect_err("it has a writer");
-    assert!(refused.is_fenced(), "{refused}");
+    assert!(refused.has_writer(), "{refused}");
     first.kill();
     let mut second = start(TEST, CLAIMER, &directory, "epoch 2");
     bytes(22);

@@ -89,7 +89,7 @@ fn row<'a, T, E: Into<Error>>(
 
 /// Names that calls change. The first one is the model that is updated.
 const NAMES: [&str; 8] = [
-    "model", "again", "claimed", "ended", "fenced", "pinned", "removed", "written",
+    "model", "again", "claimed", "ended", "revoked", "pinned", "removed", "written",
 ];
 
 /// Returns all functions of the store and of the holder's client that have a timeout. The last two
@@ -154,7 +154,7 @@ fn rows<'a>(store: &'a Store, memory: &'a Memory) -> Vec<Row<'a>> {
             asked().await_epoch("model", 9, TIMEOUT)
         }),
         row("Holder::claim", HELD, move || {
-            asked().claim("fenced", &claim())?.end()
+            asked().claim("revoked", &claim())?.end()
         }),
         row("Holder::back_up", HELD, move || asked().back_up(&kept)),
         row("Lease::end", HELD, move || lease.end()),

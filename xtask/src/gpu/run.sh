@@ -10,7 +10,7 @@
 # - LIMIT: time limit of each run, in seconds (300).
 # - BENCH: options of the benchmark (--quick).
 # - DEATHS: options of 'conformance gpu-deaths'.
-# - FENCES, FENCE_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
+# - CLAIMS, CLAIM_SECONDS: number of a holder's writers that are killed (200), and time limit (120).
 # - HOLDER, HOLDER_SECONDS: number of a holder's other processes that are killed (500), and time
 #   limit (120).
 # - EXAMPLE_MIB: size of the model in the holder's example, in MiB (1024).
@@ -239,7 +239,7 @@ if wants holder; then
         title=$1
         shift
         run "$title" env CROSSHANDLE_HOLDER_DEVICE=cuda:0 \
-            CROSSHANDLE_FENCE_CYCLES="${FENCES:-200}" CROSSHANDLE_FENCE_SECONDS="${FENCE_SECONDS:-120}" \
+            CROSSHANDLE_CLAIM_CYCLES="${CLAIMS:-200}" CROSSHANDLE_CLAIM_SECONDS="${CLAIM_SECONDS:-120}" \
             CROSSHANDLE_HOLDER_CYCLES="${HOLDER:-500}" CROSSHANDLE_HOLDER_SECONDS="${HOLDER_SECONDS:-120}" \
             "$here/crosshandle-holder" --exact --nocapture --test-threads 1 "$@"
         grep -E 'kill to their end|cycles in|free memory' "$log"
@@ -247,7 +247,7 @@ if wants holder; then
     of_holder "holder, names" names::handed_over_memory_outlives_its_maker \
         names::a_killed_holder_has_a_successor_and_readers_notice_nothing \
         recovery::names_come_back_from_readers_when_both_holders_die
-    of_holder "holder, fences" fences::writers_are_killed_and_no_two_have_one_epoch
+    of_holder "holder, claims" claims::writers_are_killed_and_no_two_have_one_epoch
     of_holder "holder, deaths" deaths::nothing_is_lost_whoever_dies_when
     # The example has a Python reader if an interpreter can load the module.
     if python_module; then reader=$site; else reader=; fi

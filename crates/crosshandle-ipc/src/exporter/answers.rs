@@ -175,7 +175,11 @@ impl Exporter {
             Exported::Memory(memory) => {
                 let fetch = self.fetch(memory, credential.record, access, span)?;
                 if let Some(importer) = self.importers().by_owner.get(&owner) {
-                    importer.ledger.note_given(memory.segment);
+                    let retired = || {
+                        let retired = records.retired.iter().filter_map(|one| one.segment);
+                        (!records.is_closed).then(|| retired.collect())
+                    };
+                    (importer.ledger).note_given(memory.segment, &memory.object, retired);
                 }
                 Ok(fetch)
             }

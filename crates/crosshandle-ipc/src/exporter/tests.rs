@@ -355,6 +355,45 @@ fn what_was_loaned_outlives_its_context_until_it_is_closed() {
     let _ = std::fs::remove_dir(&directory);
 }
 
+#[test]
+fn segments_that_are_gone_are_forgotten_unless_they_are_open() {
+    let (exporter, directory) = exporter();
+    let (connection, ledger) = attach(&exporter, &directory, event(&exporter, None)).unwrap();
+    let owner = exporter.importers().latest;
+    let file = Arc::new(memfd::create("memory", PIECE).expect("memory"));
+    let fetch = |segment: u32| {
+        let object: Arc<dyn BackendObject> = Arc::new(MadeEachTime {
+            file: Arc::clone(&file),
+            made: Arc::default(),
+        });
+        let (cells, particulars) = (ExportCells::default(), Particulars::default());
+        let exported = exporter.export_at(&cells, particulars, &object, segment, Access::ReadWrite);
+        let credential = exported.expect("exported");
+        let access = Access::ReadWrite;
+        exporter
+            .memory(owner, &credential, access, PieceSpan::ALL)
+            .map(drop)
+            .unwrap();
+        (credential.record, object)
+    };
+    // One segment exists, and the importer has another one open that was freed.
+    let (_, _exists) = fetch(0);
+    let (open, _) = fetch(1);
+    ledger
+        .count(open.index)
+        .expect("in the first chunk")
+        .store(1, Ordering::SeqCst);
+    exporter.retire(open, true, None);
+    for segment in 2..1000 {
+        exporter.retire(fetch(segment).0, true, None);
+    }
+    let given = exporter.importers().by_owner[&owner].ledger.given();
+    assert!(given.len() < 200, "{} segments", given.len());
+    assert!(given.starts_with(&[0, 1]), "{given:?}");
+    drop((connection, exporter));
+    let _ = std::fs::remove_dir(&directory);
+}
+
 /// Waits until a condition is true.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = std::time::Instant::now() + DEADLINE;

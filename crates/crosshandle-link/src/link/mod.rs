@@ -180,9 +180,12 @@ impl Link {
         if name.len() > MAX_TEXT {
             return Err(Error::invalid("the name is longer than any name"));
         }
-        // One deadline covers the name and all its parts, because the peer chooses the number of
-        // parts.
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        self.open_name_until(name, Deadline::after(ANSWER_TIMEOUT))
+    }
+
+    /// Opens a name within one deadline for all its parts, because the peer chooses the number of
+    /// parts.
+    fn open_name_until(&self, name: &str, deadline: Deadline) -> Result<RemoteName> {
         let question = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;

@@ -3,9 +3,10 @@
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
 use crate::control::handshake::{self, Greeted};
-use crate::control::message::{Hello, MAX_DATA, Message, SessionId};
+use crate::control::message::{Hello, MAX_DATA, Message, NamedPart, SessionId, write_parts};
 use crate::tuning::{MAX_ASKED, MAX_LOOKED_AT, MAX_READING, MAX_TOLD};
 use crate::{Data, Error, Identity, LinkOptions, Token};
+use crosshandle::adapter_support::Deadline;
 use crosshandle::handle::HANDLE_SIZE;
 use crosshandle::{Context, Device};
 use std::collections::HashMap;
@@ -58,7 +59,7 @@ impl Owner {
         attempt: u32,
         frames: &[u8],
     ) -> Result<Greeted, Error> {
-        let deadline = crosshandle::adapter_support::Deadline::after(LIMIT);
+        let deadline = Deadline::after(LIMIT);
         let peer: Arc<str> = "the hostile one".into();
         let socket = thread::connect_to(self.listener.local_address(), deadline).unwrap();
         let hello = Hello {
@@ -622,6 +623,10 @@ fn claim(channel: &mut Channel, len: u64) {
     let Ok(Message::Open { request, .. }) = Message::decode(&frame) else {
         panic!("it asks for something else");
     };
+    claim_for(channel, request, len);
+}
+
+fn claim_for(channel: &mut Channel, request: u64, len: u64) {
     let (id, address, staging, key) = (7, 0, 0, &[][..]);
     let answer = Message::Memory {
         request,
@@ -658,6 +663,50 @@ fn claimed_lengths_are_checked_against_the_handle() {
     let opens = std::thread::spawn(move || opener.open_memory(&handle));
     claim(&mut channel, 4096);
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
+}
+
+/// The peer chooses the number of parts, and replies late for each of them.
+#[test]
+fn one_deadline_covers_all_parts_of_a_name() {
+    const PARTS: usize = 20;
+    const TIMEOUT: Duration = Duration::from_millis(600);
+    let owner = Owner::new();
+    let memory = owner.context.allocate(4096).unwrap();
+    let handle = memory.handle_read_only().unwrap();
+    let (mut channel, link) = owner.link();
+    let opener = link.clone();
+    let opens =
+        std::thread::spawn(move || opener.open_name_until("name", Deadline::after(TIMEOUT)));
+    let frame = next_frame(&mut channel);
+    let Ok(Message::OpenName { request, .. }) = Message::decode(&frame) else {
+        panic!("it asks for something else");
+    };
+    let part = NamedPart {
+        role: "part",
+        device: "host",
+        handle: handle.as_bytes(),
+    };
+    let parts = write_parts(vec![part; PARTS]).unwrap();
+    let (version, parts) = (1, &parts[..]);
+    let name = Message::Name {
+        request,
+        version,
+        parts,
+    };
+    channel.queue(&name.encode());
+    while !opens.is_finished() {
+        let _ = channel.flush();
+        channel.fill();
+        let frame = channel.next_frame().unwrap();
+        if let Some(Ok(Message::Open { request, .. })) = frame.as_deref().map(Message::decode) {
+            std::thread::sleep(TIMEOUT / 4);
+            claim_for(&mut channel, request, 4096);
+        }
+        std::thread::yield_now();
+    }
+    let error = opens.join().unwrap().unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert!(link.ended().is_none());
 }
 
 /// No call waits longer than its timeout for a peer that has stopped. Every public function with a

@@ -17,8 +17,7 @@ pub(super) const MAX_BOUNDED_JOBS: usize = 16;
 /// start.
 pub const START_RETRY: Duration = Duration::from_millis(10);
 
-/// Minimum number of epoll events for which the exchange thread has room. It has room for more if
-/// it watches more sources.
+/// Maximum number of epoll events that the exchange thread receives in one system call.
 pub(super) const EPOLL_EVENTS: usize = 64;
 
 /// Maximum number of sources that the exchange thread calls before it asks the kernel again which
@@ -28,9 +27,6 @@ pub(super) const MAX_TURNS: usize = 8;
 
 /// Time after which the exchange thread asks the kernel again which sources are ready.
 pub(super) const TURNS_TIME: Duration = Duration::from_micros(250);
-
-/// Maximum number of peers whose last turn the exchange thread remembers.
-pub(super) const REMEMBERED_PEERS: usize = 512;
 
 /// Time that a source rests when it asks for a rest ([`Next::Rest`](super::exchange::Next)),
 /// usually because the process has no descriptors left. Also the time that the exchange thread

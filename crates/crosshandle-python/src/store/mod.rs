@@ -10,7 +10,7 @@ pub(crate) use updater::StoreUpdater;
 use crate::array::arguments::{Items, Sizes};
 use crate::foreign::{Bytes, Foreign};
 use crate::interrupt::{self, Slices, released};
-use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions, Recovered};
+use crosshandle::holder::{ClaimOptions, HandedOver, HeldName, HoldOptions};
 use crosshandle_store::{
     Error, Hash, LoadOptions, LoadTiming, NamedBytes, NamedRange, OpenOptions, Store,
 };
@@ -217,7 +217,7 @@ impl StoreClient {
             let options = options.clone().wait(left.min(CLAIM_SLICE));
             let is_last = left <= CLAIM_SLICE;
             match released(py, None, || self.0.claim(name, &options)) {
-                Err(error) if (error.is_fenced() || error.is_timeout()) && !is_last => {
+                Err(error) if (error.has_writer() || error.is_timeout()) && !is_last => {
                     py.check_signals()?;
                 }
                 claimed => return Ok(StoreUpdater::new(claimed?)),
@@ -278,15 +278,10 @@ fn described<'py>(py: Python<'py>, name: &HeldName) -> PyResult<Bound<'py, PyDic
     own.set_item("pinned", name.pinned)?;
     own.set_item("created", name.created_unix_s)?;
     own.set_item("has_tokens", name.has_tokens)?;
-    let recovered = name.recovered.map(|how| match how {
-        Recovered::SameFiles => "same files",
-        _ => "unverified",
-    });
-    own.set_item("recovered", recovered)?;
+    own.set_item("recovered", name.recovered.map(|how| how.to_string()))?;
     let largest = name.parts.iter().max_by_key(|part| part.bytes);
     own.set_item("device", largest.map(|part| &part.device))?;
-    let bytes: u64 = name.parts.iter().map(|part| part.bytes).sum();
-    own.set_item("nbytes", bytes)?;
+    own.set_item("nbytes", name.bytes())?;
     Ok(own)
 }
 

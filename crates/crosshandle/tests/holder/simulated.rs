@@ -67,11 +67,11 @@ fn memory_of_level_zero_whose_handle_names_its_maker_outlives_it() {
 fn writers_and_all_others_are_killed_over_level_zero() {
     let test = "writers_and_all_others_are_killed_over_level_zero";
     let tests = [
-        "fences::writers_are_killed_and_no_two_have_one_epoch",
+        "claims::writers_are_killed_and_no_two_have_one_epoch",
         "deaths::nothing_is_lost_whoever_dies_when",
     ];
     let variables = [
-        ("CROSSHANDLE_FENCE_CYCLES", "10"),
+        ("CROSSHANDLE_CLAIM_CYCLES", "10"),
         ("CROSSHANDLE_HOLDER_CYCLES", "20"),
     ];
     run_on_the_simulated_driver(test, &tests, &variables);

@@ -30,7 +30,7 @@ const PREPARATION: Duration = Duration::from_secs(10);
 /// Interval at which the pair is checked during an attack.
 const LOOK: Duration = Duration::from_millis(20);
 /// The attacker that runs while processes of the pair are killed.
-const BESIDE_DEATHS: &str = "question-flood";
+const BESIDE_DEATHS: &str = "request-flood";
 /// Command that runs a program as root of a user namespace with many users.
 const UNSHARE: [&str; 4] = ["unshare", "--user", "--map-root-user", "--map-auto"];
 

@@ -18,7 +18,8 @@ use crate::tuning::{MAX_UNREAD_BYTES, UNDER_WAY_LOOK};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::socket::{self, FEW_DESCRIPTORS, Guard, Peer, Pending, Received};
 use crosshandle_os::threads::disposer::PeerStream;
-use crosshandle_os::threads::exchange::{self, Next, Registration, Source, Watch, watch};
+use crosshandle_os::threads::exchange::{Next, Registration, Source, Watch, watch};
+use crosshandle_os::threads::round_robin::Party;
 use crosshandle_os::threads::{background, driver_jobs};
 use crosshandle_types::observe::{self, Limit, Peer as Observed, Side};
 use crosshandle_types::sync::Mutex;
@@ -574,9 +575,8 @@ impl Source for Client {
         true
     }
 
-    fn peer(&self) -> Option<exchange::Peer> {
-        let (uid, pid) = (self.uid, self.pid);
-        Some(exchange::Peer { uid, pid })
+    fn peer(&self) -> Option<Party> {
+        Some(Party::peer(self.uid, self.pid))
     }
 
     fn must_read_first(&self) -> bool {

@@ -189,23 +189,31 @@ const MAX_TAKEOVERS: u32 = 8;
 type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<Fold>>;
 
 /// The exporters that a context is attached to, and their mapped segments.
-#[derive(Default)]
 pub(super) struct Imports {
+    /// Where and how exporters are looked for.
+    pub(super) origin: Origin,
     attachments: RwLock<FoldMap<ContextId, Arc<Attachment>>>,
     segments: RwLock<FoldMap<SegmentKey, CachedImport>>,
 }
 
 impl Imports {
+    pub(super) fn new(origin: Origin) -> Self {
+        Self {
+            origin,
+            attachments: RwLock::default(),
+            segments: RwLock::default(),
+        }
+    }
+
     /// Returns the attachment to a handle's exporter, and connects first if there is none yet.
     #[inline]
     pub(super) fn attachment(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        self.attachment_by(Route::Exporter, fields, origin, next, deadline)
+        self.attachment_by(Route::Exporter, fields, next, deadline)
     }
 
     #[inline]
@@ -213,7 +221,6 @@ impl Imports {
         &self,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
@@ -229,7 +236,7 @@ impl Imports {
             }
         }
         drop(attachments);
-        self.attach(key, route, fields, origin, next, deadline)
+        self.attach(key, route, fields, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to the handle's exporter. If the exporter is gone or has
@@ -238,12 +245,11 @@ impl Imports {
     pub(super) fn ask_either<R>(
         &self,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
         mut fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        let attachment = self.attachment_by(Route::Exporter, fields, origin, next, deadline);
+        let attachment = self.attachment_by(Route::Exporter, fields, next, deadline);
         let asked = attachment.and_then(|attachment| {
             let fetched = fetch(&attachment)?;
             Ok((attachment, fetched))
@@ -254,7 +260,7 @@ impl Imports {
         };
         let mut takeovers = 0;
         loop {
-            let holder = match self.attachment_by(Route::Holder, fields, origin, next, deadline) {
+            let holder = match self.attachment_by(Route::Holder, fields, next, deadline) {
                 // No holder has the memory, or no longer has it.
                 Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
                 holder => holder?,
@@ -278,11 +284,10 @@ impl Imports {
         key: ContextId,
         route: Route,
         fields: &Fields,
-        origin: &Origin,
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        let attachment = Attachment::to(fields, route, origin, next, deadline)?;
+        let attachment = Attachment::to(fields, route, &self.origin, next, deadline)?;
         self.drop_hung_up();
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
@@ -352,7 +357,7 @@ impl Imports {
             pieces.try_for_each(|(import, part)| segment.add(backend, import, part))
         };
         let ahead = MappedAhead::new(backend);
-        let fetched = core.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
+        let fetched = self.ask_either(fields, First::Memory(key.access), deadline, |attachment| {
             let meanwhile = || ahead.map(fields, attachment);
             attachment.fetch_segment(fields, key.access, deadline, meanwhile, &mut take)
         });
@@ -421,7 +426,7 @@ impl Imports {
         mapped: &mut Vec<Arc<Imported>>,
     ) -> Result<()> {
         let backend: &dyn BackendContext = &**core.backend();
-        let attachment = core.attachment(&handles[0], First::Memory(access), deadline)?;
+        let attachment = self.attachment(&handles[0], First::Memory(access), deadline)?;
         let ahead = MappedAhead::new(backend);
         let meanwhile = |fields: &Fields| ahead.map(fields, &attachment);
         attachment.fetch_each(handles, access, deadline, meanwhile, |fields, delivery| {

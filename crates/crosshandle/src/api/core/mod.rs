@@ -16,7 +16,7 @@ use crate::pool::{PoolOptions, Trimmed, Usage};
 use crosshandle_hal::{BackendContext, BackendDevice, BackendSegment};
 use crosshandle_handle::{DeviceUuid, Fields};
 use crosshandle_ipc::broker::address;
-use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline, Origin};
+use crosshandle_ipc::{Attachment, Credential, Exporter, First, OpenDeadline};
 use crosshandle_os::fork::Birth;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -53,7 +53,6 @@ pub(crate) struct ContextCore {
     /// Segments that the program allocated, by their address in this process.
     adopted: Mutex<HashMap<usize, AdoptedSegment>>,
     imports: Imports,
-    origin: Origin,
     exporter_id: u64,
     pid: u32,
     host: u64,
@@ -91,8 +90,7 @@ impl ContextCore {
             addresses: RwLock::default(),
             segment_numbers,
             adopted: Mutex::default(),
-            imports: Imports::default(),
-            origin,
+            imports: Imports::new(origin),
             exporter_id,
             pid: process::pid(),
             host: process::host_identity(),
@@ -224,7 +222,7 @@ impl ContextCore {
     /// Returns the deadline of an open that begins now.
     #[inline]
     pub(crate) fn deadline(&self) -> OpenDeadline {
-        OpenDeadline::after(self.origin.timeout)
+        OpenDeadline::after(self.imports.origin.timeout)
     }
 
     /// Returns this process's attachment to the context that made a handle. `next` is what the
@@ -236,8 +234,7 @@ impl ContextCore {
         next: First,
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
-        self.imports
-            .attachment(fields, &self.origin, next, deadline)
+        self.imports.attachment(fields, next, deadline)
     }
 
     /// Calls `fetch` with the attachment to the exporter or holder that has the handle's memory.
@@ -249,8 +246,7 @@ impl ContextCore {
         deadline: &OpenDeadline,
         fetch: impl FnMut(&Arc<Attachment>) -> Result<R>,
     ) -> Result<(Arc<Attachment>, R)> {
-        self.imports
-            .ask_either(fields, &self.origin, next, deadline, fetch)
+        self.imports.ask_either(fields, next, deadline, fetch)
     }
 
     /// Returns the segment of a handle's memory, and maps it first if it is not mapped yet.

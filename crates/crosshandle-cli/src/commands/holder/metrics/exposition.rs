@@ -121,7 +121,7 @@ impl Collector for Held {
             "Bytes under a name",
             names
                 .iter()
-                .map(|name| (name.held.name.as_str(), name.bytes())),
+                .map(|name| (name.held.name.as_str(), name.held.bytes())),
         )?;
         each(
             &mut encoder,

@@ -122,7 +122,7 @@ pub(super) fn html(sample: &Sample) -> String {
         vec![
             words(&held.name),
             number(held.version),
-            number(bytes(name.bytes())),
+            number(bytes(name.held.bytes())),
             number(name.readers),
             words(&devices.join(", ")),
             words(&state.join(", ")),

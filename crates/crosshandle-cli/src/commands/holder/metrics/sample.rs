@@ -20,13 +20,6 @@ pub(super) struct Name {
     pub(super) readers: usize,
 }
 
-impl Name {
-    pub(super) fn bytes(&self) -> u64 {
-        let parts = self.held.parts.iter().map(|part| part.bytes);
-        parts.fold(0, u64::saturating_add)
-    }
-}
-
 /// A process that ended without closing its open objects.
 #[derive(Clone, Debug)]
 pub(super) struct Death {

@@ -1,19 +1,16 @@
 //! Backups of readers. They restore held memory after a holder and its successor have died at the
 //! same time.
 
-use super::super::message::{Offer, OfferedPart, Question};
-use super::super::segment::fetch;
-use super::super::tuning::{
-    ANSWER_TIMEOUT, LOOK_INTERVAL, MAX_OFFERS, MAX_RETRY_INTERVAL, OFFER_INTERVAL,
-};
+use super::super::HeldName;
 use super::pause::Pause;
-use super::{HeldName, Holder};
+use super::{ANSWER_TIMEOUT, Holder, MAX_RETRY_INTERVAL};
 use crate::pool::DEDICATED;
 use crosshandle_handle::{Fields, MemoryHandle};
-use crosshandle_ipc::broker::{MADE_BY_NEW_HOLDERS, Route, address, control_path};
-use crosshandle_ipc::{
-    BackendObject, ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars,
-};
+use crosshandle_holder::fetch_held;
+use crosshandle_holder::message::{Offer, OfferedPart, Request};
+
+use crosshandle_ipc::broker::{MADE_BY_NEW_HOLDERS, address, control_path};
+use crosshandle_ipc::{ExportCells, Exporter, Label, OpenDeadline, Origin, Particulars};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
 use crosshandle_os::threads::background;
@@ -31,6 +28,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+/// Maximum number of attempts to reach a new holder with a backup's offer, while no holder answers.
+const MAX_OFFERS: u32 = 100;
+
+/// Shortest interval between two offers.
+const OFFER_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Interval at which a process polls for a new holder if the system has no inotify watch left.
+const LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Keeps the memory of a name in this process, in case a holder and its successor die at the same
 /// time.
@@ -51,9 +58,7 @@ struct Kept {
     holder: Holder,
     name: String,
     version: u64,
-    /// For each part, the handle that the holder gave out, and the handle by which this process
-    /// shares the memory.
-    parts: Vec<(MemoryHandle, MemoryHandle)>,
+    parts: Vec<OfferedPart>,
     /// Number of holders that have started since the last round of offers. The thread that
     /// increments it from 0 makes the offers.
     begun: AtomicU64,
@@ -105,18 +110,17 @@ impl Holder {
                 Error::invalid("the answer to `open` is needed, which has handles for reading")
             })?;
             let fields = handle.fields();
-            let (memory, _) = fetch(&handle, Route::Holder, &origin, &deadline)?;
+            let memory = fetch_held(&handle, &origin, &deadline)?;
             let segment = DEDICATED | number;
             let particulars = Particulars {
                 kind: part.kind,
                 len: fields.length,
                 allocation: segment as usize,
             };
-            let memory: Arc<dyn BackendObject> = memory;
             let cells = ExportCells::default();
             let credential =
                 exporter.export_at(&cells, particulars, &memory, segment, Access::ReadOnly)?;
-            let own = MemoryHandle::new(&Fields {
+            let from = MemoryHandle::new(&Fields {
                 read_only: true,
                 exporter: address::exporter_id()?,
                 pid: process::pid(),
@@ -128,7 +132,7 @@ impl Holder {
                 offset: 0,
                 ..fields
             });
-            parts.push((handle, own));
+            parts.push(OfferedPart { handle, from });
         }
         let kept = Arc::new(Kept {
             // No caller waits for the offers, so they may take longer.
@@ -173,16 +177,12 @@ impl Backup {
 
 impl Kept {
     fn offer(&self) -> Result<()> {
-        let part = |(handle, from): &(MemoryHandle, MemoryHandle)| OfferedPart {
-            handle: handle.to_string(),
-            from: from.to_string(),
-        };
         let offer = Offer {
             name: self.name.clone(),
             version: self.version,
-            parts: self.parts.iter().map(part).collect(),
+            parts: self.parts.clone(),
         };
-        self.holder.done(Question::TakeBack(offer))
+        self.holder.done(Request::TakeBack(offer))
     }
 
     /// Brings the memory back in the background. Repeats this if another holder starts meanwhile.

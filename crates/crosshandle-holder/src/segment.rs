@@ -13,6 +13,11 @@ use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Time that a holder allows an exporter to send the memory that is handed over. A shorter time
+/// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
+pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Linux's major number of NVIDIA's character devices. CUDA exports memory by descriptors of such
 /// devices.
@@ -149,6 +154,19 @@ pub(super) fn fetch(
     )?;
     let (uid, pid) = attachment.peer();
     Ok((memory.into(), Maker::new(uid, pid)))
+}
+
+/// Fetches the memory of a handle from the holder that has it, for a process that keeps it too.
+///
+/// # Errors
+/// Returns the errors of an importer, and an error for memory that cannot be held.
+pub fn fetch_held(
+    handle: &MemoryHandle,
+    origin: &Origin,
+    deadline: &OpenDeadline,
+) -> Result<Arc<dyn BackendObject>> {
+    let (memory, _) = fetch(handle, Route::Holder, origin, deadline)?;
+    Ok(memory)
 }
 
 /// Returns whether a descriptor is host memory that this library made. A software Level Zero driver

@@ -1,4 +1,4 @@
-use super::super::super::message::{Part, Tokens};
+use super::super::super::message::{HeldPart, Hold};
 use super::super::super::segment::HeldSegment;
 use super::super::super::state::Record;
 use super::super::Terms;
@@ -78,37 +78,21 @@ impl Bench {
             log: Arc::new(|_, _| ()),
         };
         let mut server = Server::begin(directory.clone(), None, terms).expect("a holder");
-        let mut handles = Vec::new();
-        for number in [1, 2] {
+        let handles = [1, 2].map(|number| {
             let record = record(number, file.try_clone().expect("a copy"), maker);
-            handles.push(record.handle.to_string());
+            let handle = record.handle;
             server.holdings.add_record(record).expect("held");
-        }
-        server.holdings.set_name(Name {
-            name: "region".into(),
-            version: 1,
-            label: String::new(),
-            pinned: false,
-            created_unix_s: 0,
-            tokens: Tokens::default(),
-            parts: vec![Part {
-                role: "memory".into(),
-                device: "host".into(),
-                kind: ObjectKind::Device,
-                bytes: 4096,
-                handle: Some(handles[0].clone()),
-                read_only: handles[1].clone(),
-            }],
-            owner: 0,
-            process: None,
-            request: 1,
-            epoch: 0,
-            writer: None,
-            earlier: Vec::new(),
-            recovered: None,
-            claiming: std::sync::Weak::new(),
-            index: std::sync::OnceLock::new(),
+            handle
         });
+        let part = HeldPart::new("memory", "host", ObjectKind::Device, 4096, handles);
+        let hold = Hold {
+            name: "region".into(),
+            parts: vec![part],
+            request: 1,
+            ..Hold::default()
+        };
+        let owner = Asker { uid: 0, pid: 0 };
+        server.holdings.set_name(Name::new(hold, None, owner, 0));
         let program = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
         let address = SocketAddrUnix::new(directory.join("holder.sock")).expect("an address");
         connect(&program, &address).expect("connected");
@@ -149,7 +133,7 @@ impl Bench {
         let mut text = vec![0; 4096];
         let (len, _) = recv(&self.program, &mut text[..], RecvFlags::DONTWAIT).expect("an answer");
         let text = String::from_utf8_lossy(&text[..len]).into_owned();
-        assert!(text.contains("fenced"), "{text}");
+        assert!(text.contains("has_writer"), "{text}");
         text
     }
 
@@ -207,7 +191,7 @@ fn who_opens_between_the_look_and_the_grant_is_found() {
     let number = bench.number();
     let refused = bench.server.open_to_write(number, "region", None);
     assert!(
-        matches!(refused, Some(Answer::Refused { .. })),
+        matches!(refused, Some(Reply::Refused { .. })),
         "{refused:?}"
     );
     // Another process has opened the memory in the meantime.

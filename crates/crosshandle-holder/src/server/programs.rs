@@ -1,20 +1,28 @@
 //! The connected programs. Each has one request at a time, in one of several stages.
 
 use super::super::identity::Asker;
-use super::super::message::{
-    Answer, OLDEST_PROTOCOL, PROTOCOL, Question, Request, not_understood, refused,
-};
+use super::super::message::{self, MAX_MESSAGE_BYTES, PROTOCOL, Reply, Request, refused};
 use super::super::succession::Successor;
-use super::super::tuning::{
-    MAX_ACCEPTED_AT_ONCE, MAX_MESSAGE_BYTES, QUESTION_TIME, SUCCESSOR_TIME,
-};
 use super::Server;
 use super::quota::{Resource, Share, Tally, none_left};
 use crosshandle_os::socket::{self, Received};
 use crosshandle_os::threads::disposer::PeerStream;
 use crosshandle_types::error::HolderFault;
 use rustix::io::Errno;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of connections that the holder accepts before it answers requests. It exceeds the
+/// length of the socket's queue, so that a new connection behind a flood waits for only one round
+/// of replies.
+const MAX_ACCEPTED_AT_ONCE: usize = 256;
+
+/// Time that a program has to send a request after it connected. After that the holder closes the
+/// connection.
+const REQUEST_TIME: Duration = Duration::from_secs(2);
+
+/// Maximum time that a reply waits until the successor has the change. After that time the reply to
+/// a hand-over says that only the holder has the memory.
+const SUCCESSOR_TIME: Duration = Duration::from_secs(3);
 
 /// A connected program.
 pub(super) struct Program {
@@ -24,6 +32,8 @@ pub(super) struct Program {
     /// The protocol version of its latest request.
     pub(super) protocol: u32,
     pub(super) stage: Stage,
+    /// Whether the program is in the queue.
+    pub(super) is_queued: bool,
 }
 
 /// The stage of a program's request.
@@ -34,7 +44,7 @@ pub(super) enum Stage {
     Working,
     /// The reply is sent once the successor has the change `serial`, or at the time `late`.
     Promised {
-        answer: Answer,
+        answer: Reply,
         serial: u64,
         late: Instant,
     },
@@ -137,7 +147,8 @@ impl Server {
             number: self.next_number,
             asker,
             protocol: PROTOCOL,
-            stage: Stage::Silent(Instant::now() + QUESTION_TIME),
+            stage: Stage::Silent(Instant::now() + REQUEST_TIME),
+            is_queued: false,
         });
         true
     }
@@ -211,14 +222,23 @@ impl Server {
             .position(|program| program.number == number)
     }
 
+    /// Takes the next program out of the queue, and returns its position. Skips programs that have
+    /// been disconnected.
+    pub(super) fn next_turn(&mut self) -> Option<usize> {
+        while let Some(number) = self.queue.pop() {
+            if let Some(index) = self.position(number) {
+                self.connected[index].is_queued = false;
+                return Some(index);
+            }
+        }
+        None
+    }
+
     /// Reads a program's request or notices its hang-up. Returns whether the program wants the
     /// holder to end.
-    pub(super) fn attend(&mut self, number: u64) -> bool {
-        let Some(index) = self.position(number) else {
-            return false;
-        };
+    pub(super) fn attend(&mut self, index: usize) -> bool {
         let program = &self.connected[index];
-        self.turns.note(program.asker.uid, program.asker);
+        let number = program.number;
         let mut buffer = vec![0; MAX_MESSAGE_BYTES];
         let len = match socket::receive(&program.stream, &mut buffer, self.guard) {
             Ok(Received::Message(len, ())) => len,
@@ -233,40 +253,40 @@ impl Server {
             self.connected.swap_remove(index);
             return false;
         }
-        let answer = match serde_json::from_slice::<Request>(&buffer[..len]) {
-            Ok(request) if (OLDEST_PROTOCOL..=PROTOCOL).contains(&request.protocol) => {
-                self.connected[index].protocol = request.protocol;
-                let is_stop = matches!(request.question, Question::Stop);
-                match self.answer(number, request) {
-                    Some(answer) if is_stop => {
-                        if matches!(answer, Answer::Done) {
+        let reply = match message::parse(&buffer[..len]) {
+            Ok(envelope) => {
+                self.connected[index].protocol = envelope.protocol;
+                let is_stop = matches!(envelope.request, Request::Stop);
+                match self.answer(number, envelope) {
+                    Some(reply) if is_stop => {
+                        if matches!(reply, Reply::Done) {
                             // The holder ends first, since the program that has the reply may kill
                             // this process.
                             self.end();
                         }
                         if let Some(index) = self.position(number) {
-                            send(&self.connected[index].stream, &answer);
+                            send(&self.connected[index].stream, &reply);
                         }
-                        return matches!(answer, Answer::Done);
+                        return matches!(reply, Reply::Done);
                     }
-                    answer => answer,
+                    reply => reply,
                 }
             }
-            _ => Some(not_understood(&buffer[..len])),
+            Err(refusal) => Some(refusal),
         };
-        if let Some(answer) = answer {
-            self.reply(number, &answer);
+        if let Some(reply) = reply {
+            self.reply(number, &reply);
         }
         false
     }
 
     /// Sends a program its reply.
-    pub(super) fn reply(&mut self, number: u64, answer: &Answer) {
+    pub(super) fn reply(&mut self, number: u64, answer: &Reply) {
         let Some(index) = self.position(number) else {
             return;
         };
         let program = &mut self.connected[index];
-        program.stage = Stage::Silent(Instant::now() + QUESTION_TIME);
+        program.stage = Stage::Silent(Instant::now() + REQUEST_TIME);
         let answer = answer.clone().in_version(program.protocol);
         if !send(&program.stream, &answer) {
             self.connected.swap_remove(index);
@@ -274,7 +294,7 @@ impl Server {
     }
 
     /// Schedules a reply for when the successor has all changes so far.
-    pub(super) fn promise(&mut self, number: u64, answer: Answer) {
+    pub(super) fn promise(&mut self, number: u64, answer: Reply) {
         let serial = self.successor.as_ref().map_or(0, Successor::changed);
         if let Some(index) = self.position(number) {
             self.connected[index].stage = Stage::Promised {
@@ -306,19 +326,19 @@ impl Server {
             if !(is_kept || is_alone || *late <= now) {
                 continue;
             }
-            let silent = Stage::Silent(now + QUESTION_TIME);
+            let silent = Stage::Silent(now + REQUEST_TIME);
             let Stage::Promised { answer, .. } = std::mem::replace(&mut program.stage, silent)
             else {
                 continue;
             };
             let answer = match answer {
-                Answer::HandedOver { version, .. } => Answer::HandedOver {
+                Reply::HandedOver { version, .. } => Reply::HandedOver {
                     version,
                     is_safe: is_kept && is_noted,
                 },
                 // Without a confirmation, a successor that takes over could admit another writer.
-                Answer::Claimed(_) if !is_kept && !is_alone => refused(
-                    HolderFault::Fenced,
+                Reply::Claimed(_) if !is_kept && !is_alone => refused(
+                    HolderFault::HasWriter,
                     "no successor has confirmed the claim yet; ask again",
                 ),
                 answer => answer,
@@ -332,7 +352,7 @@ impl Server {
 }
 
 /// Sends a reply. Returns whether that succeeded.
-fn send(stream: &PeerStream, answer: &Answer) -> bool {
+fn send(stream: &PeerStream, answer: &Reply) -> bool {
     let text = serde_json::to_vec(answer).expect("plain data");
     socket::send(stream, &text, &[]).is_ok()
 }

@@ -1,20 +1,23 @@
 //! Hand-overs. A background job fetches the memory, and the holder then keeps it under a name.
 
 use super::super::identity::{Asker, Maker};
-use super::super::message::{Answer, Hold, Right, refused};
-use super::super::segment::fetch;
+use super::super::message::{Hold, Reply, Right, refused};
+use super::super::segment::{FETCH_TIMEOUT, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
-use super::super::tuning::{FETCH_TIMEOUT, MAX_HELD_INDEX};
 use super::Server;
-use super::questions::not_allowed;
 use super::quota::{Resource, none_left};
+use super::requests::not_allowed;
 use crosshandle_handle::MemoryHandle;
 use crosshandle_ipc::broker::Route;
 use crosshandle_ipc::{Credential, OpenDeadline, Origin};
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, HolderFault, Result};
 use std::collections::BTreeSet;
+
+/// Upper bound of the record numbers that may be held. The table of an exporter has an entry for
+/// each number, so a hostile exporter's table takes up to 5 MB.
+const MAX_HELD_INDEX: u32 = 1 << 16;
 
 /// A hand-over whose memory has been fetched.
 struct Fetched {
@@ -26,7 +29,7 @@ struct Fetched {
 
 impl Server {
     /// Checks whether memory may be held under a name. Returns the refusal if it may not.
-    fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Answer> {
+    fn may_hold(&self, hold: &Hold, asker: Asker, token: Option<&str>) -> Result<(), Reply> {
         if let Err(error) = hold.check() {
             return Err(refused(HolderFault::Refused, error.to_string()));
         }
@@ -65,7 +68,7 @@ impl Server {
     }
 
     /// Fetches the memory of a hand-over in the background.
-    pub(super) fn hold(&mut self, number: u64, hold: Hold, token: Option<&str>) -> Option<Answer> {
+    pub(super) fn hold(&mut self, number: u64, hold: Hold, token: Option<&str>) -> Option<Reply> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
         if self.is_done(number, &hold, token) {
@@ -111,7 +114,7 @@ impl Server {
         if !found.tokens.allow(Right::Write, token) && hold.tokens != found.tokens {
             return false;
         }
-        let answer = Answer::HandedOver {
+        let answer = Reply::HandedOver {
             version: found.version,
             is_safe: false,
         };
@@ -126,7 +129,7 @@ impl Server {
         let name = fetched.hold.name.clone();
         match self.keep(fetched) {
             Ok(version) => {
-                let answer = Answer::HandedOver {
+                let answer = Reply::HandedOver {
                     version,
                     is_safe: false,
                 };
@@ -138,7 +141,7 @@ impl Server {
     }
 
     /// Holds the fetched memory. Returns the version of the name.
-    fn keep(&mut self, fetched: Fetched) -> Result<u64, Answer> {
+    fn keep(&mut self, fetched: Fetched) -> Result<u64, Reply> {
         let Fetched {
             hold,
             asker,
@@ -152,7 +155,7 @@ impl Server {
                 "the memory is that of {}, which has one writer at a time: it has one name",
                 claimed.name
             );
-            return Err(refused(HolderFault::Fenced, why));
+            return Err(refused(HolderFault::HasWriter, why));
         }
         let refuse = |error: Error| refused(HolderFault::Refused, error.to_string());
         let records = records.map_err(refuse)?;
@@ -215,7 +218,7 @@ impl Server {
             if !record.names.is_empty() {
                 continue;
             }
-            let handle = record.handle.to_string();
+            let handle = record.handle;
             let last_of = self.holdings.remove_record(&key);
             self.tell(Change::Release { handle }, Vec::new());
             if let Some(exporter) = last_of {
@@ -230,8 +233,12 @@ fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec
     let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut records = Vec::new();
     for part in &hold.parts {
-        let (handle, read_only) = part.handles()?;
-        let handle = handle.ok_or_else(|| Error::invalid("a part has no handle for writing"))?;
+        let (Some(handle), Some(read_only)) = (part.handle, part.read_only) else {
+            return Err(Error::invalid(format!(
+                "the part {} has no handle for writing",
+                part.role
+            )));
+        };
         let (fields, other) = (handle.fields(), read_only.fields());
         let is_pair = fields.exporter == other.exporter
             && fields.context == other.context

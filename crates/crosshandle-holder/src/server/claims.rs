@@ -1,12 +1,12 @@
 //! Claims. A name has one writer at a time, and each writer has an epoch of its own.
 
-use super::super::fence::{self, Claim, Region, Writer};
 use super::super::identity::{Asker, ProcessIdentity, Status};
-use super::super::message::{Answer, Right, refused};
+use super::super::message::{Reply, Right, refused};
+use super::super::proof::{self, Claim, Region, Writer};
 use super::super::state::{Name, key_of};
 use super::super::succession::{Change, Successor};
-use super::questions::{not_allowed, only_for_reading};
 use super::quota::{Resource, none_left};
+use super::requests::{not_allowed, only_for_reading};
 use super::{LogLevel, Server};
 use crosshandle_handle::{BackendKind, Key, MemoryHandle};
 use crosshandle_os::process;
@@ -30,11 +30,11 @@ struct Claimed {
 
 impl Claimed {
     /// Checks whether the program may become the writer. Returns the refusal if it may not.
-    fn check(&self, found: &Name) -> Result<(), Answer> {
+    fn check(&self, found: &Name) -> Result<(), Reply> {
         let name = &self.name;
         // Only one of several concurrent claims succeeds.
         if (found.version, found.epoch) != (self.version, self.epoch) {
-            return Err(fenced(format!(
+            return Err(has_writer(format!(
                 "{name} was replaced or claimed meanwhile; try again"
             )));
         }
@@ -42,10 +42,10 @@ impl Claimed {
             return Ok(());
         }
         if let Err(why) = &self.proof {
-            return Err(fenced(format!("{name} may still be written: {why}")));
+            return Err(has_writer(format!("{name} may still be written: {why}")));
         }
         if self.writer.process.is_none_or(ProcessIdentity::has_ended) {
-            return Err(fenced("the process that claims has ended".into()));
+            return Err(has_writer("the process that claims has ended".into()));
         }
         Ok(())
     }
@@ -60,7 +60,7 @@ impl Server {
         forces: bool,
         request: u64,
         token: Option<&str>,
-    ) -> Option<Answer> {
+    ) -> Option<Reply> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
         let found = match self.find(name) {
@@ -83,7 +83,7 @@ impl Server {
         let claimer = Writer::new(request, asker.uid, asker.pid);
         if is_of(found, &claimer) {
             // The reply to an earlier attempt was lost.
-            let answer = Answer::Claimed(found.tell(Some(Access::ReadWrite)));
+            let answer = Reply::Claimed(found.tell(Some(Access::ReadWrite)));
             self.promise(number, answer);
             return None;
         }
@@ -93,7 +93,7 @@ impl Server {
         if asker.pid == 0 && !forces {
             let why = "the holder cannot see this process, so it could not tell when it has ended: run both \
                        in one PID namespace";
-            return Some(refused(HolderFault::Fenced, why));
+            return Some(refused(HolderFault::HasWriter, why));
         }
         let found = found.clone();
         if !self.has_room(Resource::QueuedJobs, asker) {
@@ -129,12 +129,12 @@ impl Server {
             Err(refusal) => return self.reply(number, &refusal),
         };
         if is_of(&found, &claimed.writer) {
-            let answer = Answer::Claimed(found.tell(Some(Access::ReadWrite)));
+            let answer = Reply::Claimed(found.tell(Some(Access::ReadWrite)));
             return self.promise(number, answer);
         }
         if !claimed.forces && found.is_being_claimed() {
             let why = format!("{} is being claimed by another program", found.name);
-            return self.reply(number, &fenced(why));
+            return self.reply(number, &has_writer(why));
         }
         let checked = claimed.check(&found);
         let checked = checked.and_then(|()| self.check_alone(&found));
@@ -169,8 +169,8 @@ impl Server {
         &mut self,
         name: &Name,
         changed: &mut Vec<(MemoryHandle, Key)>,
-    ) -> Result<(), Answer> {
-        let handles = (name.parts.iter()).filter_map(|part| part.handles().ok()?.0);
+    ) -> Result<(), Reply> {
+        let handles = name.parts.iter().filter_map(|part| part.handle);
         for handle in handles {
             let mut key = [0; 16];
             let filled = process::random(&mut key);
@@ -186,7 +186,7 @@ impl Server {
     fn rekey(&mut self, handle: &MemoryHandle, key: Key) -> Option<MemoryHandle> {
         let after = self.holdings.rekey(handle, key)?;
         let change = Change::Rekey {
-            handle: handle.to_string(),
+            handle: *handle,
             key: *key.as_bytes(),
         };
         self.tell(change, Vec::new());
@@ -213,7 +213,7 @@ impl Server {
                 continue;
             };
             let file = record.memory.file_id();
-            region.host.extend(file.map(fence::normal));
+            region.host.extend(file.map(proof::normal));
             // A visible exporter of host memory is found by the files that it has open.
             if file.is_none() || record.maker.process.is_none() {
                 region.makers.push(record.maker);
@@ -236,10 +236,10 @@ impl Server {
     }
 
     /// Refuses a name whose memory has another name.
-    fn check_alone(&self, name: &Name) -> Result<(), Answer> {
+    fn check_alone(&self, name: &Name) -> Result<(), Reply> {
         match self.holdings.other_name_of(name) {
             Some(other) => Err(refused(
-                HolderFault::Fenced,
+                HolderFault::HasWriter,
                 format!(
                     "the memory of {} is held as {} too; remove that name first",
                     name.name, other.name
@@ -269,7 +269,7 @@ impl Server {
         }
     }
 
-    fn grant(&mut self, claimed: &Claimed) -> Result<Answer, Answer> {
+    fn grant(&mut self, claimed: &Claimed) -> Result<Reply, Reply> {
         let found = self.find(&claimed.name)?;
         claimed.check(found)?;
         self.check_alone(found)?;
@@ -293,16 +293,11 @@ impl Server {
         }
         let (told, entry) = (found.clone(), found.tell(Some(Access::ReadWrite)));
         self.tell(Change::Name(Box::new(told)), Vec::new());
-        Ok(Answer::Claimed(entry))
+        Ok(Reply::Claimed(entry))
     }
 
     /// Notes that the writer of a name no longer writes.
-    pub(super) fn end_claim(
-        &mut self,
-        number: u64,
-        name: &str,
-        request: u64,
-    ) -> Result<(), Answer> {
+    pub(super) fn end_claim(&mut self, number: u64, name: &str, request: u64) -> Result<(), Reply> {
         self.find(name)?;
         let index = self.position(number);
         let pid = index.map_or(0, |index| self.connected[index].asker.pid);
@@ -329,13 +324,13 @@ impl Server {
         }
         match is_current {
             true => Ok(()),
-            false => Err(fenced(format!("{name} has another writer by now"))),
+            false => Err(has_writer(format!("{name} has another writer by now"))),
         }
     }
 }
 
-fn fenced(why: String) -> Answer {
-    refused(HolderFault::Fenced, why)
+fn has_writer(why: String) -> Reply {
+    refused(HolderFault::HasWriter, why)
 }
 
 /// Returns whether this writer already has the name, by the same request.

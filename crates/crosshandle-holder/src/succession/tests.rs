@@ -1,10 +1,12 @@
 //! Successors of another release, and successors that cannot take something over.
 
-use super::super::message::{Part, Tokens};
+use super::super::identity::Asker;
+use super::super::message::{HeldPart, Hold};
 use super::super::state::{Holdings, Name, RecordKey, key_of};
-use super::super::{HoldOptions, Holder, ServeOptions, serve, serve_as_successor};
+use super::super::{ServeOptions, serve, serve_as_successor};
 use super::*;
-use crate::{Context, ContextOptions, Device};
+use crosshandle::holder::{HoldOptions, Holder};
+use crosshandle::{Context, ContextOptions, Device};
 use crosshandle_handle::{BackendKind, DeviceUuid, Fields, Key, MemoryHandle};
 use crosshandle_ipc::broker::PeerPolicy;
 use crosshandle_os::memfd;
@@ -57,7 +59,7 @@ fn handle(exporter: u64, number: u32, key: u8, read_only: bool) -> MemoryHandle 
 
 fn record_of(handle: MemoryHandle, maker: u32) -> Change {
     Change::Record {
-        handle: handle.to_string(),
+        handle,
         device: "host".into(),
         kind: ObjectKind::Device,
         name: "test".into(),
@@ -68,30 +70,16 @@ fn record_of(handle: MemoryHandle, maker: u32) -> Change {
 }
 
 fn name_of(name: &str, version: u64, writes: MemoryHandle, reads: MemoryHandle) -> Name {
-    Name {
+    let part = HeldPart::new("memory", "host", ObjectKind::Device, 4096, [writes, reads]);
+    let hold = Hold {
         name: name.into(),
-        version,
-        label: String::new(),
-        pinned: false,
-        created_unix_s: 0,
-        tokens: Tokens::default(),
-        parts: vec![Part {
-            role: "memory".into(),
-            device: "host".into(),
-            kind: ObjectKind::Device,
-            bytes: 4096,
-            handle: Some(writes.to_string()),
-            read_only: reads.to_string(),
-        }],
-        owner: 0,
-        process: None,
+        parts: vec![part],
         request: 1,
-        epoch: 0,
-        writer: None,
-        earlier: Vec::new(),
-        recovered: None,
-        claiming: std::sync::Weak::new(),
-        index: std::sync::OnceLock::new(),
+        ..Hold::default()
+    };
+    Name {
+        version,
+        ..Name::new(hold, None, Asker { uid: 0, pid: 0 }, 0)
     }
 }
 
@@ -295,8 +283,7 @@ impl Drop for Release {
 
 #[test]
 fn a_holder_takes_over_from_one_of_the_release_before() {
-    const TEST: &str =
-        "api::holder::succession::tests::a_holder_takes_over_from_one_of_the_release_before";
+    const TEST: &str = "succession::tests::a_holder_takes_over_from_one_of_the_release_before";
     if role(TEST) {
         return;
     }
@@ -327,7 +314,7 @@ fn a_holder_takes_over_from_one_of_the_release_before() {
 
 #[test]
 fn releases_too_far_apart_say_so() {
-    const TEST: &str = "api::holder::succession::tests::releases_too_far_apart_say_so";
+    const TEST: &str = "succession::tests::releases_too_far_apart_say_so";
     if role(TEST) {
         return;
     }

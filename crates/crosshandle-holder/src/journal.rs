@@ -4,9 +4,9 @@
 //! therefore be brought back under these names.
 
 use super::identity::Maker;
+use super::message::HeldPart;
 use super::segment::HeldSegment;
 use super::state::{Holdings, Name, Record, key_of};
-use super::tuning::{JOURNAL_FILE_BYTES, JOURNAL_MOVED_BYTES, JOURNAL_RETRY, MAX_JOURNAL_BYTES};
 use crosshandle_handle::MemoryHandle;
 use crosshandle_ipc::broker::{FileId, HolderDirectory};
 use crosshandle_types::error::{Error, Result};
@@ -16,7 +16,23 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{Seek, SeekFrom, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum size of a journal that is read, in bytes. It has room for [`MAX_NAMES`] names with long
+/// labels and many parts. A file that is not a journal takes that much memory for a moment.
+const MAX_JOURNAL_BYTES: u64 = 128 << 20;
+
+/// Interval at which the holder tries to write the journal again after a failure. Held memory is
+/// reported as unsafe until an attempt succeeds.
+const JOURNAL_RETRY: Duration = Duration::from_secs(1);
+
+/// Minimum size of a journal file before the next one is begun, in bytes. A larger value makes a
+/// new holder read more.
+const JOURNAL_FILE_BYTES: u64 = 1 << 20;
+
+/// Number of bytes of journal lines that are moved at a time out of the files of a previous holder.
+/// Requests wait meanwhile.
+const JOURNAL_MOVED_BYTES: u64 = 64 << 10;
 
 /// A lost name: only processes that have its memory open still have that memory.
 #[derive(Clone, Serialize, Deserialize)]
@@ -116,12 +132,11 @@ impl Lost {
     /// name is missing.
     fn of(name: &Name, holdings: &Holdings) -> Option<Self> {
         let mut name = name.clone();
-        let part_of = |text: &str| {
-            let handle = text.parse().ok()?;
-            let record = holdings.records().get(&key_of(&handle))?;
+        let part_of = |part: &HeldPart| {
+            let record = holdings.records().get(&key_of(&part.read_only?))?;
             Some(LostPart::of(record))
         };
-        let parts = name.parts.iter().map(|part| part_of(&part.read_only));
+        let parts = name.parts.iter().map(part_of);
         let parts = parts.collect::<Option<_>>()?;
         for part in &mut name.parts {
             part.handle = None;
@@ -134,7 +149,7 @@ impl Lost {
     /// Returns the handle and the previous memory of each part.
     pub(super) fn handles(&self) -> impl Iterator<Item = (MemoryHandle, &LostPart)> {
         let parts = self.name.parts.iter().zip(&self.parts);
-        parts.filter_map(|(part, was)| Some((part.read_only.parse().ok()?, was)))
+        parts.filter_map(|(part, was)| Some((part.read_only?, was)))
     }
 }
 

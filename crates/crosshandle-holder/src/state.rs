@@ -1,11 +1,11 @@
 //! The holdings of a holder: memory under the records of its exporters, and names of that memory.
 //! The holder and its successor have the same holdings.
 
-use super::fence::Writer;
 use super::identity::{Asker, Maker, ProcessIdentity, Status};
-use super::message::{Entry, Hold, Part, Recovered, Tokens};
+use super::message::{HeldName, HeldPart, Hold, Recovered, Tokens, total};
+use super::proof::MAX_EARLIER_WRITERS;
+use super::proof::Writer;
 use super::segment::HeldSegment;
-use super::tuning::{MAX_EARLIER_WRITERS, PART_BYTES};
 use crosshandle_handle::{Fields, Key, MemoryHandle};
 use crosshandle_ipc::broker::{HolderDirectory, PeerPolicy};
 use crosshandle_ipc::{Credential, Exporter, HeldMemory, Label, Particulars};
@@ -15,6 +15,10 @@ use crosshandle_types::report::ObjectKind;
 use std::collections::btree_map::Entry as ContextEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock, Weak};
+
+/// Size of everything that is kept for a part of a name, in bytes: its handles, its record and its
+/// line in the journal.
+const PART_BYTES: usize = 2048;
 
 /// Identifies a context of another process, by its exporter and its number there.
 pub(super) type ContextKey = (u64, u32);
@@ -53,7 +57,7 @@ pub(super) struct Name {
     pub(super) pinned: bool,
     pub(super) created_unix_s: u64,
     pub(super) tokens: Tokens,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<HeldPart>,
     /// The user who handed the memory over.
     pub(super) owner: u32,
     /// The process that handed the memory over, if the holder could see it.
@@ -94,11 +98,10 @@ pub(super) struct NameIndex {
 }
 
 impl NameIndex {
-    pub(super) fn of(parts: &[Part], label: &str) -> Self {
+    pub(super) fn of(parts: &[HeldPart], label: &str) -> Self {
         let mut contexts: BTreeMap<ContextKey, usize> = BTreeMap::new();
         for part in parts {
-            let (handle, read_only) = part.handles().ok().unzip();
-            for handle in handle.flatten().into_iter().chain(read_only) {
+            for handle in part.handles() {
                 let fields = handle.fields();
                 let places = contexts.entry(context_of(&fields)).or_default();
                 *places = (*places).max(fields.record as usize + 1);
@@ -191,19 +194,13 @@ impl Name {
 
     /// Returns the description of the name for a reply. `handles` chooses whether it contains no
     /// handles, only read-only handles, or also handles for writing.
-    pub(super) fn tell(&self, handles: Option<Access>) -> Entry {
-        let part = |part: &Part| Part {
-            handle: match handles {
-                Some(Access::ReadWrite) => part.handle.clone(),
-                _ => None,
-            },
-            read_only: match handles {
-                Some(_) => part.read_only.clone(),
-                None => String::new(),
-            },
+    pub(super) fn tell(&self, handles: Option<Access>) -> HeldName {
+        let part = |part: &HeldPart| HeldPart {
+            handle: part.handle.filter(|_| handles == Some(Access::ReadWrite)),
+            read_only: part.read_only.filter(|_| handles.is_some()),
             ..part.clone()
         };
-        Entry {
+        HeldName {
             name: self.name.clone(),
             version: self.version,
             label: self.label.clone(),
@@ -219,19 +216,14 @@ impl Name {
         }
     }
 
-    /// Returns the total size of all parts in bytes, as stated by their exporter.
+    /// Returns the total size of all parts in bytes.
     pub(super) fn bytes(&self) -> u64 {
-        let parts = self.parts.iter().map(|part| part.bytes);
-        parts.fold(0, u64::saturating_add)
+        total(&self.parts)
     }
 
     /// Returns the handles of all records that the name needs.
     pub(super) fn handles(&self) -> impl Iterator<Item = MemoryHandle> {
-        self.parts.iter().flat_map(|part| {
-            // The handles were parsed when the memory was handed over.
-            let (handle, read_only) = part.handles().ok().unzip();
-            handle.flatten().into_iter().chain(read_only)
-        })
+        self.parts.iter().flat_map(HeldPart::handles)
     }
 }
 
@@ -378,12 +370,8 @@ impl Holdings {
             .iter_mut()
             .filter(|(name, _)| named.contains(*name));
         let parts = names.flat_map(|(_, name)| &mut name.parts);
-        let is_it = |part: &Part| {
-            part.handles()
-                .is_ok_and(|(writes, _)| writes == Some(*before))
-        };
-        for part in parts.filter(|part| is_it(part)) {
-            part.handle = Some(handle.to_string());
+        for part in parts.filter(|part| part.handle == Some(*before)) {
+            part.handle = Some(handle);
         }
         Some(handle)
     }
@@ -490,8 +478,7 @@ impl Holdings {
     /// Returns a name with some of the memory of a hand-over that has been claimed or is being
     /// claimed, if one exists.
     pub(super) fn claimed_name_of(&self, hold: &Hold) -> Option<&Name> {
-        let handles = hold.parts.iter().filter_map(|part| part.handles().ok());
-        let handles = handles.flat_map(|(writes, reads)| writes.into_iter().chain([reads]));
+        let handles = hold.parts.iter().flat_map(HeldPart::handles);
         let records = handles.filter_map(|handle| self.records.get(&key_of(&handle)));
         let mut names = records
             .flat_map(|record| &record.names)

@@ -12,11 +12,10 @@ pub(super) use follow::follow;
 
 use super::identity::Maker;
 use super::journal::Lost;
+use super::message::{MAX_MESSAGE_BYTES, handle};
+use super::proof::MAX_EARLIER_WRITERS;
 use super::state::{Holdings, Name, Record, RecordKey};
-use super::tuning::{
-    EARLIER_WRITER_BYTES, MAX_EARLIER_WRITERS, MAX_MESSAGE_BYTES, MAX_UNCONFIRMED, PING_INTERVAL,
-    UNRESPONSIVE_TIME,
-};
+use crosshandle_handle::MemoryHandle;
 use crosshandle_ipc::broker::{FileId, HolderFiles};
 use crosshandle_os::fork::KeptFromChildren;
 use crosshandle_os::socket::{self, Received};
@@ -32,7 +31,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum size of one earlier writer in a message to the successor, in bytes.
+const EARLIER_WRITER_BYTES: usize = 256;
+
+/// Time of silence after which the holder pings its successor. A shorter time wakes both idle
+/// processes more often. A longer time delays the replacement of a stopped successor.
+const PING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Time after which a successor that confirms nothing is replaced. A shorter time replaces
+/// successors in vain on a busy machine. A longer time delays changes if the successor is stopped.
+const UNRESPONSIVE_TIME: Duration = Duration::from_millis(1000);
+
+/// Maximum number of unconfirmed messages to a successor. A successor with more is replaced. With a
+/// smaller value, many names that are handed over at once make a successor look stuck.
+const MAX_UNCONFIRMED: usize = 1 << 16;
 
 /// The command that starts a successor. Its program calls
 /// [`serve_as_successor`](super::serve_as_successor).
@@ -112,7 +126,8 @@ pub(super) enum Change {
     Lock { file: Option<FileId> },
     /// Adds a record, with its descriptor.
     Record {
-        handle: String,
+        #[serde(with = "handle")]
+        handle: MemoryHandle,
         device: String,
         kind: ObjectKind,
         name: String,
@@ -121,13 +136,20 @@ pub(super) enum Change {
         maker: Maker,
     },
     /// Changes the key of a record.
-    Rekey { handle: String, key: RecordKey },
+    Rekey {
+        #[serde(with = "handle")]
+        handle: MemoryHandle,
+        key: RecordKey,
+    },
     /// Sets a name, and replaces its previous version.
     Name(Box<Name>),
     /// Removes a name.
     Forget { name: String },
     /// Releases a record that no name needs.
-    Release { handle: String },
+    Release {
+        #[serde(with = "handle")]
+        handle: MemoryHandle,
+    },
     /// Adds a lost name. It stays lost until memory is held under it.
     Lost(Box<Lost>),
     /// Gives up a lost name.
@@ -166,7 +188,7 @@ struct Confirmed {
 impl Change {
     pub(super) fn record(record: &Record) -> (Self, Vec<Sent>) {
         let change = Self::Record {
-            handle: record.handle.to_string(),
+            handle: record.handle,
             device: record.device.clone(),
             kind: record.kind,
             name: record.name.clone(),

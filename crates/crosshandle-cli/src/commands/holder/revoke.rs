@@ -1,4 +1,4 @@
-//! `crosshandle fence NAME`.
+//! `crosshandle revoke NAME`.
 
 use crate::failure::Result;
 use crate::input::token::ShownToken;

@@ -4,13 +4,12 @@
 
 use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
-use super::super::message::{Answer, Hold, Offer, Recovered, Right, busy, refused};
-use super::super::segment::{HeldSegment, fetch};
+use super::super::message::{Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused};
+use super::super::segment::{FETCH_TIMEOUT, HeldSegment, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
-use super::super::tuning::FETCH_TIMEOUT;
-use super::questions::not_allowed;
 use super::quota::{Resource, none_left};
+use super::requests::not_allowed;
 use super::{LogLevel, Server};
 use crosshandle_handle::MemoryHandle;
 use crosshandle_ipc::broker::Route;
@@ -48,13 +47,13 @@ impl Server {
     }
 
     /// Fetches the memory that a process brings back, in the background.
-    pub(super) fn take_back(&mut self, number: u64, offer: Offer) -> Option<Answer> {
+    pub(super) fn take_back(&mut self, number: u64, offer: Offer) -> Option<Reply> {
         let index = self.position(number)?;
         let asker = self.connected[index].asker;
         let lost = match self.find_lost(&offer) {
             Ok(Some(lost)) => lost.clone(),
             // Another process was faster.
-            Ok(None) => return Some(Answer::Done),
+            Ok(None) => return Some(Reply::Done),
             Err(refusal) => return Some(refusal),
         };
         let pairs = match pairs_of(&lost, &offer, asker) {
@@ -81,11 +80,11 @@ impl Server {
                     .and_then(|brought| server.restore(&offer, asker, brought));
                 match result {
                     Ok(()) => {
-                        server.promise(number, Answer::Done);
+                        server.promise(number, Reply::Done);
                         server.notify(&offer.name);
                     }
                     Err(refusal) => {
-                        let Answer::Refused { why, .. } = &refusal else {
+                        let Reply::Refused { why, .. } = &refusal else {
                             return;
                         };
                         let (name, pid) = (&offer.name, asker.pid);
@@ -100,7 +99,7 @@ impl Server {
     }
 
     /// Returns the lost name that an offer is for. Returns `None` if the name is held already.
-    fn find_lost(&self, offer: &Offer) -> Result<Option<&Lost>, Answer> {
+    fn find_lost(&self, offer: &Offer) -> Result<Option<&Lost>, Reply> {
         if let Some(held) = self.holdings.names().get(&offer.name)
             && held.version == offer.version
         {
@@ -122,7 +121,7 @@ impl Server {
     }
 
     /// Holds the returned memory under its previous name.
-    fn restore(&mut self, offer: &Offer, asker: Asker, brought: Brought) -> Result<(), Answer> {
+    fn restore(&mut self, offer: &Offer, asker: Asker, brought: Brought) -> Result<(), Reply> {
         let Some(lost) = self.find_lost(offer)?.cloned() else {
             return Ok(());
         };
@@ -171,7 +170,9 @@ impl Server {
         added: &mut Vec<RecordKey>,
     ) -> Result<()> {
         for ((part, was), memory) in name.parts.iter().zip(lost).zip(brought) {
-            let handle: MemoryHandle = part.read_only.parse()?;
+            let Some(handle) = part.read_only else {
+                continue;
+            };
             let exporter = handle.fields().exporter;
             // The handle may be held under another name, because its exporter handed the memory
             // over again or a process brought it back.
@@ -201,7 +202,7 @@ impl Server {
     }
 
     /// Gives up a lost name, so that it can no longer come back.
-    pub(super) fn give_up(&mut self, name: &str, token: Option<&str>) -> Option<Answer> {
+    pub(super) fn give_up(&mut self, name: &str, token: Option<&str>) -> Option<Reply> {
         let lost = self.lost_name(name)?;
         if !lost.tokens.allow(Right::Admin, token) {
             return Some(not_allowed(name));
@@ -214,7 +215,7 @@ impl Server {
         self.lost.remove(name);
         let name = name.to_owned();
         self.tell(Change::Found { name }, Vec::new());
-        Some(Answer::Done)
+        Some(Reply::Done)
     }
 }
 
@@ -233,15 +234,14 @@ fn pairs_of(lost: &Lost, offer: &Offer, asker: Asker) -> Result<Vec<(MemoryHandl
         let offered = offer
             .parts
             .iter()
-            .find(|offered| offered.handle == part.read_only);
+            .find(|offered| Some(offered.handle) == part.read_only);
         let offered = offered.ok_or_else(|| {
             Error::invalid(format!(
                 "the part {} is not there, or its handle is not",
                 part.role
             ))
         })?;
-        let (handle, from): (MemoryHandle, MemoryHandle) =
-            (part.read_only.parse()?, offered.from.parse()?);
+        let OfferedPart { handle, from } = *offered;
         let (fields, theirs) = (handle.fields(), from.fields());
         let is_alike = theirs.read_only
             && theirs.backend == fields.backend

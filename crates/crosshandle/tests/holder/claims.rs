@@ -37,7 +37,7 @@ fn check_open(directory: &Directory, held: &HeldName) {
 
 #[test]
 fn a_region_has_one_writer_at_a_time() {
-    const TEST: &str = "fences::a_region_has_one_writer_at_a_time";
+    const TEST: &str = "claims::a_region_has_one_writer_at_a_time";
     if role() {
         return;
     }
@@ -80,7 +80,7 @@ fn a_region_has_one_writer_at_a_time() {
     let reads = now.expect("a handle").to_string();
     let text = hold_text("other", 0, &handle.to_string(), &reads);
     let answer = hear_raw(&send_raw(&directory, "holder.sock", text.as_bytes()).expect("sent"));
-    assert!(answer.contains("fenced"), "{answer}");
+    assert!(answer.contains("has_writer"), "{answer}");
     // The first writer's handle no longer opens the memory.
     directory
         .context()
@@ -120,8 +120,8 @@ fn a_region_has_one_writer_at_a_time() {
 }
 
 #[test]
-fn a_forked_child_of_a_writer_holds_its_fence() {
-    const TEST: &str = "fences::a_forked_child_of_a_writer_holds_its_fence";
+fn a_forked_child_of_a_writer_keeps_others_out() {
+    const TEST: &str = "claims::a_forked_child_of_a_writer_keeps_others_out";
     if role() {
         return;
     }
@@ -142,16 +142,16 @@ fn a_forked_child_of_a_writer_holds_its_fence() {
 
 /// Kills writers while they write, with two other writers waiting each time. One waiter is admitted
 /// after the last write, and no two writers share an epoch. On a GPU, a kernel writes without end.
-/// `CROSSHANDLE_FENCE_CYCLES` sets the number of kills, and `CROSSHANDLE_FENCE_SECONDS` limits the
+/// `CROSSHANDLE_CLAIM_CYCLES` sets the number of kills, and `CROSSHANDLE_CLAIM_SECONDS` limits the
 /// duration.
 #[test]
 fn writers_are_killed_and_no_two_have_one_epoch() {
-    const TEST: &str = "fences::writers_are_killed_and_no_two_have_one_epoch";
+    const TEST: &str = "claims::writers_are_killed_and_no_two_have_one_epoch";
     if role() {
         return;
     }
-    let cycles = number("CROSSHANDLE_FENCE_CYCLES").unwrap_or(100);
-    let seconds = number("CROSSHANDLE_FENCE_SECONDS").unwrap_or(u64::MAX);
+    let cycles = number("CROSSHANDLE_CLAIM_CYCLES").unwrap_or(100);
+    let seconds = number("CROSSHANDLE_CLAIM_SECONDS").unwrap_or(u64::MAX);
     let begin = Instant::now();
     let directory = Directory::new();
     let pair = Pair::start(TEST, &directory);

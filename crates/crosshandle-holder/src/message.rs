@@ -1,57 +1,78 @@
 //! Messages between a program and a holder. Each message is one JSON text without descriptors.
 //! Either side may be hostile, so the receiver checks names and sizes.
 
-use super::tuning::{MAX_LABEL_BYTES, MAX_PARTS};
 use crosshandle_handle::MemoryHandle;
 use crosshandle_types::error::{Error, HolderFault, Result};
 use crosshandle_types::report::ObjectKind;
 use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Maximum size of a message between a program and a holder, or between a holder and its successor,
+/// in bytes. With a larger value, two messages could exceed the usual limit of a socket's queue.
+pub const MAX_MESSAGE_BYTES: usize = 60 << 10;
+
+/// Maximum number of objects under one name. Their handles must fit into one message.
+const MAX_PARTS: usize = 32;
+
+/// Maximum length of a label, in bytes.
+const MAX_LABEL_BYTES: usize = 4096;
+
+/// Maximum number of names. The label and handles of a name take up to 20 KB of the holder's
+/// memory.
+pub const MAX_NAMES: usize = 4096;
 
 /// Version of the messages.
-pub(super) const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 2;
 /// Oldest version that a holder accepts. The programs of the previous release use it while the
 /// holder is upgraded.
-pub(super) const OLDEST_PROTOCOL: u32 = 1;
+pub(crate) const OLDEST_PROTOCOL: u32 = 1;
 /// Maximum length of a name, in bytes.
 const MAX_NAME_BYTES: usize = 128;
 /// Maximum length of a token, of a part's role and of a device name, in bytes.
 const MAX_WORD_BYTES: usize = 64;
 
-/// The part of a request that all versions have in common.
-#[derive(Deserialize)]
-pub(super) struct Version {
-    pub(super) protocol: u32,
-}
-
-/// Returns the refusal for a request that cannot be parsed.
-pub(super) fn not_understood(bytes: &[u8]) -> Answer {
-    let why = match serde_json::from_slice::<Version>(bytes) {
-        Ok(Version { protocol }) if !(OLDEST_PROTOCOL..=PROTOCOL).contains(&protocol) => format!(
+/// Parses the request of a program.
+///
+/// # Errors
+/// Returns the refusal if the program speaks another version, or if the request cannot be parsed.
+pub(crate) fn parse(bytes: &[u8]) -> Result<Envelope, Reply> {
+    /// The part of a request that all versions have in common.
+    #[derive(Deserialize)]
+    struct Version {
+        protocol: u32,
+    }
+    if let Ok(Version { protocol }) = serde_json::from_slice(bytes)
+        && !(OLDEST_PROTOCOL..=PROTOCOL).contains(&protocol)
+    {
+        let why = format!(
             "this program speaks version {protocol} of the holder's protocol, and the holder (process {}, \
              crosshandle {}) versions {OLDEST_PROTOCOL} to {PROTOCOL}; use the same release on both sides",
             std::process::id(),
             env!("CARGO_PKG_VERSION"),
-        ),
-        _ => {
-            "the holder does not understand the question; use the same release on both sides".into()
-        }
-    };
-    refused(HolderFault::Refused, why)
+        );
+        return Err(refused(HolderFault::Refused, why));
+    }
+    serde_json::from_slice(bytes).map_err(|error| {
+        let why = format!(
+            "the holder does not understand the request ({error}); use the same release on both sides"
+        );
+        refused(HolderFault::Refused, why)
+    })
 }
 
-/// A request of a program.
+/// A request of a program, with the data that all requests have.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Request {
-    pub(super) protocol: u32,
+pub struct Envelope {
+    pub protocol: u32,
     /// The token that the program presents, for names with tokens.
     #[serde(default)]
-    pub(super) token: Option<String>,
-    pub(super) question: Question,
+    pub token: Option<String>,
+    pub request: Request,
 }
 
 #[derive(Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Question {
+pub enum Request {
     /// Hands memory over under a name.
     Hold(Hold),
     /// Asks for the handles of a name.
@@ -87,39 +108,41 @@ pub(super) enum Question {
     Stop,
 }
 
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Hold {
-    pub(super) name: String,
+#[derive(Serialize, Deserialize, Debug, Default)]
+pub struct Hold {
+    pub name: String,
     #[serde(default)]
-    pub(super) label: String,
+    pub label: String,
     /// Whether the name may already exist. The memory then becomes its next version.
     #[serde(default)]
-    pub(super) replaces: bool,
+    pub replaces: bool,
     /// The tokens of the name. If all are absent, an existing name keeps its tokens.
     #[serde(default)]
-    pub(super) tokens: Tokens,
-    pub(super) parts: Vec<Part>,
+    pub tokens: Tokens,
+    pub parts: Vec<HeldPart>,
     /// A random number that identifies the request, so that a repeated request takes effect only
     /// once. 0 marks a request that is never repeated.
     #[serde(default)]
-    pub(super) request: u64,
+    pub request: u64,
 }
 
 /// Memory of a lost name, offered by a process that has it open for reading.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Offer {
-    pub(super) name: String,
-    pub(super) version: u64,
-    pub(super) parts: Vec<OfferedPart>,
+pub struct Offer {
+    pub name: String,
+    pub version: u64,
+    pub parts: Vec<OfferedPart>,
 }
 
-#[derive(Serialize, Deserialize, Debug)]
-pub(super) struct OfferedPart {
+#[derive(Clone, Copy, Serialize, Deserialize, Debug)]
+pub struct OfferedPart {
     /// The read-only handle of the part that the previous holder gave out. It proves that the
     /// process was allowed to read.
-    pub(super) handle: String,
+    #[serde(with = "handle")]
+    pub handle: MemoryHandle,
     /// A handle by which the holder can fetch the memory from the process.
-    pub(super) from: String,
+    #[serde(with = "handle")]
+    pub from: MemoryHandle,
 }
 
 /// How the holder verified memory that a reader brought back after both the previous holder and its
@@ -130,78 +153,169 @@ pub(super) struct OfferedPart {
 pub enum Recovered {
     /// All parts are the files that were held before, identified by their inode numbers. Their
     /// bytes are unchanged.
+    #[serde(rename = "same files")]
     SameFiles,
     /// At least one part is memory of a driver whose descriptors cannot be told apart. The process
     /// that brought it back could have brought other bytes, so openers should verify a hash.
     Unverified,
 }
 
+impl fmt::Display for Recovered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::SameFiles => "same files",
+            Self::Unverified => "unverified",
+        })
+    }
+}
+
 /// The tokens that programs must present to use a name, if any. The write token also allows
 /// reading, and the administration token allows both.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Tokens {
-    pub(super) read: Option<String>,
-    pub(super) write: Option<String>,
-    pub(super) admin: Option<String>,
+pub struct Tokens {
+    pub read: Option<String>,
+    pub write: Option<String>,
+    pub admin: Option<String>,
 }
 
-impl std::fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Tokens")
     }
 }
 
-/// One object under a name.
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(super) struct Part {
-    pub(super) role: String,
-    /// The name that the exporter gives the device.
-    pub(super) device: String,
-    pub(super) kind: ObjectKind,
-    pub(super) bytes: u64,
-    /// The handle for writing. It is absent in replies to programs that may not write.
+/// A name of a holder, with the memory that it stands for.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[non_exhaustive]
+pub struct HeldName {
+    /// The name.
+    pub name: String,
+    /// The version of the name, counted from 1. Each replacement increments it.
+    pub version: u64,
+    /// The text that the process set when it handed the memory over.
+    pub label: String,
+    /// Whether the name is protected against removal and replacement.
+    pub pinned: bool,
+    /// When the memory was handed over, in seconds since 1970-01-01 UTC.
+    pub created_unix_s: u64,
+    /// Whether some operations on the name need a token.
+    pub has_tokens: bool,
+    /// The number of writers that have claimed the name (`Holder::claim`). 0 if no process has.
     #[serde(default)]
-    pub(super) handle: Option<String>,
-    pub(super) read_only: String,
+    pub epoch: u64,
+    /// The process id of the current writer, in the holder's PID namespace. `None` if no process
+    /// has claimed the name or the claim has ended. The process itself may have ended.
+    #[serde(default)]
+    pub writer: Option<u32>,
+    /// How the memory was verified, if a process that had it open for reading brought it back
+    /// (`Backup`).
+    #[serde(default)]
+    pub recovered: Option<Recovered>,
+    /// The memory.
+    pub parts: Vec<HeldPart>,
 }
 
-/// A name, as replies describe it. In lists, `parts` have no handles.
-#[derive(Clone, Serialize, Deserialize, Debug)]
-pub(super) struct Entry {
-    pub(super) name: String,
-    pub(super) version: u64,
-    pub(super) label: String,
-    pub(super) pinned: bool,
-    pub(super) created_unix_s: u64,
-    pub(super) has_tokens: bool,
-    /// The number of the latest writer, counted from 1. 0 if no process has claimed the name.
-    #[serde(default)]
-    pub(super) epoch: u64,
-    /// The process id of that writer, if the holder can see the process and the claim has not
-    /// ended.
-    #[serde(default)]
-    pub(super) writer: Option<u32>,
-    /// How the memory was verified, if a reader brought it back.
-    #[serde(default)]
-    pub(super) recovered: Option<Recovered>,
-    pub(super) parts: Vec<Part>,
+/// One piece of memory under a name.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[non_exhaustive]
+pub struct HeldPart {
+    /// The role of this part. No other part of the name has the same one.
+    pub role: String,
+    /// The device, as the process that handed the memory over names it: `host`, `cuda:1`.
+    pub device: String,
+    /// The kind of the memory.
+    pub kind: ObjectKind,
+    /// The length in bytes.
+    pub bytes: u64,
+    /// A read-only handle. `None` in lists.
+    #[serde(
+        default,
+        with = "optional_handle",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub read_only: Option<MemoryHandle>,
+    /// A handle for reading and writing. `None` unless the caller asked for it.
+    #[serde(
+        default,
+        with = "optional_handle",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub handle: Option<MemoryHandle>,
+}
+
+impl HeldName {
+    /// Returns the part with the given role, if the name has one.
+    pub fn part(&self, role: &str) -> Option<&HeldPart> {
+        self.parts.iter().find(|part| part.role == role)
+    }
+
+    /// Returns the total size of all parts in bytes.
+    pub fn bytes(&self) -> u64 {
+        total(&self.parts)
+    }
+}
+
+/// Returns the total size of some parts in bytes, as stated by their exporter.
+pub(crate) fn total(parts: &[HeldPart]) -> u64 {
+    parts
+        .iter()
+        .fold(0, |sum, part| sum.saturating_add(part.bytes))
+}
+
+/// A handle in JSON: its text.
+pub(crate) mod handle {
+    use crosshandle_handle::MemoryHandle;
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::Serializer;
+
+    pub(crate) fn serialize<S: Serializer>(it: &MemoryHandle, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(it)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<MemoryHandle, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+/// A handle in JSON that may be absent.
+mod optional_handle {
+    use crosshandle_handle::MemoryHandle;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Handle(#[serde(with = "super::handle")] MemoryHandle);
+
+    pub(super) fn serialize<S: Serializer>(
+        it: &Option<MemoryHandle>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        it.map(Handle).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<MemoryHandle>, D::Error> {
+        Ok(Option::<Handle>::deserialize(from)?.map(|it| it.0))
+    }
 }
 
 /// The reply of a holder.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Answer {
+pub enum Reply {
     /// The holder has the memory. `is_safe` says whether its successor and the journal have it too.
     HandedOver {
         version: u64,
         is_safe: bool,
     },
-    Opened(Entry),
-    /// The program is the writer of the name, in the epoch of this entry.
-    Claimed(Entry),
+    Opened(HeldName),
+    /// The program is the writer of the name, in its epoch.
+    Claimed(HeldName),
     Listed {
-        names: Vec<Entry>,
+        names: Vec<HeldName>,
         more: bool,
     },
     Done,
@@ -237,33 +351,33 @@ pub struct Status {
     pub why_unsafe: Option<String>,
 }
 
-impl Answer {
+impl Reply {
     /// Returns the reply in a form that the given version of the protocol has.
-    pub(super) fn in_version(self, protocol: u32) -> Self {
+    pub(crate) fn in_version(self, protocol: u32) -> Self {
         match self {
             Self::Refused {
                 fault: HolderFault::Busy,
                 why,
             } if protocol < 2 => refused(HolderFault::Refused, why),
-            answer => answer,
+            reply => reply,
         }
     }
 }
 
 /// Returns the refusal that makes the program repeat its request later.
-pub(super) fn busy(why: impl Into<String>) -> Answer {
+pub(crate) fn busy(why: impl Into<String>) -> Reply {
     refused(HolderFault::Busy, why)
 }
 
-pub(super) fn refused(fault: HolderFault, why: impl Into<String>) -> Answer {
-    Answer::Refused {
+pub(crate) fn refused(fault: HolderFault, why: impl Into<String>) -> Reply {
+    Reply::Refused {
         fault,
         why: why.into(),
     }
 }
 
 /// Checks a name. A name cannot be mistaken for a handle, a version, an option or a path.
-pub(super) fn check_name(name: &str) -> Result<()> {
+pub(crate) fn check_name(name: &str) -> Result<()> {
     let is_good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-/:+".contains(&byte);
     let why = if name.is_empty() || name.len() > MAX_NAME_BYTES {
         format!("a name has 1 to {MAX_NAME_BYTES} characters")
@@ -291,7 +405,7 @@ fn check_word(word: &str, what: &str) -> Result<()> {
 
 impl Hold {
     /// Checks everything that can be checked without asking another process.
-    pub(super) fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         check_name(&self.name)?;
         if self.label.len() > MAX_LABEL_BYTES {
             return Err(Error::invalid(format!(
@@ -319,37 +433,59 @@ impl Hold {
                     part.role
                 )));
             }
-            part.handles()?;
+            if part.read_only.is_none() {
+                return Err(Error::invalid(format!(
+                    "the part {} has no handle for reading",
+                    part.role
+                )));
+            }
         }
         Ok(())
     }
 }
 
-impl Part {
-    /// Returns the handle of the part for writing, if it has one, and the read-only handle.
-    pub(super) fn handles(&self) -> Result<(Option<MemoryHandle>, MemoryHandle)> {
-        let handle = self.handle.as_deref().map(str::parse).transpose()?;
-        Ok((handle, self.read_only.parse()?))
+impl HeldPart {
+    #[doc(hidden)]
+    pub fn new(
+        role: impl Into<String>,
+        device: impl Into<String>,
+        kind: ObjectKind,
+        bytes: u64,
+        [handle, read_only]: [MemoryHandle; 2],
+    ) -> Self {
+        Self {
+            role: role.into(),
+            device: device.into(),
+            kind,
+            bytes,
+            read_only: Some(read_only),
+            handle: Some(handle),
+        }
+    }
+
+    /// Returns the handles of the part: for writing, and for reading only.
+    pub(crate) fn handles(&self) -> impl Iterator<Item = MemoryHandle> + use<> {
+        self.handle.into_iter().chain(self.read_only)
     }
 }
 
 /// An operation on a name that may need a token.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(super) enum Right {
+pub(crate) enum Right {
     Read,
     Write,
     Admin,
 }
 
 impl Tokens {
-    pub(super) fn has_some(&self) -> bool {
+    pub(crate) fn has_some(&self) -> bool {
         *self != Self::default()
     }
 
     /// Returns whether the token `shown` allows `right`. The token of a higher right also allows
     /// the lower ones. A right without a token of its own needs that of the next higher right, or
     /// else of the next lower one. Reading needs no token if no read token is set.
-    pub(super) fn allow(&self, right: Right, shown: Option<&str>) -> bool {
+    pub(crate) fn allow(&self, right: Right, shown: Option<&str>) -> bool {
         let all = [&self.read, &self.write, &self.admin].map(Option::as_deref);
         let (lower, higher) = all.split_at(right as usize);
         if right == Right::Read && self.read.is_none() {

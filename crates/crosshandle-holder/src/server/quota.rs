@@ -5,18 +5,75 @@
 //! release can be missed.
 
 use super::super::identity::{Asker, Status};
-use super::super::message::{Answer, Hold, busy, refused};
+use super::super::message::{Hold, MAX_NAMES, Reply, busy, refused};
 use super::super::state::{ContextKey, Holdings, NameIndex};
-use super::super::tuning::{
-    BYTES_OF_PROCESS, CONTEXT_DESCRIPTORS, CONTEXTS_OF_PROCESS, JOBS_OF_PROCESS, MAX_BYTES,
-    MAX_HELD_CONTEXTS, MAX_JOBS, MAX_NAMES, MAX_PROGRAMS, MAX_WAITING, MAX_WORKING,
-    NAMES_OF_PROCESS, OTHER_DESCRIPTORS, RECORD_DESCRIPTORS, TABLE_PLACE_BYTES, WAITING_OF_PROCESS,
-    WORKING_OF_PROCESS,
-};
 use crosshandle_ipc::broker::PeerPolicy;
 use crosshandle_types::error::HolderFault;
 use rustix::process::{Resource as SystemResource, getrlimit};
 use std::collections::BTreeMap;
+
+/// Maximum number of connections of programs to a holder, including those that wait for a version.
+/// Each takes a descriptor, and the usual limit of a process is 1,024.
+const MAX_PROGRAMS: usize = 256;
+
+/// Maximum number of programs that wait for a version of a name. It is a part of [`MAX_PROGRAMS`],
+/// so that connections for other requests remain.
+const MAX_WAITING: usize = MAX_PROGRAMS / 2;
+
+/// Maximum number of connections of one process that wait for a version. This limit keeps a few
+/// processes from taking all of [`MAX_WAITING`].
+const WAITING_OF_PROCESS: usize = MAX_WAITING / 4;
+
+/// Maximum number of programs with a job that runs or is queued. It is a part of [`MAX_PROGRAMS`],
+/// so that connections for other requests remain.
+const MAX_WORKING: usize = MAX_PROGRAMS / 2;
+
+/// Maximum number of connections of one process with a job that runs or is queued. This limit keeps
+/// a few processes from taking all of [`MAX_WORKING`].
+const WORKING_OF_PROCESS: usize = MAX_WORKING / 8;
+
+/// Maximum number of jobs that run at a time: hand-overs that fetch memory, and claims that are
+/// being checked. Each takes a thread. An exporter that never replies blocks its thread for
+/// [`FETCH_TIMEOUT`].
+const MAX_JOBS: usize = 24;
+
+/// Maximum number of jobs that run at a time for one process. With a larger value, fewer
+/// unresponsive processes could hold up the user's other programs for [`FETCH_TIMEOUT`].
+const JOBS_OF_PROCESS: usize = 4;
+
+/// Number of descriptors that a holder needs in addition to those of held memory: for connections
+/// of programs, for importers, and for itself.
+const OTHER_DESCRIPTORS: usize = MAX_PROGRAMS + 128;
+
+/// Maximum number of descriptors for one record: its own, and a read-only one.
+const RECORD_DESCRIPTORS: usize = 2;
+
+/// Maximum number of descriptors for the tables of one exporting context.
+const CONTEXT_DESCRIPTORS: usize = 8;
+
+/// Maximum number of names that one process may hand over. This limit keeps one process from taking
+/// all of [`MAX_NAMES`].
+const NAMES_OF_PROCESS: usize = MAX_NAMES / 2;
+
+/// Maximum number of exporting contexts whose memory is held. Each needs descriptors for its
+/// tables.
+const MAX_HELD_CONTEXTS: usize = 1024;
+
+/// Maximum number of contexts whose memory one process may hand over. This limit keeps a few
+/// processes from taking all of [`MAX_HELD_CONTEXTS`].
+const CONTEXTS_OF_PROCESS: usize = 64;
+
+/// Maximum size of the holder's own memory for labels, handles and the tables of exporters'
+/// records, in bytes. This limit bounds what hostile programs can take.
+const MAX_BYTES: usize = 512 << 20;
+
+/// Maximum size of the holder's own memory for the names of one process, in bytes. This limit keeps
+/// a few processes from taking all of [`MAX_BYTES`].
+const BYTES_OF_PROCESS: usize = MAX_BYTES / 4;
+
+/// Size of an entry in the table of an exporter's records, in bytes. It includes everything else
+/// that is kept for the record.
+const TABLE_PLACE_BYTES: usize = 96;
 
 /// A resource of which a holder has a limited amount.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -240,7 +297,7 @@ impl Quota {
         holdings: &Holdings,
         hold: &Hold,
         asker: Asker,
-    ) -> Result<(), Answer> {
+    ) -> Result<(), Reply> {
         let own = Status::of(asker.pid).map(|status| status.identity);
         let mut held: BTreeMap<Asker, Usage> = BTreeMap::new();
         for name in holdings.names().values() {
@@ -271,7 +328,7 @@ impl Quota {
     }
 }
 
-fn too_much(resource: Resource, share: Share) -> Answer {
+fn too_much(resource: Resource, share: Share) -> Reply {
     let whose = match share {
         Share::Process => " for this process",
         Share::User => " for this user",
@@ -330,7 +387,7 @@ impl Usage {
 
 /// Returns the refusal that puts a request off because its process or its user has used up a
 /// resource.
-pub(super) fn none_left(resource: Resource) -> Answer {
+pub(super) fn none_left(resource: Resource) -> Reply {
     busy(format!(
         "the holder is busy, and has no {} left for this process at the moment",
         resource.name()

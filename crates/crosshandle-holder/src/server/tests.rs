@@ -9,45 +9,6 @@ fn bench(of: &str) -> Bench {
 }
 
 #[test]
-fn users_are_answered_in_turn_and_so_are_their_processes() {
-    let program = |uid: u32, pid: u32, number: u64| (uid, Asker { uid, pid }, number);
-    let mut ready: Vec<_> = (0..40).map(|number| program(1, 10, number)).collect();
-    ready.extend([program(1, 11, 50), program(2, 20, 60), program(2, 20, 61)]);
-    let turn = RoundRobin::new(2 * MAX_PROGRAMS).order(ready.into_iter(), MAX_QUESTIONS_AT_ONCE);
-    assert_eq!(turn.len(), MAX_QUESTIONS_AT_ONCE);
-    let place = |number: u64| turn.iter().position(|it| *it == number);
-    assert!(place(60) <= Some(1) && place(61) <= Some(3), "{turn:?}");
-    assert!(place(50).is_some_and(|place| place <= 3), "{turn:?}");
-    // Requests of one process are answered in their order of arrival.
-    assert!(place(0) < place(1) && place(1) < place(2), "{turn:?}");
-}
-
-#[test]
-fn old_connections_that_ask_again_and_again_come_after_others() {
-    let asker = |pid: u32| Asker { uid: 1, pid };
-    // There are more processes than one round answers, each with an old connection, and one
-    // newcomer.
-    let hostile = 0..3 * MAX_QUESTIONS_AT_ONCE as u32;
-    let newcomer = 1_000;
-    let mut turns = RoundRobin::new(2 * MAX_PROGRAMS);
-    let mut answered = Vec::new();
-    for _ in 0..4 {
-        let ready = hostile.clone().chain([newcomer]);
-        let ready = ready.map(|pid| (1, asker(pid), u64::from(pid)));
-        let order = turns.order(ready, MAX_QUESTIONS_AT_ONCE);
-        for number in &order {
-            turns.note(1, asker(*number as u32));
-        }
-        answered.extend(order);
-    }
-    assert!(answered.contains(&1_000), "{answered:?}");
-    // A user with a single process comes first, even if other users connected earlier.
-    let stranger = (2, Asker { uid: 2, pid: 7 }, 2_000);
-    let ready = hostile.map(|pid| (1, asker(pid), u64::from(pid)));
-    assert_eq!(turns.order(ready.chain([stranger]), 1)[0], 2_000);
-}
-
-#[test]
 fn a_holder_waits_for_the_lock_of_one_that_was_just_killed() {
     let path = std::env::temp_dir().join(format!("xh-lock-{}", std::process::id()));
     let directory = HolderDirectory::open(&path, false).expect("a directory");

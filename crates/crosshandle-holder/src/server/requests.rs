@@ -1,10 +1,11 @@
 //! Replies to requests about names.
 
-use super::super::fence::Writer;
-use super::super::message::{Answer, Entry, Question, Request, Right, Status, check_name, refused};
+use super::super::message::{
+    Envelope, HeldName, Reply, Request, Right, Status, check_name, refused,
+};
+use super::super::proof::Writer;
 use super::super::state::{Name, key_of};
 use super::super::succession::{Change, Successor};
-use super::super::tuning::LIST_BYTES;
 use super::Server;
 use super::programs::{Stage, Wait};
 use super::quota::{Resource, none_left};
@@ -13,23 +14,25 @@ use crosshandle_os::process;
 use crosshandle_types::Access;
 use crosshandle_types::error::HolderFault;
 
+/// Size of the names in one reply to a list request, in bytes. With the last entry, the reply must
+/// stay below [`MAX_MESSAGE_BYTES`].
+const LIST_BYTES: usize = 30 << 10;
+
 impl Server {
     /// Handles a request. Returns `None` if the reply follows later.
-    pub(super) fn answer(&mut self, number: u64, request: Request) -> Option<Answer> {
-        let Request {
-            token, question, ..
-        } = request;
+    pub(super) fn answer(&mut self, number: u64, envelope: Envelope) -> Option<Reply> {
+        let Envelope { token, request, .. } = envelope;
         let token = token.as_deref();
-        Some(match question {
-            Question::Hold(hold) => return self.hold(number, hold, token),
-            Question::Open { name, writes: true } => {
+        Some(match request {
+            Request::Hold(hold) => return self.hold(number, hold, token),
+            Request::Open { name, writes: true } => {
                 return self.open_to_write(number, &name, token);
             }
-            Question::Open { name, .. } => match self.open(&name, Access::ReadOnly, token) {
-                Ok(entry) => Answer::Opened(entry),
+            Request::Open { name, .. } => match self.open(&name, Access::ReadOnly, token) {
+                Ok(entry) => Reply::Opened(entry),
                 Err(refusal) => refusal,
             },
-            Question::Await {
+            Request::Await {
                 name,
                 version,
                 epoch,
@@ -53,23 +56,23 @@ impl Server {
                     }
                 }
             }
-            Question::Claim {
+            Request::Claim {
                 name,
                 forces,
                 request,
             } => return self.claim(number, &name, forces, request, token),
-            Question::EndClaim { name, request } => match self.end_claim(number, &name, request) {
+            Request::EndClaim { name, request } => match self.end_claim(number, &name, request) {
                 Ok(()) => {
-                    self.promise(number, Answer::Done);
+                    self.promise(number, Reply::Done);
                     return None;
                 }
                 Err(refusal) => refusal,
             },
-            Question::List { after } => self.list(after.as_deref()),
-            Question::Remove { name } if self.lost.contains_key(&name) => {
+            Request::List { after } => self.list(after.as_deref()),
+            Request::Remove { name } if self.lost.contains_key(&name) => {
                 return self.give_up(&name, token);
             }
-            Question::Remove { name } => match self.administrate(&name, token) {
+            Request::Remove { name } => match self.administrate(&name, token) {
                 Ok(name) if name.pinned => {
                     let why = format!("{} is pinned; unpin it first", name.name);
                     refused(HolderFault::Pinned, why)
@@ -80,24 +83,24 @@ impl Server {
                     self.tell(Change::Forget { name: name.clone() }, Vec::new());
                     self.release(unneeded);
                     self.notify(&name);
-                    self.promise(number, Answer::Done);
+                    self.promise(number, Reply::Done);
                     return None;
                 }
                 Err(refusal) => refusal,
             },
-            Question::Pin { name, pinned } => match self.administrate(&name, token) {
+            Request::Pin { name, pinned } => match self.administrate(&name, token) {
                 Ok(found) => {
                     found.pinned = pinned;
                     let change = Change::Name(Box::new(found.clone()));
                     self.tell(change, Vec::new());
-                    self.promise(number, Answer::Done);
+                    self.promise(number, Reply::Done);
                     return None;
                 }
                 Err(refusal) => refusal,
             },
-            Question::TakeBack(offer) => return self.take_back(number, offer),
-            Question::Status => Answer::Status(self.status()),
-            Question::Stop => {
+            Request::TakeBack(offer) => return self.take_back(number, offer),
+            Request::Status => Reply::Status(self.status()),
+            Request::Stop => {
                 let is_locked =
                     |name: &&Name| name.pinned || !name.tokens.allow(Right::Admin, token);
                 let lost = self.lost.values().map(|lost| &lost.name);
@@ -109,7 +112,7 @@ impl Server {
                             name.name
                         ),
                     ),
-                    None => Answer::Done,
+                    None => Reply::Done,
                 }
             }
         })
@@ -156,7 +159,7 @@ impl Server {
         failure.map(str::to_owned)
     }
 
-    pub(super) fn find(&self, name: &str) -> Result<&Name, Answer> {
+    pub(super) fn find(&self, name: &str) -> Result<&Name, Reply> {
         if let Err(error) = check_name(name) {
             return Err(refused(HolderFault::NoSuchName, error.to_string()));
         }
@@ -174,7 +177,7 @@ impl Server {
         })
     }
 
-    fn open(&self, name: &str, access: Access, token: Option<&str>) -> Result<Entry, Answer> {
+    fn open(&self, name: &str, access: Access, token: Option<&str>) -> Result<HeldName, Reply> {
         let found = self.find(name)?;
         let right = match access {
             Access::ReadOnly => Right::Read,
@@ -188,7 +191,7 @@ impl Server {
         }
         if access == Access::ReadWrite && found.has_one_writer() {
             let why = format!("{name} is for one writer at a time: claim it");
-            return Err(refused(HolderFault::Fenced, why));
+            return Err(refused(HolderFault::HasWriter, why));
         }
         Ok(found.tell(Some(access)))
     }
@@ -201,14 +204,14 @@ impl Server {
         number: u64,
         name: &str,
         token: Option<&str>,
-    ) -> Option<Answer> {
+    ) -> Option<Reply> {
         let entry = match self.open(name, Access::ReadWrite, token) {
             Ok(entry) => entry,
             Err(refusal) => return Some(refusal),
         };
         let found = self.find(name).expect("it was opened");
         if found.handles().all(|handle| self.is_of_host(&handle)) {
-            return Some(Answer::Opened(entry));
+            return Some(Reply::Opened(entry));
         }
         let asker = self.connected[self.position(number)?].asker;
         let found = self.holdings.name_mut(name).expect("it was opened");
@@ -217,7 +220,7 @@ impl Server {
             let told = found.clone();
             self.tell(Change::Name(Box::new(told)), Vec::new());
         }
-        self.promise(number, Answer::Opened(entry));
+        self.promise(number, Reply::Opened(entry));
         None
     }
 
@@ -229,27 +232,27 @@ impl Server {
     }
 
     /// Returns the reply to a waiting program, if its wait is over.
-    fn is_over(&self, wait: &Wait) -> Option<Answer> {
+    fn is_over(&self, wait: &Wait) -> Option<Reply> {
         match self.open(&wait.name, Access::ReadOnly, wait.token.as_deref()) {
             Ok(entry) => {
                 let is_over = match wait.epoch {
                     Some(epoch) => entry.epoch > epoch,
                     None => entry.version > wait.version,
                 };
-                is_over.then_some(Answer::Opened(entry))
+                is_over.then_some(Reply::Opened(entry))
             }
             Err(refusal) => Some(refusal),
         }
     }
 
-    fn administrate(&mut self, name: &str, token: Option<&str>) -> Result<&mut Name, Answer> {
+    fn administrate(&mut self, name: &str, token: Option<&str>) -> Result<&mut Name, Reply> {
         if !self.find(name)?.tokens.allow(Right::Admin, token) {
             return Err(not_allowed(name));
         }
         Ok(self.holdings.name_mut(name).expect("it was found"))
     }
 
-    fn list(&self, after: Option<&str>) -> Answer {
+    fn list(&self, after: Option<&str>) -> Reply {
         use std::ops::Bound;
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         let mut bytes = 0;
@@ -266,7 +269,7 @@ impl Server {
                 break;
             }
         }
-        Answer::Listed {
+        Reply::Listed {
             names,
             more: rest.next().is_some(),
         }
@@ -289,12 +292,12 @@ impl Server {
     }
 }
 
-pub(super) fn not_allowed(name: &str) -> Answer {
+pub(super) fn not_allowed(name: &str) -> Reply {
     let why = format!("{name} has a token, which was not shown; give it with --token");
     refused(HolderFault::NotAllowed, why)
 }
 
-pub(super) fn only_for_reading(name: &str) -> Answer {
+pub(super) fn only_for_reading(name: &str) -> Reply {
     let why = format!(
         "{name} has come back from a process that had it open for reading, so nobody can write it: publish its next \
          version"

@@ -1,4 +1,4 @@
-//! Fences: the proof that the writer of held memory has ended, and that nothing can write in its
+//! The proof that the writer of held memory has ended, and that nothing can write in its
 //! place.
 //!
 //! The proof has three parts:
@@ -17,13 +17,23 @@
 //! does it see that a process maps memory for reading now and makes the mapping writable later.
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
-use super::tuning::{MAX_EARLIER_WRITERS, MAX_PROCESS_SCANS};
 use crosshandle_ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+
+/// Maximum number of scans of all processes for one claim. A scan is repeated whenever a process
+/// has ended during it. With a smaller value, claims fail more often on a machine that starts many
+/// processes.
+const MAX_PROCESS_SCANS: u32 = 16;
+
+/// Maximum number of earlier writers that are kept for a name. They may still write: they opened a
+/// driver's memory for writing before the first claim, or another process claimed the name by
+/// force. If there are more, the name can only be claimed by force. A larger value makes the
+/// messages to the successor longer.
+pub(crate) const MAX_EARLIER_WRITERS: usize = 64;
 
 /// A process that may write the memory of a name.
 #[derive(Clone, Serialize, Deserialize)]
@@ -57,7 +67,7 @@ impl Writer {
     }
 }
 
-/// The memory that a fence protects.
+/// The memory of a claimed name.
 pub(super) struct Region {
     /// The files of host memory.
     pub(super) host: Vec<FileId>,
@@ -501,7 +511,7 @@ mod tests {
         }
         let script = "mount -t proc -o hidepid=2 proc /proc && exec setpriv --bounding-set -sys_ptrace \
                       --inh-caps -sys_ptrace \"$0\" --exact --nocapture \"$1\"";
-        let test = "api::holder::fence::tests::a_proc_that_hides_processes_proves_nothing";
+        let test = "proof::tests::a_proc_that_hides_processes_proves_nothing";
         let mut unshare = Command::new("unshare");
         unshare.args(["-m", "sh", "-c", script]);
         let program = std::env::current_exe().expect("a path");

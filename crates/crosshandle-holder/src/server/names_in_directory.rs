@@ -4,9 +4,6 @@
 //! holder ends.
 
 use super::super::journal::State;
-use super::super::tuning::{
-    DIRECTORY_GONE_TIME, DIRECTORY_LOOK, MAX_OLD_LISTENERS, UNWATCHED_LOOK,
-};
 use super::{LogLevel, Server, copy, set_nonblocking};
 use crosshandle_ipc::broker::{HeldListener, HolderDirectory, PeerPolicy, is_holders};
 use crosshandle_os::socket;
@@ -17,7 +14,25 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum number of replaced importer sockets on which the holder still listens. Other processes
+/// had removed these sockets from the directory. With a smaller value, repeated removals break
+/// connections sooner.
+const MAX_OLD_LISTENERS: usize = 4;
+
+/// Time that a holder continues without its socket directory. It ends if the directory has not been
+/// restored by then.
+const DIRECTORY_GONE_TIME: Duration = Duration::from_secs(3);
+
+/// Delay from a change in the directory until the holder inspects it, and interval of inspections
+/// while the directory is missing. A shorter time interferes with programs that are still removing
+/// the directory.
+const DIRECTORY_LOOK: Duration = Duration::from_millis(50);
+
+/// Interval of inspections of a directory that the kernel does not watch, or that could not be
+/// restored.
+const UNWATCHED_LOOK: Duration = Duration::from_secs(1);
 
 /// The watched socket directory.
 pub(super) struct Watched {

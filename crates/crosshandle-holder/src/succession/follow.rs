@@ -1,7 +1,6 @@
 //! The successor's side. It follows the changes of a holder until the holder dies. No message about
 //! a single name ends it: it drops the name and reports that.
 
-use super::super::identity::Maker;
 use super::super::journal::Lost;
 use super::super::segment::HeldSegment;
 use super::super::state::{Holdings, Name, Record, RecordKey, key_of};
@@ -15,7 +14,6 @@ use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_os::socket::{self, Granted, Received};
 use crosshandle_os::threads::disposer::PeerDescriptor;
 use crosshandle_types::error::{Error, Result};
-use crosshandle_types::report::ObjectKind;
 use crosshandle_types::sync::Deadline;
 use data_encoding::HEXLOWER;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -56,9 +54,9 @@ pub(crate) fn follow(
                 follower.serial = serial;
                 follower.take(change, granted).err()
             }
-            Err(_) => Some(Error::Protocol(
-                "the holder says what this release does not understand",
-            )),
+            Err(error) => Some(Error::invalid(format!(
+                "the holder says what this release does not understand: {error}"
+            ))),
         };
         let mut confirmed = follower.confirm();
         confirmed.refuses = refusal.as_ref().map(ToString::to_string);
@@ -111,17 +109,6 @@ struct Follower {
     dropped: BTreeMap<String, String>,
     /// One of the dropped names that has not been reported to the holder yet.
     drops: Option<(String, String)>,
-}
-
-/// The properties of a record in a message.
-struct Told {
-    handle: MemoryHandle,
-    device: String,
-    kind: ObjectKind,
-    name: String,
-    len: u64,
-    note: String,
-    maker: Maker,
 }
 
 impl Follower {
@@ -190,62 +177,41 @@ impl Follower {
                 note,
                 maker,
             } => {
-                // Without a valid handle, no name can need the record.
-                if let Ok(handle) = handle.parse::<MemoryHandle>() {
-                    let told = Told {
+                let added = file().and_then(|file| {
+                    let note = HEXLOWER.decode(note.as_bytes());
+                    let note = note.map_err(|_| Error::Protocol("the holder's note is no text"))?;
+                    let (note, backend) = (BackendBlob::new(&note), handle.fields().backend);
+                    self.holdings.add_record(Record {
                         handle,
                         device,
                         kind,
                         name,
-                        len,
-                        note,
+                        memory: Arc::new(HeldSegment::received(file, len, note, backend)),
                         maker,
-                    };
-                    let added = file().and_then(|file| self.add_record(told, file));
-                    if let Err(error) = added {
-                        self.refused.insert(key_of(&handle), error.to_string());
-                    }
+                        names: BTreeSet::new(),
+                    })
+                });
+                if let Err(error) = added {
+                    self.refused.insert(key_of(&handle), error.to_string());
                 }
             }
-            Change::Rekey { handle, key } => {
-                if let Ok(handle) = handle.parse::<MemoryHandle>() {
-                    match self.refused.remove(&key_of(&handle)) {
-                        Some(why) => drop(self.refused.insert(key, why)),
-                        None => drop(self.holdings.rekey(&handle, Key::from_bytes(key))),
-                    }
-                }
-            }
+            Change::Rekey { handle, key } => match self.refused.remove(&key_of(&handle)) {
+                Some(why) => drop(self.refused.insert(key, why)),
+                None => drop(self.holdings.rekey(&handle, Key::from_bytes(key))),
+            },
             Change::Name(name) => self.set_name(*name),
             Change::Forget { name } => {
                 self.forget(&name);
             }
             Change::Release { handle } => {
-                if let Ok(handle) = handle.parse::<MemoryHandle>() {
-                    self.refused.remove(&key_of(&handle));
-                    self.holdings.remove_record(&key_of(&handle));
-                }
+                self.refused.remove(&key_of(&handle));
+                self.holdings.remove_record(&key_of(&handle));
             }
             Change::Lost(lost) => drop(self.lost.insert(lost.name.name.clone(), *lost)),
             Change::Found { name } => drop(self.lost.remove(&name)),
             Change::Ping => {}
         }
         Ok(())
-    }
-
-    fn add_record(&mut self, told: Told, file: PeerDescriptor) -> Result<()> {
-        let note = HEXLOWER.decode(told.note.as_bytes());
-        let note = note.map_err(|_| Error::Protocol("the holder's note is no text"))?;
-        let backend = told.handle.fields().backend;
-        let memory = HeldSegment::received(file, told.len, BackendBlob::new(&note), backend);
-        self.holdings.add_record(Record {
-            handle: told.handle,
-            device: told.device,
-            kind: told.kind,
-            name: told.name,
-            memory: Arc::new(memory),
-            maker: told.maker,
-            names: BTreeSet::new(),
-        })
     }
 
     fn forget(&mut self, name: &str) {
@@ -256,14 +222,7 @@ impl Follower {
     /// Takes a name, or drops it if some of its memory is missing. Its previous version would be
     /// wrong, so that is dropped too.
     fn set_name(&mut self, name: Name) {
-        let missing =
-            (name.parts.iter().map(|part| part.handles())).find_map(|handles| match handles {
-                Ok((handle, read_only)) => {
-                    let mut handles = handle.into_iter().chain([read_only]);
-                    handles.find_map(|handle| self.missing(&handle))
-                }
-                Err(error) => Some(error.to_string()),
-            });
+        let missing = name.handles().find_map(|handle| self.missing(&handle));
         self.lost.remove(&name.name);
         match missing {
             None => {

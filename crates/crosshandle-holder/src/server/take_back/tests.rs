@@ -1,4 +1,4 @@
-use super::super::super::message::{Question, Request};
+use super::super::super::message::{Envelope, Request};
 use super::super::claims::tests::{Bench, record};
 use super::super::{Holdings, journal};
 use super::*;
@@ -91,12 +91,12 @@ fn what_is_lost_has_its_tokens_still() {
     server.holdings = Holdings::new(server.terms.policy.clone());
     server.lost = journal::read(&server.directory, &server.holdings);
     let ask = |server: &mut Server, token: Option<&str>| {
-        let request = Request {
+        let envelope = Envelope {
             protocol: 1,
             token: token.map(str::to_owned),
-            question: Question::Stop,
+            request: Request::Stop,
         };
-        server.answer(0, request)
+        server.answer(0, envelope)
     };
     for token in [None, Some("w")] {
         let refused = ask(server, token);
@@ -105,7 +105,7 @@ fn what_is_lost_has_its_tokens_still() {
             "{refused:?}"
         );
     }
-    assert!(matches!(ask(server, Some("a")), Some(Answer::Done)));
+    assert!(matches!(ask(server, Some("a")), Some(Reply::Done)));
 }
 
 #[test]

@@ -8,22 +8,19 @@ mod hand_over;
 mod jobs;
 mod names_in_directory;
 mod programs;
-mod questions;
 mod quota;
+mod requests;
 mod take_back;
 
-use super::client::Holder;
+use super::exchange::ask_once;
 use super::identity::Asker;
 use super::journal::{self, Journal, Lost, State};
+use super::message::{Envelope, PROTOCOL, Request};
 use super::state::Holdings;
 use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
-use super::tuning::{
-    LOCK_INTERVAL, LOCK_TIME, MAX_PROGRAMS, MAX_QUESTIONS_AT_ONCE, MAX_RESTART_INTERVAL,
-    QUESTIONS_TIME_AT_ONCE, RESTART_INTERVAL,
-};
 use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
 use crosshandle_os::socket::{self, Guard};
-use crosshandle_os::threads::round_robin::RoundRobin;
+use crosshandle_os::threads::round_robin::{Party, RoundRobin};
 use crosshandle_types::error::{Error, HolderFault, Result};
 use crosshandle_types::sync::Deadline;
 use jobs::Jobs;
@@ -33,10 +30,34 @@ use quota::Quota;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Maximum number of requests that the holder answers before it polls again for new ones. A larger
+/// value saves system calls under load, but new requests wait for longer.
+const MAX_REQUESTS_AT_ONCE: usize = 16;
+
+/// Time after which the holder stops answering and polls for new requests, since some requests ask
+/// for long lists or contain long garbage. A longer time makes new requests wait. A shorter time
+/// costs more system calls under load.
+const REQUESTS_TIME_AT_ONCE: Duration = Duration::from_millis(1);
+
+/// Time that a new holder waits for the lock of a killed holder, until the system has ended all
+/// threads of that process.
+const LOCK_TIME: Duration = Duration::from_secs(3);
+
+/// Time in which the process that owns the lock must reply to be taken for a running holder.
+const LOCK_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Delay before a holder starts another successor in the place of one that ended or did not start.
+const RESTART_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Longest delay before a holder starts another successor, if the previous ones never became
+/// complete.
+const MAX_RESTART_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Importance of a log line of a holder.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -81,8 +102,8 @@ pub(super) struct Server {
     /// Answers the queries of `crosshandle ps`.
     _broker: Option<Arc<Broker>>,
     connected: Vec<Program>,
-    /// Which of several programs with a request is answered first.
-    turns: RoundRobin<u32, Asker>,
+    /// The programs that have sent a request or hung up.
+    queue: RoundRobin,
     next_number: u64,
     successor: Option<Successor>,
     /// When the next successor may be started.
@@ -109,12 +130,27 @@ fn copy(file: impl AsFd) -> Result<OwnedFd> {
 /// no request.
 fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>> {
     let deadline = Deadline::after(LOCK_TIME);
-    let other = Holder::new().socket_dir(path).peers(PeerPolicy::Anyone);
-    let other = other.timeout(LOCK_INTERVAL);
+    let directories = [path.to_owned()];
+    let envelope = Envelope {
+        protocol: PROTOCOL,
+        token: None,
+        request: Request::Status,
+    };
+    let request = serde_json::to_vec(&envelope).expect("plain data");
+    let answers = || {
+        let deadline = Deadline::after(LOCK_INTERVAL);
+        ask_once(
+            &directories,
+            &PeerPolicy::Anyone,
+            &request,
+            deadline,
+            &mut 0,
+        )
+        .is_ok()
+    };
     loop {
         let lock = directory.lock()?;
-        let is_over = lock.is_some() || other.status().is_ok();
-        if is_over || !deadline.sleep(RESTART_INTERVAL / 10) {
+        if lock.is_some() || answers() || !deadline.sleep(RESTART_INTERVAL / 10) {
             return Ok(lock);
         }
     }
@@ -248,7 +284,7 @@ impl Server {
             listeners: vec![listener],
             _broker: broker.ok(),
             connected: Vec::new(),
-            turns: RoundRobin::new(2 * MAX_PROGRAMS),
+            queue: RoundRobin::default(),
             next_number: 0,
             successor: None,
             starts: Instant::now(),
@@ -296,9 +332,10 @@ impl Server {
                 )));
             }
             let (mut is_ending, began) = (false, Instant::now());
-            for number in ready.programs {
-                is_ending |= self.attend(number);
-                if began.elapsed() > QUESTIONS_TIME_AT_ONCE {
+            for _ in 0..MAX_REQUESTS_AT_ONCE {
+                let Some(index) = self.next_turn() else { break };
+                is_ending |= self.attend(index);
+                if began.elapsed() > REQUESTS_TIME_AT_ONCE {
                     break;
                 }
             }
@@ -474,7 +511,8 @@ impl Server {
         successor.map_or(0, |successor| successor.tell(change, files))
     }
 
-    fn wait(&self) -> Result<Ready> {
+    /// Waits for work, and adds the programs that have some to the queue.
+    fn wait(&mut self) -> Result<Ready> {
         let stages = self.connected.iter().filter_map(Program::late);
         let needs_successor = self.successor.is_none() && self.terms.successor.is_some();
         let looks = [
@@ -518,19 +556,21 @@ impl Server {
             Err(errno) => return Err(Error::os("waiting for programs")(errno)),
         }
         let is_ready = |index: usize| !descriptors[index].revents().is_empty();
-        let programs = self.connected.iter().zip(first..);
-        let programs = programs.filter(|(_, index)| is_ready(*index));
-        Ok(Ready {
+        let ready = Ready {
             listener: is_ready(0),
             wake: is_ready(1),
             stop: of_stop.is_some_and(is_ready),
             successor: of_successor.is_some_and(is_ready),
             directory: of_directory.is_some_and(is_ready),
-            programs: self.turns.order(
-                programs.map(|(program, _)| (program.asker.uid, program.asker, program.number)),
-                MAX_QUESTIONS_AT_ONCE,
-            ),
-        })
+        };
+        let programs: Vec<bool> = (first..descriptors.len()).map(is_ready).collect();
+        for (program, is_ready) in self.connected.iter_mut().zip(programs) {
+            if is_ready && !mem::replace(&mut program.is_queued, true) {
+                let Asker { uid, pid } = program.asker;
+                self.queue.push(Party::peer(uid, pid), program.number);
+            }
+        }
+        Ok(ready)
     }
 }
 
@@ -542,7 +582,6 @@ struct Ready {
     stop: bool,
     successor: bool,
     directory: bool,
-    programs: Vec<u64>,
 }
 
 /// Makes a socket non-blocking. A socket that another program made may block.
