@@ -101,7 +101,7 @@ fn kinds(path: &str, text: &str, architecture: &str) -> Vec<Fault> {
     let section = architecture.split("### The kind of a backend").nth(1);
     let section = section.unwrap_or_default().split("\n## ").next();
     let mut listed = section.unwrap_or_default().lines().flat_map(codes);
-    let of_tests = ["/tests/", "/tests.rs", "/examples/"];
+    let of_tests = ["/tests/", "/tests.rs", "/testing.rs", "/examples/"];
     if !path.starts_with("crates/")
         || of_tests.iter().any(|part| path.contains(part))
         || listed.any(|listed| listed == path)

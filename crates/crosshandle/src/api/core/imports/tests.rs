@@ -1,6 +1,6 @@
 //! Tests of memory that the importer maps by a driver's handle while it waits for the exporter's
-//! reply. They check what happens to the mapping. The backend is `noop` with a driver that only counts
-//! calls, and the exporter replies as one in another process does.
+//! reply. They check what happens to the mapping. The backend is `noop` with a driver that only
+//! counts calls, and the exporter replies as one in another process does.
 
 use super::*;
 use crate::api::core::ContextOptions;
