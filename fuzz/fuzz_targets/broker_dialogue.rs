@@ -15,7 +15,6 @@ use std::any::Any;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Number of messages in a dialogue.
 const MESSAGES: usize = 16;
 /// Number of requests that a connection may send before it is attached. The broker closes it at the
 /// next one.

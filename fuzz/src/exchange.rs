@@ -78,7 +78,6 @@ pub enum Answer {
     Sent,
     /// A descriptor comes along, of so many bytes.
     Fetched(u64),
-    /// Refused.
     Refused,
 }
 

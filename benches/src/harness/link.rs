@@ -36,7 +36,6 @@ pub(crate) struct Link {
     buffer: Mutex<Vec<u8>>,
 }
 
-/// A received message.
 pub(crate) struct Message {
     pub(crate) bytes: Vec<u8>,
     pub(crate) descriptors: Vec<OwnedFd>,

@@ -14,7 +14,6 @@ pub(crate) fn monotonic_ns() -> u64 {
     now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
-/// Converts a duration to nanoseconds.
 pub(crate) fn nanoseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e9
 }

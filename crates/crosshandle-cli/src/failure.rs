@@ -76,7 +76,6 @@ impl Failure {
         }
     }
 
-    /// Returns the message of the failure.
     pub(crate) fn message(&self) -> &str {
         match self {
             Self::Failed { message, .. } => message,

@@ -39,7 +39,6 @@ impl Link {
         ))
     }
 
-    /// Sends a message.
     pub(crate) fn send(&self, message: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_vec(message)
             .map_err(|error| Failure::error(format!("making a message: {error}")))?;

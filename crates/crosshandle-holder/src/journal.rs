@@ -164,7 +164,7 @@ impl Lost {
 pub(super) struct Journal {
     /// The oldest file comes first. Lines are appended to the last one.
     files: VecDeque<Part>,
-    /// Names whose lines have yet to be written.
+    /// Names whose lines must still be written.
     due: BTreeSet<String>,
     /// The number of the next file.
     next: u64,
@@ -179,10 +179,10 @@ pub(super) struct Journal {
 /// A file of the journal, or all files of previous holders.
 struct Part {
     names: Vec<String>,
-    /// `None` if nothing can be appended to it.
+    /// `None` if no line can be appended to the file.
     file: Option<File>,
     len: u64,
-    /// The names whose valid line is in it.
+    /// The names whose valid line is in this file.
     lines: BTreeSet<String>,
 }
 

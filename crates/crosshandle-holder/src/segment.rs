@@ -48,8 +48,8 @@ impl Drivers {
 /// Memory that a process keeps only by its descriptor.
 pub(super) struct HeldSegment {
     file: Arc<OwnedFd>,
-    /// Whether it is host memory. For host memory the kernel reports which processes have it open,
-    /// and can make read-only descriptors.
+    /// Whether the memory is host memory. For host memory the kernel reports which processes have
+    /// it open, and can make read-only descriptors.
     is_of_host: bool,
     /// A read-only descriptor, made when it is first needed.
     read_only: OnceLock<Arc<OwnedFd>>,

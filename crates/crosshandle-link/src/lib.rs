@@ -18,7 +18,7 @@
 //! println!("{} {}", memory.handle()?, ready.handle()?);
 //! let options = LinkOptions::new(Identity::Token(token)).interface("eth0");
 //! let listener = Listener::bind("192.0.2.1:7417", &context, &options)?;
-//! let link = listener.accept(None)?;
+//! let link = listener.accept();
 //! ready.wait_value(1)?;
 //! # drop(link);
 //! # Ok(())

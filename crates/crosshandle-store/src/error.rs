@@ -27,12 +27,12 @@ pub enum Error {
         source: std::io::Error,
     },
 
-    /// The content of a file is invalid.
+    /// The contents of a file are invalid.
     #[error("{path}: {why}", path = .path.display())]
     Format {
         /// The path of the file.
         path: PathBuf,
-        /// The reason why it is invalid.
+        /// The reason why the contents are invalid.
         why: String,
     },
 
@@ -41,11 +41,11 @@ pub enum Error {
     NotAModel {
         /// The name that was opened.
         name: String,
-        /// The reason why it is not a model.
+        /// The reason why the memory is not a model.
         why: String,
     },
 
-    /// The model has another hash than the caller expects.
+    /// The model does not have the hash that the caller expects.
     #[error("{name} has the hash {found}, but {expected} was expected")]
     OtherModel {
         /// The name of the model.
@@ -83,7 +83,7 @@ pub enum Error {
     Torn,
 
     /// The model was updated while it was being read, so the data read may be a mixture.
-    #[error("the model was updated in the meantime: read again")]
+    #[error("the model was updated while it was read: read again")]
     Overwritten,
 
     /// Another process has started an update, because this process appeared to be dead.
@@ -92,7 +92,7 @@ pub enum Error {
     )]
     Superseded,
 
-    /// An update must write all tensors, but does not.
+    /// The model is torn, so an update must write all tensors, and this update does not.
     #[error(
         "the model is torn, and this update does not write its tensor {0}: it must write all tensors"
     )]
@@ -117,7 +117,7 @@ pub enum Error {
     },
 
     /// The name now refers to a model with other tensors or another layout.
-    #[error("{0} now has tensors of other names, shapes or places: open it again")]
+    #[error("{0} now has tensors of other names, shapes or places: open the model again")]
     OtherLayout(String),
 
     /// The model has no tensor of this name.

@@ -1,4 +1,4 @@
-//! Loading from a source into new memory, which can be handed over to a holder.
+//! Loading of models from files or from the program's memory, into new memory for a holder.
 
 use crate::contents::hash::{self, PieceHash};
 use crate::contents::{self, Work};
@@ -75,7 +75,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets how many bytes a thread reads at a time before it hashes them (default: 512 KiB).
+    /// Sets the number of bytes that a thread reads at a time before it hashes them (default: 512
+    /// KiB).
     pub fn part_bytes(mut self, bytes: usize) -> Self {
         self.part_bytes = bytes;
         self
@@ -87,15 +88,15 @@ impl LoadOptions {
         self
     }
 
-    /// Sets whether files are read without the page cache (default: `false`), for storage that is
-    /// faster than the page cache. The file system must support this.
+    /// Sets whether files are read without the page cache (default: `false`). This is faster if the
+    /// storage is faster than the page cache. The file system must support it.
     pub fn direct(mut self, is_direct: bool) -> Self {
         self.is_direct = is_direct;
         self
     }
 
-    /// Adds texts to the metadata of the files. They replace texts of the files that have the same
-    /// keys. They are part of the model's hash.
+    /// Adds entries to the metadata of the files. An entry replaces the files' entry with the same
+    /// key. The metadata is part of the model's hash.
     pub fn metadata(
         mut self,
         texts: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
@@ -105,8 +106,8 @@ impl LoadOptions {
         self
     }
 
-    /// Sets a callback for progress. Several threads call it with the number of bytes of each
-    /// loaded piece and the total number of bytes.
+    /// Sets a callback for progress. Each loading thread calls it with the number of bytes that
+    /// were just loaded, and the total number of bytes.
     pub fn progress(mut self, progress: impl Fn(u64, u64) + Send + Sync + 'static) -> Self {
         self.progress = Arc::new(progress);
         self
@@ -147,15 +148,16 @@ impl LoadOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct LoadTiming {
-    /// Allocating the memory.
+    /// Time to allocate the memory.
     pub allocation: Duration,
-    /// Allocating staging buffers, for the slowest thread. It is a part of `filling`.
+    /// Time of the slowest thread to allocate its staging buffers. This is a part of `filling`.
     pub staging: Duration,
-    /// Reading, hashing, and copying to the device.
+    /// Time to read, to hash, and to copy to the device.
     pub filling: Duration,
 }
 
-/// A model that this process has loaded. Dropping it frees the memory, unless a holder has it.
+/// A model that this process has loaded. Dropping this value frees the memory, unless a holder
+/// keeps it.
 #[derive(Debug)]
 pub struct Loaded {
     store: Store,
@@ -261,9 +263,9 @@ impl Loaded {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. The label in `options` is replaced by the
-    /// model's hash. Before that, this process opens the model as a reader does, so that an
-    /// unreadable model replaces nothing.
+    /// Hands the model over to the holder, under a name. First opens the model as a reader does, so
+    /// that an unreadable model does not replace an earlier version. The label in `options` is
+    /// replaced by the model's hash.
     ///
     /// # Errors
     /// Returns the errors of [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and
@@ -280,7 +282,6 @@ impl Loaded {
     }
 }
 
-/// Allocates memory for all tensors of a source.
 pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory> {
     if source.bytes == 0 {
         let why = "there are no bytes to load";
@@ -288,8 +289,8 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // Populate the memory now, so that a model that is too large is an error instead of ending this
-    // process later.
+    // All pages are allocated now, so that a model that is too large is an error here, instead of
+    // ending this process later.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 
@@ -316,7 +317,7 @@ mod tests {
             let published = loaded.publish("model", HoldOptions::new().replaces(true));
             published.expect_err("there is no holder")
         };
-        // An undamaged model gets as far as asking the holder, which does not exist.
+        // For an undamaged model, the error is that there is no holder.
         assert!(publish(&|_| ()).is_gone());
         let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
         assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");

@@ -348,8 +348,7 @@ fn a_writer_that_dies_leaves_the_model_torn_until_all_of_it_is_written() {
             Err(Error::Torn)
         ));
         let mut writer = start(TEST, WRITER, &directory, "open");
-        // An update of one tensor does not repair the model, not even for a later update of that
-        // kind.
+        // An update of one tensor does not repair the model, and neither does a second one.
         for _ in 0..2 {
             writer.say("small 9");
             let refused = writer.hear();

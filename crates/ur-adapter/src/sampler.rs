@@ -92,7 +92,6 @@ impl Object for Sampler {
 }
 
 impl Sampler {
-    /// Returns a handle to a new sampler.
     fn hand_out(context: &Shared<Context>, state: Arc<SamplerState>) -> ur_sampler_handle_t {
         let context = context.to_ref();
         let inner = OnceLock::new();

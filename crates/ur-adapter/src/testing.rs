@@ -25,7 +25,6 @@ impl Scene {
         Self::on("host")
     }
 
-    /// Creates a scene on a device.
     pub(crate) fn on(device: &str) -> Self {
         let device = Device::create(crosshandle::Device::find(device).expect("a device"));
         let (mut context, mut queue) = (null_mut(), null_mut());
@@ -40,13 +39,11 @@ impl Scene {
         Self { context, queue }
     }
 
-    /// Returns the context.
     pub(crate) fn context(&self) -> &Shared<Context> {
         // SAFETY: the scene keeps the context alive.
         unsafe { Shared::from_handle(self.context) }.expect("a context")
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &Shared<Queue> {
         // SAFETY: the scene keeps the queue alive.
         unsafe { Shared::from_handle(self.queue) }.expect("a queue")

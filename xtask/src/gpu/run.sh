@@ -208,8 +208,8 @@ fi
 if wants link; then
     unpacked ucx || row "links: no UCX" 0 1 0 0
     export CROSSHANDLE_UCX="$out/ucx/libucx/lib" CROSSHANDLE_LINK_PEER="$here/crosshandle-link-peer"
-    run "links of GPUs' memory" env CROSSHANDLE_LINK_DEVICE=cuda:0 \
-        "$here/crosshandle-two-hosts" memory_of_devices --nocapture --test-threads 1
+    run "links of GPUs' memory" \
+        "$here/crosshandle-two-hosts" devices::on_a_gpu --include-ignored --nocapture --test-threads 1
     grep -hE 'MB/s|SKIPPED' "$out"/links-of-*.log
 fi
 # Processes that are killed while they have GPU memory open, and while streams wait for them.

@@ -96,7 +96,6 @@ impl Arrangement {
             .context("not a route of this scenario")
     }
 
-    /// Returns the rows of a route.
     fn rows(&self, route: Route) -> impl Iterator<Item = &'static str> {
         let ids = self.rows.iter().map(|row| row.id);
         ids.filter(move |id| id.split('.').nth(1) == Some(route.name()))
@@ -139,7 +138,6 @@ impl BatchBarrier {
     }
 }
 
-/// Spins until a word reaches a value.
 fn spin_until(word: &AtomicU64, value: u64) {
     let mut looks = 0_u32;
     while word.load(Ordering::Acquire) < value {

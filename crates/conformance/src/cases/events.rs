@@ -3,7 +3,8 @@
 use crate::failure::{Failure, Verdict};
 use crate::harness::{Harness, deadline};
 use crate::suite::PASSED;
-use crosshandle::{Command, Context, Device, Error, Event, EventHandle, EventOptions};
+use crosshandle::event::EventSet;
+use crosshandle::{Command, Context, Device, Error, EventHandle, EventOptions};
 use std::time::{Duration, Instant};
 
 const SOON: Duration = Duration::from_millis(20);
@@ -19,12 +20,12 @@ pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
     assert!(!event.try_wait()?);
     assert_eq!((event.submitted(), event.latest_or_first()), (0, 1));
     assert!(event.status().latest.is_none());
-    let both = [&event, &other];
+    let both = EventSet::latest([&event, &other]);
     for late in [
         event.wait_timeout(Duration::ZERO),
         event.wait_timeout(SOON),
-        Event::wait_all(&both, Some(SOON)),
-        Event::wait_any(&both, Some(SOON)).map(drop),
+        both.wait_all_timeout(SOON),
+        both.wait_any_timeout(SOON).map(drop),
     ] {
         assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
     }
@@ -43,7 +44,9 @@ pub(crate) fn fresh_ones_are_waited_for(harness: &Harness) -> Verdict {
         event.wait_timeout(Duration::ZERO)?;
     }
     assert!(event.try_wait()?);
-    assert_eq!(Event::wait_any(&both, Some(SOON))?, 0);
+    assert_eq!(both.wait_any_timeout(SOON)?, 0);
+    assert_eq!(both.try_wait_any()?, Some(0));
+    assert!(!both.try_wait_all()?);
     PASSED
 }
 
@@ -285,15 +288,15 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
     }
     let handle = two.ask("event-handle c")?.remove(0);
     one.ask(format!("open-event c {handle}"))?;
-    let all: Vec<&Event> = events.iter().collect();
-    let next: Vec<_> = all.iter().map(|event| (*event, 1)).collect();
-    let late = Event::wait_any_value(&next, Some(SOON));
+    let next = EventSet::values(events.iter().map(|event| (event, 1)));
+    assert_eq!(next.try_wait_any()?, None);
+    let late = next.wait_any_timeout(SOON);
     assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
-    assert!(Event::wait_any(&[], Some(SOON)).is_err());
-    Event::wait_all(&[], Some(SOON))?;
+    assert!(EventSet::latest([]).wait_any().is_err());
+    EventSet::latest([]).wait_all()?;
 
     let first = std::thread::scope(|scope| {
-        let waiter = scope.spawn(|| Event::wait_any_value(&next, Some(deadline())));
+        let waiter = scope.spawn(|| next.wait_any_timeout(deadline()));
         two.ask("signal c")?;
         Ok::<_, Failure>(waiter.join().expect("it doesn't panic")?)
     })?;
@@ -305,15 +308,17 @@ pub(crate) fn wait_all_and_any(harness: &Harness) -> Verdict {
         one.ask(format!("submit q barrier after-value=gate:1 signal={name}"))?;
     }
     let waiter = one.begin_and_sleep("wait-all 10000 a b c")?;
+    let all = EventSet::latest(&events);
     assert_eq!(
-        Event::wait_any(&all, Some(SOON)).map_err(|e| e.is_timeout()),
+        all.wait_any_timeout(SOON).map_err(|e| e.is_timeout()),
         Err(true)
     );
-    let late = Event::wait_all(&all, Some(SOON));
+    let late = all.wait_all_timeout(SOON);
     assert!(matches!(late, Err(Error::TimedOut(_))), "{late:?}");
     one.ask("signal gate")?;
     waiter.reply(deadline())?;
-    Event::wait_all(&all, Some(deadline()))?;
+    all.wait_all_timeout(deadline())?;
+    assert!(all.try_wait_all()?);
     PASSED
 }
 

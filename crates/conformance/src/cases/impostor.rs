@@ -21,7 +21,6 @@ use std::time::Duration;
 /// error that the importer must report.
 type Answer = (Box<dyn Fn(u32) -> Vec<u8>>, Vec<OwnedFd>, &'static str);
 
-/// The exporter number of the false exporter.
 const NUMBER: u64 = 0xBAD;
 /// The name of the false exporter's socket.
 const NAME: &str = "0000000000000bad.sock";

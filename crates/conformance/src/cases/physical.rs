@@ -276,16 +276,28 @@ pub(crate) fn exports_are_taken_back(harness: &Harness) -> Verdict {
 pub(crate) fn ranges_grow_where_there_is_room(harness: &Harness) -> Verdict {
     let context = harness.context()?;
     let unit = context.device().info().granularity;
-    let free = VirtualRange::reserve(&context, 8 * unit)?;
-    let start = free.as_ptr();
-    drop(free);
-    let first = VirtualRange::reserve_at(&context, start, 4 * unit)?;
-    let second = VirtualRange::reserve_at(&context, start.wrapping_add(4 * unit), 4 * unit)?;
-    if first.as_ptr() == start {
-        // No other range can have the address of the first one.
-        let other = VirtualRange::reserve_at(&context, start, unit)?;
-        assert_ne!(other.as_ptr(), start);
+    let reserve = || {
+        let start = VirtualRange::reserve(&context, 8 * unit)?.as_ptr();
+        let first = VirtualRange::reserve_at(&context, start, 4 * unit)?;
+        let second = VirtualRange::reserve_at(&context, start.wrapping_add(4 * unit), 4 * unit)?;
+        Ok::<_, Failure>((start, first, second))
+    };
+    let is_as_wished = |(start, first, second): &(*mut u8, VirtualRange, VirtualRange)| {
+        first.as_ptr() == *start && second.as_ptr() == start.wrapping_add(4 * unit)
+    };
+    // Another thread of this process may take the addresses in between.
+    let mut reserved = reserve()?;
+    for _ in 0..10 {
+        if is_as_wished(&reserved) {
+            break;
+        }
+        reserved = reserve()?;
     }
+    assert!(is_as_wished(&reserved), "{reserved:?}");
+    let (start, first, second) = reserved;
+    // No other range can have the address of the first one.
+    let other = VirtualRange::reserve_at(&context, start, unit)?;
+    assert_ne!(other.as_ptr(), start);
     for range in [&first, &second] {
         assert_eq!(range.len(), 4 * unit);
         let memory = PhysicalMemory::new(&context, 4 * unit)?;

@@ -37,7 +37,6 @@ impl Side {
         }
     }
 
-    /// Returns the offset of a row.
     fn row(&self, slice: usize, row: usize) -> usize {
         self.offset + slice * self.pitches.slice + row * self.pitches.row
     }

@@ -133,7 +133,6 @@ pub(super) const CALLS: &[Call] = &[
     call("store", libc::SYS_getppid, false, &[]),
 ];
 
-/// Finds the call of a step by its number and arguments.
 pub(super) fn find(number: i32, arguments: &[u64; 6]) -> Option<&'static Call> {
     let number = c_long::from(number);
     let name = match number {
@@ -162,7 +161,6 @@ pub(super) fn named(name: &str) -> Option<&'static Call> {
     CALLS.iter().find(|call| call.name == name)
 }
 
-/// Finds an error by its name.
 pub(super) fn error(name: &str) -> Option<(&'static str, i32)> {
     let mut all = CALLS.iter().flat_map(|call| call.errors);
     all.find(|(known, _)| *known == name).copied()

@@ -96,12 +96,10 @@ impl Harness {
         &self.device.info().capabilities
     }
 
-    /// Returns the peers' device.
     pub(crate) fn peer_device(&self) -> &Device {
         &self.peer_device
     }
 
-    /// Returns the name of the peers' device.
     pub(crate) fn peer_device_name(&self) -> &str {
         &self.peer_name
     }
@@ -113,7 +111,6 @@ impl Harness {
             .all(|device| device.info().backend.to_string() == "host")
     }
 
-    /// Returns a kind of memory that the host can access.
     pub(crate) fn host_kind(&self) -> MemoryKind {
         if self.capabilities().host_accessible_memory {
             MemoryKind::Device

@@ -11,7 +11,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Format of the lines on standard error.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Format {
-    /// Plain text
     #[default]
     Text,
     /// A JSON object with `time` (seconds since 1970), `level`, `process` and `message`

@@ -193,8 +193,8 @@ impl Server {
         Some(after)
     }
 
-    /// Restores the keys from before a claim that failed. No process has received the keys in their
-    /// place. A key that another claim has changed since stays.
+    /// Restores the keys from before a claim that failed. No process has received the keys that
+    /// this claim made. A key that another claim has changed in the meantime stays.
     fn restore_keys(&mut self, claimed: &Claimed) {
         for (handle, before) in &claimed.changed {
             self.rekey(handle, *before);
@@ -214,7 +214,8 @@ impl Server {
             };
             let file = record.memory.file_id();
             region.host.extend(file.map(proof::normal));
-            // A visible exporter of host memory is found by the files that it has open.
+            // If the holder can see the exporter of host memory, it finds the exporter by its open
+            // files.
             if file.is_none() || record.maker.process.is_none() {
                 region.makers.push(record.maker);
             }
@@ -239,7 +240,7 @@ impl Server {
         }
     }
 
-    /// Refuses a name whose memory has another name.
+    /// Refuses a name whose memory is also held under another name.
     fn check_alone(&self, name: &Name) -> Result<(), Reply> {
         match self.holdings.other_name_of(name) {
             Some(other) => Err(refused(

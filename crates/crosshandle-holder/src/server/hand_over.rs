@@ -105,7 +105,7 @@ impl Server {
         None
     }
 
-    /// Replies again to a request if it has already taken effect. The first reply may have been
+    /// Repeats the reply to a request that has already taken effect. The first reply may have been
     /// lost when a holder died. Returns whether the request had taken effect.
     fn is_done(&mut self, number: u64, hold: &Hold, token: Option<&str>) -> bool {
         let found = self.holdings.names().get(&hold.name);
@@ -268,8 +268,7 @@ fn fetch_all(
             )));
         }
         for handle in [handle, read_only] {
-            // The whole handle is compared, since a key alone could be one that another process
-            // received.
+            // The whole handle is compared, because another process may have received the same key.
             if known.contains(&handle) {
                 continue;
             }

@@ -1,5 +1,6 @@
 //! Background jobs. An exporter that never replies delays only the programs that wait for it. Users
-//! take turns, and so do the processes of a user. Each leaves places free for the next one.
+//! take turns, and so do the processes of a user. Each user and each process leaves some places
+//! free for others.
 
 use super::super::identity::Asker;
 use super::super::message::refused;
@@ -82,7 +83,7 @@ impl Jobs {
         self.queue.iter().any(|queued| queued.program == program)
     }
 
-    /// Removes the job with the next turn from the queue, if one may start.
+    /// Removes the job whose turn is next from the queue, if a job may start.
     fn take_next(&mut self, limit: Limit, has_users: bool) -> Option<Queued> {
         let running = Tally::from_iter(self.running.iter().copied());
         let turn = |asker: Asker| {

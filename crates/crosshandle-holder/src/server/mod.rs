@@ -112,7 +112,7 @@ pub(super) struct Server {
     starts: Instant,
     /// Delay before another successor is started if this one never becomes complete.
     restart: Duration,
-    /// A name that the successor cannot take over, and the reason.
+    /// A name that the successor cannot take over, and the reason why.
     dropped: Option<(String, String)>,
     jobs: Jobs,
     takeovers: u64,
@@ -160,7 +160,7 @@ fn take_lock(directory: &HolderDirectory, path: &Path) -> Result<Option<OwnedFd>
 
 impl Server {
     /// Starts a holder in the directory at `path`. `programs` is a socket that a service manager
-    /// made for it. Without one, the holder creates its own.
+    /// made for the holder. Without it, the holder creates its own socket.
     pub(super) fn begin(path: PathBuf, programs: Option<OwnedFd>, terms: Terms) -> Result<Self> {
         let directory = HolderDirectory::open(&path, terms.policy != PeerPolicy::SameUser)?;
         let Some(lock) = take_lock(&directory, &path)? else {
@@ -513,7 +513,7 @@ impl Server {
         successor.map_or(0, |successor| successor.tell(change, files))
     }
 
-    /// Waits for work, and adds the programs that have some to the queue.
+    /// Waits for work, and adds the programs that need attention to the queue.
     fn wait(&mut self) -> Result<Ready> {
         let stages = self.connected.iter().filter_map(Program::late);
         let needs_successor = self.successor.is_none() && self.terms.successor.is_some();

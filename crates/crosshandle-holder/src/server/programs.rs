@@ -57,7 +57,7 @@ pub(super) enum Stage {
 pub(super) struct Wait {
     pub(super) name: String,
     pub(super) version: u64,
-    /// If this is set, the version does not matter.
+    /// The epoch that must be exceeded. If it is set, the version does not matter.
     pub(super) epoch: Option<u64>,
     pub(super) token: Option<String>,
 }
@@ -96,7 +96,7 @@ impl Program {
 impl Server {
     /// Accepts the pending connections.
     pub(super) fn accept_all(&mut self) {
-        // The tally is made only once, since a flood brings many connections at a time.
+        // The uses are counted only once, since a flood brings many connections at a time.
         let mut tally = self.tally(Resource::Connections);
         for _ in 0..MAX_ACCEPTED_AT_ONCE {
             if !self.accept(&mut tally) {
@@ -160,8 +160,8 @@ impl Server {
         self.makes_room(resource, asker, &mut tally)
     }
 
-    /// Does the work of [`has_room`](Self::has_room) with a known `tally`, and subtracts units that
-    /// were given up.
+    /// Like [`has_room`](Self::has_room), with a known `tally`. Subtracts the units that programs
+    /// give up from it.
     fn makes_room(&mut self, resource: Resource, asker: Asker, tally: &mut Tally) -> bool {
         let limit = self.quota.limit(resource);
         match tally.admits(limit, asker, 1, self.quota.has_users) {
@@ -181,8 +181,8 @@ impl Server {
             })
     }
 
-    /// Makes one of the matching programs give up its unit of a resource. Returns whether there was
-    /// one.
+    /// Makes one of the matching programs give up its unit of a resource. Returns whether a program
+    /// matched.
     fn put_off(
         &mut self,
         resource: Resource,

@@ -1,5 +1,6 @@
-//! Limits of what one user and one process may take of a holder. One rule applies to every kind of
-//! resource. Users are compared before processes, since a process can fork and a user cannot.
+//! Limits of the resources that one user and one process may take of a holder. One rule applies to
+//! every kind of resource. Users are compared before processes, since a process can fork and a user
+//! cannot.
 //!
 //! The use of a resource is never kept in counters. A [`Tally`] adds it up when it is needed, so no
 //! release can be missed.
@@ -291,7 +292,7 @@ impl Quota {
     }
 
     /// Checks whether a hand-over fits into the limits. A version that it replaces still counts,
-    /// since that stays until the new one is held.
+    /// since the old version stays until the new version is held.
     pub(super) fn admit(
         &self,
         holdings: &Holdings,

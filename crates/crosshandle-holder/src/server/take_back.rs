@@ -52,7 +52,7 @@ impl Server {
         let asker = self.connected[index].asker;
         let lost = match self.find_lost(&offer) {
             Ok(Some(lost)) => lost.clone(),
-            // Another process was faster.
+            // Another process has already brought this name back.
             Ok(None) => return Some(Reply::Done),
             Err(refusal) => return Some(refusal),
         };

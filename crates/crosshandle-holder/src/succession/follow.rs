@@ -1,5 +1,5 @@
-//! The successor's side. It follows the changes of a holder until the holder dies. No message about
-//! a single name ends it: it drops the name and reports that.
+//! The successor's side. It follows the changes of a holder until the holder dies. An invalid
+//! message about a name does not end the successor: it drops the name and reports that.
 
 use super::super::journal::Lost;
 use super::super::segment::{Drivers, HeldSegment};
@@ -224,8 +224,8 @@ impl Follower {
         drop(self.holdings.remove_name(name));
     }
 
-    /// Takes a name, or drops it if some of its memory is missing. Its previous version would be
-    /// wrong, so that is dropped too.
+    /// Takes a name, or drops it if some of its memory is missing. The previous version of the name
+    /// would be wrong, so it is dropped too.
     fn set_name(&mut self, name: Name) {
         let missing = name.handles().find_map(|handle| self.missing(&handle));
         self.lost.remove(&name.name);

@@ -181,7 +181,7 @@ struct Confirmed {
     /// One of the names since the last confirmation that the successor cannot take over, and the
     /// reason.
     drops: Option<(String, String)>,
-    /// Number of names that it cannot take over.
+    /// Number of names that the successor cannot take over.
     dropped: usize,
 }
 
@@ -226,9 +226,9 @@ pub(super) struct Successor {
     confirmed: u64,
     /// The serial number of the last change that belongs to the initial state.
     initial: u64,
-    /// The version of the successor. 0 until it has stated it.
+    /// The version of the successor. 0 until the successor has stated its version.
     version: u32,
-    /// Number of names that it cannot take over.
+    /// Number of names that the successor cannot take over.
     dropped: usize,
     /// The time of its latest confirmation, or of the first message after that.
     heard: Instant,
@@ -237,7 +237,7 @@ pub(super) struct Successor {
 /// The reports of a successor.
 #[derive(Default)]
 pub(super) struct Heard {
-    /// Names that it cannot take over, and the reasons.
+    /// Names that the successor cannot take over, and the reasons why.
     pub(super) drops: Vec<(String, String)>,
     /// The reason why it does not follow this holder.
     pub(super) refuses: Option<String>,

@@ -68,7 +68,8 @@ impl Attachment {
             // The exporter is this process, and its context was dropped.
             return Err(Error::ExporterGone { pid: fields.pid });
         }
-        // It is dropped after the lock is released, because its drop takes the lock.
+        // The ended attachment is dropped after the lock is released, because its drop takes the
+        // lock.
         let mut _ended = None;
         let mut attachments = ATTACHMENTS.lock();
         loop {
@@ -143,9 +144,10 @@ impl Attachment {
         deadline: &OpenDeadline,
     ) -> Result<Arc<Self>> {
         let _span = observe::attaching(fields.context, fields.pid);
-        // The liveness thread must exist before this process has a peer's descriptor. It closes all
-        // descriptors in its own table, which could block as long as the owner of a hostile one
-        // wants. If the thread cannot start, the code that needs it gets the error.
+        // The liveness thread must exist before this process has a peer's descriptor. On its start,
+        // that thread closes all descriptors in its own table. Closing a peer's descriptor could
+        // block for as long as a hostile peer wants. If the thread cannot start, the code that
+        // needs it gets the error.
         let _ = LivenessLocks::get();
         loop {
             let connection = Self::open_connection(fields, route, origin, deadline)?;
@@ -314,7 +316,7 @@ impl Drop for Attachment {
         drop(watch.take());
         self.ledger.leave_all();
         // If liveness locks are not separate, closing an arena drops every lock of this process on
-        // it. No thread may attach again before that (see `super::liveness`).
+        // it. No thread may attach again before the arena is closed (see `super::liveness`).
         self.arenas = None;
         connection.hang_up();
         let mut attachments = ATTACHMENTS.lock();

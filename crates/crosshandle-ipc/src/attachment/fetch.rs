@@ -55,7 +55,7 @@ pub enum Delivery {
 }
 
 /// A driver's handle that no reply has confirmed yet, with one open of its record. The exporter
-/// keeps the memory until this is dropped, even if the memory is freed.
+/// keeps the memory until this value is dropped, even if the program frees the memory.
 pub struct HandleAhead {
     pub found: FetchedHandle,
     attachment: Arc<Attachment>,
@@ -101,8 +101,9 @@ impl Attachment {
     /// consists of pieces, `take` receives all of them in order, some at a time, and the result is
     /// `None`.
     ///
-    /// While the exporter prepares its reply, the function may call `meanwhile`. It does work that
-    /// is already possible, such as mapping memory by its [`driver_handle`](Self::driver_handle).
+    /// While the exporter prepares its reply, the function may call `meanwhile`. `meanwhile` does
+    /// work that is already possible, such as mapping memory by its
+    /// [`driver_handle`](Self::driver_handle).
     pub fn fetch_segment(
         &self,
         fields: &Fields,

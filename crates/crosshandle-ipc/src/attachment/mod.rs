@@ -70,8 +70,8 @@ enum Link {
         connection: Box<Connection>,
         /// Timeout of requests that are not part of an open.
         timeout: Duration,
-        /// Time at which the exporter was found to have hung up, in nanoseconds since 1970. 0 if it
-        /// has not.
+        /// Time at which the exporter was found to have hung up, in nanoseconds since 1970, or 0 if
+        /// it has not hung up.
         hung_up_at: AtomicU64,
         watch: OnceLock<Watch>,
     },
@@ -179,8 +179,8 @@ impl Attachment {
         }
     }
 
-    /// Counts one open of a record. Returns `Some(false)` if it has another generation, and `None`
-    /// if its chunks are missing.
+    /// Counts one open of a record. Returns `Some(false)` if the record has another generation, and
+    /// `None` if the chunks with the record are missing.
     #[inline]
     fn try_open(&self, record: Record) -> Option<bool> {
         let count = self.ledger.count(record.index)?;
@@ -206,7 +206,7 @@ impl Attachment {
     }
 
     /// Returns the user id and the process id of the process that replies. The process id is 0 if
-    /// it has none here.
+    /// the process has no id in this PID namespace.
     pub fn peer(&self) -> (u32, u32) {
         match &self.link {
             Link::Local(_) => (rustix::process::geteuid().as_raw(), process::pid()),

@@ -7,7 +7,7 @@
 //! among thousands of idle connections, and among thousands that only send requests. Attached
 //! connections are limited too, and those of other users more strictly.
 //!
-//! This module only decides and counts. The listener and the clients hang up.
+//! This module only decides and counts. The listener and the clients close the connections.
 
 use crate::tuning::{
     MAX_ATTACHED_PART, MAX_ATTACHED_PART_OF_STRANGER, MAX_RESERVED_DESCRIPTORS, MAX_RESERVED_PART,
@@ -54,7 +54,7 @@ impl Limits {
 /// A connection that is not attached to a context. `C` is a reference that can hang it up.
 struct Unattached<C> {
     uid: u32,
-    /// Number of messages that it has sent.
+    /// Number of messages that arrived on the connection.
     requests: u32,
     deadline: Instant,
     connection: C,

@@ -210,7 +210,6 @@ impl Greeted {
 
 const CUT_OFF: &str = "it ended the handshake";
 
-/// Returns the error of a handshake that was cut off.
 fn cut_off(peer: &Arc<str>, error: std::io::Error) -> Error {
     match error.kind() {
         ErrorKind::UnexpectedEof

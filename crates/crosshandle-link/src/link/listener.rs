@@ -84,22 +84,35 @@ impl Listener {
         self.address
     }
 
+    /// Waits for the next link from another host.
+    pub fn accept(&self) -> Link {
+        loop {
+            if let Some(link) = self.accept_by(Deadline::NEVER) {
+                return link;
+            }
+        }
+    }
+
     /// Waits for the next link from another host, for at most `timeout`.
     ///
     /// # Errors
     /// Returns [`Error::TimedOut`] if no host has linked in that time.
-    pub fn accept(&self, timeout: Option<Duration>) -> Result<Link> {
-        let deadline = Deadline::after_optional(timeout);
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Link> {
+        let link = self.accept_by(Deadline::after(timeout));
+        link.ok_or(Error::TimedOut("waiting for a link"))
+    }
+
+    /// Returns the next link if another host has linked.
+    pub fn try_accept(&self) -> Option<Link> {
+        self.accept_by(Deadline::after(Duration::ZERO))
+    }
+
+    fn accept_by(&self, deadline: Deadline) -> Option<Link> {
         let mut state = self.shared.state();
-        loop {
-            if let Some(link) = state.unaccepted.pop_front() {
-                return Ok(link);
-            }
-            if deadline.is_over() {
-                return Err(Error::TimedOut("waiting for a link"));
-            }
+        while state.unaccepted.is_empty() && !deadline.is_over() {
             state = wait_until(&self.shared.changed, state, deadline);
         }
+        state.unaccepted.pop_front()
     }
 }
 

@@ -32,7 +32,6 @@ pub(crate) enum Served {
     },
 }
 
-/// A request of the peer to open an object.
 pub(crate) struct OpenRequest {
     request: u64,
     wanted: Wanted,

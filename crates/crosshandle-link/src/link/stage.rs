@@ -16,7 +16,6 @@ use crosshandle::{
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 
-/// A staging buffer.
 pub(crate) struct Stager {
     /// The parts that UCX moves, followed by room for the bytes of one message.
     buffer: Memory,

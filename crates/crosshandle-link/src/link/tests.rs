@@ -48,7 +48,7 @@ impl Owner {
     /// greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
-        let link = self.listener.accept(Some(LIMIT)).unwrap();
+        let link = self.listener.accept_timeout(LIMIT).unwrap();
         (greeted.into_channel().unwrap(), link)
     }
 
@@ -102,7 +102,7 @@ impl Owner {
     fn check(&self) {
         let address = self.listener.local_address();
         let link = Link::connect(address, &self.context, &self.options).unwrap();
-        let _other = self.listener.accept(Some(LIMIT)).unwrap();
+        let _other = self.listener.accept_timeout(LIMIT).unwrap();
         let memory = self.context.allocate(100).unwrap();
         let remote = link.open_memory(&memory.handle().unwrap()).unwrap();
         remote.write(0, b"honest").unwrap();
@@ -452,7 +452,7 @@ fn two_events_with_one_number_end_the_link() {
 fn honest(owner: &Owner) -> (Link, Link) {
     let address = owner.listener.local_address();
     let link = Link::connect(address, &owner.context, &owner.options).unwrap();
-    let other = owner.listener.accept(Some(LIMIT)).unwrap();
+    let other = owner.listener.accept_timeout(LIMIT).unwrap();
     (link, other)
 }
 
@@ -722,7 +722,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
             let address = owner.listener.local_address();
             let _silent = std::net::TcpStream::connect(address).unwrap();
             let start = Instant::now();
-            let error = owner.listener.accept(Some(TIMEOUT)).unwrap_err();
+            let error = owner.listener.accept_timeout(TIMEOUT).unwrap_err();
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),

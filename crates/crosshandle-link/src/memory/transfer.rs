@@ -344,7 +344,6 @@ pub(super) trait Places {
     /// Waits until a part may move, and returns the address of its place.
     fn prepare(&mut self, part: Part) -> Result<*mut u8>;
 
-    /// Records that a part has moved.
     fn moved(&mut self, part: Part) -> Result<()>;
 }
 

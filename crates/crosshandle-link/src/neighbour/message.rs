@@ -39,7 +39,6 @@ messages! {
         },
         /// Signals an event of the remote host.
         Signal = 3 { id: u32 },
-        /// Closes an object.
         Close = 4 { id: u32 },
     }
 }
@@ -62,14 +61,11 @@ messages! {
             /// The handle of the event's mirror.
             mirror: HandleBytes,
         },
-        /// The request is done.
         Done = 3 {
             /// The number of the signal, or 0 if the request was not a signal.
             value: u64,
         },
-        /// The request is refused.
         Refused = 4 {
-            /// Whether the link has ended.
             has_ended: bool,
             why: String as Rest<MAX_TEXT>,
         },

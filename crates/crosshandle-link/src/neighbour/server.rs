@@ -174,7 +174,6 @@ enum Object {
     Event(RemoteEvent),
 }
 
-/// The state of one neighbour.
 struct Neighbour<'a> {
     link: &'a Link,
     context: Context,

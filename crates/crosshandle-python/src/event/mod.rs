@@ -9,6 +9,7 @@ use crate::error::{Failure, Result};
 use crate::handle::EventHandle;
 use crate::interrupt;
 use crate::memory::pending;
+use crosshandle::event::EventSet;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -231,11 +232,9 @@ impl Event {
     #[pyo3(signature = (events, timeout = None))]
     fn wait_all(py: Python<'_>, events: &Bound<'_, PyList>, timeout: Option<f64>) -> PyResult<()> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
+        let set = EventSet::latest(&events);
         let limit = interrupt::timeout(timeout)?;
-        interrupt::wait(py, limit, |slice| {
-            crosshandle::Event::wait_all_value(&values, Some(slice))
-        })
+        interrupt::wait(py, limit, |slice| set.wait_all_timeout(slice))
     }
 
     /// Waits at most `timeout` seconds until the latest signal of any event has completed. Returns
@@ -248,11 +247,9 @@ impl Event {
         timeout: Option<f64>,
     ) -> PyResult<usize> {
         let events = clones(events)?;
-        let values = Vec::from_iter(events.iter().map(|event| (event, event.latest_or_first())));
+        let set = EventSet::latest(&events);
         let limit = interrupt::timeout(timeout)?;
-        interrupt::wait(py, limit, |slice| {
-            crosshandle::Event::wait_any_value(&values, Some(slice))
-        })
+        interrupt::wait(py, limit, |slice| set.wait_any_timeout(slice))
     }
 
     fn __copy__(&self) -> PyResult<Self> {

@@ -286,7 +286,7 @@ impl Listener {
         let slices = Slices::new(interrupt::timeout(timeout)?);
         loop {
             let (slice, is_last) = slices.next(SLICE);
-            match py.detach(|| listener.accept(Some(slice))) {
+            match py.detach(|| listener.accept_timeout(slice)) {
                 Err(error) if error.is_timeout() && !is_last => py.check_signals()?,
                 Err(error) => return Err(Failure::from(error).into()),
                 Ok(link) => return Ok(Link::new(link, self.context.clone())),

@@ -24,8 +24,8 @@ pub(crate) fn usual_threads() -> usize {
         .min(MAX_THREADS)
 }
 
-/// A job that writes or reads memory with several threads. Each calls `progress` with the number of
-/// bytes that it has done.
+/// A job that writes or reads memory with several threads. Each thread calls `progress` with the
+/// number of bytes that it has finished.
 pub(crate) struct Work<'a> {
     context: &'a Context,
     memory: &'a Memory,
@@ -35,7 +35,8 @@ pub(crate) struct Work<'a> {
     staging_ns: AtomicU64,
 }
 
-/// A callback for each piece that is in place, with its number and its hash.
+/// A callback for each piece that is complete in the memory. It gets the number and the hash of the
+/// piece.
 pub(crate) type Note<'a> = &'a (dyn Fn(u64, &PieceHash) -> Result<()> + Sync);
 
 impl<'a> Work<'a> {
@@ -68,7 +69,7 @@ impl<'a> Work<'a> {
     }
 
     /// Fills pieces of the memory from a source, and returns their hashes. Calls `note` for each
-    /// piece that is in place.
+    /// piece that is complete in the memory.
     pub(crate) fn fill(
         &self,
         source: &Source<'_>,
@@ -117,8 +118,8 @@ impl<'a> Work<'a> {
         Ok(found.all())
     }
 
-    /// Copies memory that the device can access to places of this memory, with the device, and
-    /// writes zeros to other places. Waits until that is done.
+    /// Makes the device copy other memory to places in this memory, and write zeros to other
+    /// places. Waits until the device has finished.
     pub(crate) fn copy(&self, copies: &[(u64, MemoryRange)], zeros: &[(u64, u64)]) -> Result<()> {
         let queue = self.context.create_queue()?;
         let place = |start: u64, len: usize| {
@@ -135,13 +136,13 @@ impl<'a> Work<'a> {
             }
             Ok(())
         })();
-        // Wait after a failure too, because the caller may then free the ranges.
+        // Wait even after a failure, because the caller may free the ranges after this call.
         let finished = queue.finish();
         submitted?;
         Ok(finished?)
     }
 
-    /// Writes all runs of a source, and nothing to the gaps.
+    /// Writes all runs of a source, and leaves the gaps between them unchanged.
     pub(crate) fn write(&self, source: &Source<'_>) -> Result<()> {
         let parts = source.parts(PIECE_BYTES);
         self.on_threads(&parts, |items| {
@@ -250,7 +251,7 @@ impl<'a> Work<'a> {
                 .min(items.len())
                 .saturating_sub(1);
             let others: Vec<_> = (0..others)
-                // If fewer threads can be started than wanted, the work takes longer.
+                // If the system starts fewer threads, the work only takes longer.
                 .filter_map(|_| thread::Builder::new().spawn_scoped(scope, run).ok())
                 .collect();
             let own = run();

@@ -20,9 +20,10 @@ use std::time::Duration;
 /// context is dropped. Its exports can then no longer be opened, unless one of its objects still
 /// exists.
 ///
-/// Dropping the last clone may block for a second or two until threads of this library have closed
-/// what they are closing. A process that then ends does not race with them. The drop does not wait
-/// for commands that wait for other processes.
+/// Dropping the last clone may block for a second or two, until background threads of this library
+/// have released the driver's objects that they own. A process that ends after the drop therefore
+/// does not race with these threads. The drop does not wait for commands that wait for other
+/// processes.
 ///
 /// In this example, a program starts itself as a second process, which opens memory and an event:
 ///
@@ -114,7 +115,7 @@ impl Context {
     /// Creates a context on `device` with the default options.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn new(device: &Device) -> Result<Self> {
         Self::with_options(device, ContextOptions::new())
     }
@@ -122,7 +123,7 @@ impl Context {
     /// Creates a context on `device` with options.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn with_options(device: &Device, options: ContextOptions) -> Result<Self> {
         let core = ContextCore::new(device.clone(), options, |device| device.create_context())?;
         Ok(Self::of(core))
@@ -234,7 +235,7 @@ impl Context {
     #[inline]
     fn open_by(&self, handle: &MemoryHandle, access: Access, by: &OpenDeadline) -> Result<Memory> {
         let opened = Memory::open(self.core(), handle, access, by);
-        // `inspect_err` would move the memory once more.
+        // This is not `inspect_err`, which would move the opened memory once more.
         if let Err(error) = &opened {
             observe::not_opened(HandleKind::Memory, error);
         }
@@ -264,7 +265,8 @@ impl Context {
         handles.iter().map(open).collect()
     }
 
-    /// Creates an event that can be shared. It is complete, because no signal was submitted yet.
+    /// Creates an event that can be shared. The event counts as complete until a signal is
+    /// submitted.
     ///
     /// # Errors
     /// [`Error::LimitReached`](crate::Error::LimitReached) if the context already shares a million
@@ -336,15 +338,15 @@ impl Context {
     /// Creates a queue that runs its commands in order.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn create_queue(&self) -> Result<Queue> {
         self.create_queue_with(QueueOrder::InOrder)
     }
 
-    /// Creates a queue that runs its commands in order or as soon as possible.
+    /// Creates a queue that runs its commands in order, or each command as soon as possible.
     ///
     /// # Errors
-    /// [`Error`](crate::Error) if the driver or the operating system refuses.
+    /// [`Error`](crate::Error) if the driver or the operating system reports an error.
     pub fn create_queue_with(&self, order: QueueOrder) -> Result<Queue> {
         let queue = self.core().backend().create_queue(order)?;
         let copied = self.core().exporter().copied();

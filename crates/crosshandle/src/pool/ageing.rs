@@ -48,7 +48,7 @@ fn add(pool: Weak<dyn Ages>) {
 fn look() -> bool {
     let pools = mem::take(&mut *POOLS.lock());
     let ages = |pool: &Weak<dyn Ages>| {
-        // The last reference to a context may be dropped here, which may call the driver.
+        // This may drop the last reference to a context, and that drop may call the driver.
         let _announced = driver_jobs::announce();
         pool.upgrade().is_some_and(|pool| pool.age())
     };
@@ -120,7 +120,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
 impl<T: Pooled + Send + 'static> Ages for Pool<T> {
     fn age(&self) -> bool {
-        // Cleared before the lists set their alarms, so that no alarm is missed.
+        // The flag is cleared before the lists set their alarms, so that no alarm is missed.
         self.is_looked_after.store(false, Ordering::SeqCst);
         let (mut has_many, mut old_bytes) = (false, 0);
         for class in &self.classes {

@@ -61,7 +61,7 @@ impl<T> FreeList<T> {
         self.items.push(item);
         let has_many = self.items.len() >= self.alarm;
         if has_many {
-            // Reported only once.
+            // The list reports only once.
             self.alarm = usize::MAX;
         }
         has_many

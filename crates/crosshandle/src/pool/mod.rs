@@ -340,8 +340,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         block.segment.memory.populate(start, len);
     }
 
-    /// Takes `wanted` bytes of a shared segment. Takes fewer, but at least `least`, if no more are
-    /// available.
+    /// Takes `wanted` bytes of a shared segment. Takes fewer bytes, but at least `least`, if the
+    /// segment has fewer left.
     fn new_span(&self, wanted: usize, least: usize) -> Result<Span> {
         let before = {
             let mut current = self.current.lock();
@@ -412,7 +412,7 @@ impl<T: Pooled + Send + 'static> Pool<T> {
 
     fn new_segment(&self, len: usize, dedicated: bool) -> Result<Arc<PoolSegment>> {
         match self.try_new_segment(len, dedicated) {
-            // Free memory of this pool may be enough for the new segment.
+            // Returning this pool's free memory to the system may make room for the new segment.
             Err(Error::OutOfMemory { .. }) if self.has_given_back() => {
                 self.try_new_segment(len, dedicated)
             }
@@ -532,8 +532,8 @@ impl Span {
     }
 }
 
-/// Takes `wanted` bytes of the current segment. Takes fewer, but at least `least`, if there is less
-/// room.
+/// Takes `wanted` bytes of the current segment. Takes fewer bytes, but at least `least`, if the
+/// segment has fewer left.
 fn take_span(current: &mut Option<CurrentSegment>, wanted: usize, least: usize) -> Option<Span> {
     let current = current.as_mut().filter(|current| current.room() >= least)?;
     let start = current.used;

@@ -57,7 +57,8 @@ impl<T: Pooled + Send + 'static> Pool<T> {
         self.release_pages(true);
     }
 
-    /// Returns free memory to the system after an allocation failed. Returns whether there was any.
+    /// Returns free memory to the system after an allocation failed. Returns whether there was free
+    /// memory.
     #[cold]
     pub(super) fn has_given_back(&self) -> bool {
         let (bytes, trimmed) = self.trim(usize::MAX);

@@ -50,7 +50,6 @@ pub(crate) fn enter(body: impl FnOnce(&Call) -> Result<()>) -> ur_result_t {
 
 /// A type of argument that consists of one C value.
 pub(crate) trait Argument {
-    /// The argument in C.
     type C;
     /// The value that the body gets.
     type Value<'a>;
@@ -92,7 +91,6 @@ pub(crate) trait Argument3 {
     type A;
     /// The second value in C.
     type B;
-    /// The third value in C.
     type C;
     /// The value that the body gets.
     type Value<'a>;
@@ -118,7 +116,6 @@ pub(crate) trait Argument4 {
     type A;
     /// The second value in C.
     type B;
-    /// The third value in C.
     type C;
     /// The fourth value in C.
     type D;
@@ -537,7 +534,6 @@ impl<T> Places<'_, T> {
     }
 }
 
-/// Fails for a null pointer.
 #[inline]
 pub(crate) fn not_null<T>(pointer: *const T) -> Result<()> {
     if pointer.is_null() {

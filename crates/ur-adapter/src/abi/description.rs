@@ -135,7 +135,6 @@ pub(crate) fn is_reported_as_opencl() -> bool {
     reported_backend() == ur_backend_t::UR_BACKEND_OPENCL
 }
 
-/// Returns the UR backend to report.
 pub(crate) fn reported_backend() -> ur_backend_t {
     static REPORTED: OnceLock<ur_backend_t> = OnceLock::new();
     *REPORTED.get_or_init(|| {

@@ -39,7 +39,6 @@ impl Failure {
         }
     }
 
-    /// Returns a failure with a message.
     pub(crate) fn new(result: ur_result_t, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             result,
@@ -58,7 +57,6 @@ impl Failure {
         Self::new(ur_result_t::UR_RESULT_ERROR_INVALID_ARGUMENT, message)
     }
 
-    /// Replaces the UR result of the failure.
     pub(crate) fn with_result(self, result: ur_result_t) -> Self {
         Self { result, ..self }
     }
@@ -84,7 +82,6 @@ impl Failure {
         self
     }
 
-    /// Returns the UR result.
     #[cfg(test)]
     pub(crate) fn result(&self) -> ur_result_t {
         self.result

@@ -15,7 +15,6 @@ use std::thread;
 pub(crate) struct Lock<T>(Mutex<T>);
 
 impl<T> Lock<T> {
-    /// Creates a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         Self(Mutex::new(value))
     }

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering, fence};
 use std::sync::{Arc, OnceLock};
 use unified_runtime_sys::{ur_dditable_t, ur_result_t};
 
-/// The table that new objects begin with.
 static TABLE: OnceLock<&'static ur_dditable_t> = OnceLock::new();
 
 /// Sets the table of new objects. Only the first call has an effect. The loader cannot use objects
@@ -45,7 +44,6 @@ pub(crate) trait Object: Send + Sync + Sized + 'static {
     /// UR's type for the object behind a handle.
     type Opaque;
 
-    /// The result for a null handle in a list of such objects.
     const NULL_IN_LIST: ur_result_t = ur_result_t::UR_RESULT_ERROR_INVALID_NULL_HANDLE;
 }
 
@@ -215,12 +213,10 @@ pub(crate) struct HandleList<'a, T: Object> {
 }
 
 impl<'a, T: Object> HandleList<'a, T> {
-    /// Creates an empty list.
     pub(crate) const fn empty() -> Self {
         Self { handles: &[] }
     }
 
-    /// Returns whether the list is empty.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.handles.is_empty()

@@ -12,15 +12,12 @@ use std::ffi::c_void;
 /// An image whose number a user has.
 #[derive(Clone)]
 pub(crate) enum Known {
-    /// An image with one level.
     Image(Image),
-    /// An image with several levels.
     Levels(LevelledImage),
     /// One level of an image, and the number of the whole image.
     Level(Image, usize),
 }
 
-/// The kind of a view.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum ViewKind {
     Sampled,
@@ -159,7 +156,6 @@ impl BindlessImages {
         start.cast()
     }
 
-    /// Returns the mapped memory that starts at an address.
     pub(crate) fn mapping(&self, start: *const c_void) -> Option<MemoryRange> {
         self.mappings.lock().get(&start.addr()).cloned()
     }

@@ -164,7 +164,6 @@ unsafe fn adopt(native: ur_native_handle_t, devices: &[Ref<Device>]) -> Result<C
     }
 }
 
-/// The entry points for contexts.
 pub(crate) const TABLE: ur_context_dditable_t = ur_context_dditable_t {
     pfnCreate: Some(create),
     pfnRetain: Some(retain::<Context>),

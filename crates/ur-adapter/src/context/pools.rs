@@ -10,7 +10,6 @@ use std::ptr;
 use std::sync::{Arc, Weak};
 use unified_runtime_sys::{ur_context_handle_t, ur_result_t, ur_usm_pool_handle_t_};
 
-/// A memory pool.
 pub(crate) struct Pool {
     state: Weak<ContextState>,
     context: Weak<Shared<Context>>,
@@ -136,7 +135,6 @@ pub(crate) struct DevicePools {
     devices: Lock<Vec<DevicePool>>,
 }
 
-/// The pools of a device.
 struct DevicePool {
     device: Ref<Device>,
     default: DefaultPool,
@@ -190,7 +188,6 @@ impl DevicePools {
         Ok(f(&mut devices[place]))
     }
 
-    /// Returns the default pool of a device.
     pub(crate) fn default_of(
         &self,
         context: &Shared<Context>,
@@ -226,7 +223,6 @@ impl DevicePools {
         self.with(context, device, |pools| pools.set = pool)
     }
 
-    /// Returns whether a pool is the default pool of a device.
     pub(crate) fn is_default(&self, pool: &Shared<Pool>) -> bool {
         let devices = self.devices.lock();
         devices.iter().any(|pools| ptr::eq(&*pools.default.0, pool))

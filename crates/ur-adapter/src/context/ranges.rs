@@ -39,7 +39,6 @@ impl Ranges {
             })
     }
 
-    /// Adds a range.
     pub(crate) fn add(&self, range: VirtualRange) {
         let start = range.as_ptr().addr();
         self.reserved.lock().insert(start, Arc::new(range));

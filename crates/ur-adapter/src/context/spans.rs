@@ -124,7 +124,6 @@ impl<T> Spans<T> {
     }
 }
 
-/// Returns the indexes of the bits that are set.
 fn bits(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
         (word != 0).then(|| {

@@ -67,7 +67,6 @@ pub(crate) fn adapter() -> &'static Ref<Adapter> {
     })
 }
 
-/// Returns the platform of this process.
 pub(crate) fn platform() -> &'static Ref<Platform> {
     &adapter().platform
 }
@@ -175,7 +174,6 @@ impl Device {
         queues.push(queue);
     }
 
-    /// Returns the existing queues.
     fn queues(&self) -> Vec<Arc<dyn Finish>> {
         self.queues
             .lock()

@@ -86,7 +86,6 @@ entry_points! {
     }
 }
 
-/// Writes the result of a query.
 fn answer(name: ur_platform_info_t, query: Query<'_>) -> Result<()> {
     match name {
         ur_platform_info_t::UR_PLATFORM_INFO_NAME => query.text(description::get().platform_name),

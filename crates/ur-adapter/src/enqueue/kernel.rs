@@ -70,7 +70,6 @@ impl Properties {
     }
 }
 
-/// The sizes of a launch.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) dimensions: u32,

@@ -140,12 +140,10 @@ impl<'a> Submission<'a> {
         this.after_earlier()
     }
 
-    /// Returns the queue.
     pub(crate) fn queue(&self) -> &'a Shared<Queue> {
         self.queue
     }
 
-    /// Returns whether the caller wants an event.
     pub(crate) fn wants_event(&self) -> bool {
         self.event.is_some()
     }
@@ -325,7 +323,6 @@ impl<'a> Submission<'a> {
         self.give(kind, done, began)
     }
 
-    /// Creates an event for one command.
     pub(super) fn create_event(&self) -> Result<crosshandle::Event> {
         let options = EventOptions::new()
             .shareable(false)

@@ -21,7 +21,6 @@ use unified_runtime_sys::{
     ur_event_handle_t_, ur_result_t,
 };
 
-/// An event.
 pub(crate) struct Event {
     context: Ref<Context>,
     /// The library's event, or `None` if the event stands for a node of a capture.
@@ -31,7 +30,6 @@ pub(crate) struct Event {
     natives: native::Natives,
 }
 
-/// The origin of an event.
 #[derive(Clone)]
 pub(crate) enum Origin {
     /// A command, which signals the event once.
@@ -141,7 +139,6 @@ impl Event {
         }
     }
 
-    /// Returns the origin of the event.
     pub(crate) fn origin(&self) -> &Origin {
         &self.origin
     }

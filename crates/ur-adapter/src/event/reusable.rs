@@ -99,7 +99,6 @@ impl Argument for SignalledAgain {
     }
 }
 
-/// Returns whether an address belongs to a living event.
 #[inline]
 fn is_live(address: usize) -> bool {
     address != 0 && (place_of(address).load(Ordering::Relaxed) == address || is_other(address))

@@ -23,7 +23,6 @@ pub(crate) struct PhysicalMemory {
     origin: Origin,
 }
 
-/// The origin of physical memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Origin {
     /// A call of `urPhysicalMemCreate` with these flags.

@@ -272,7 +272,6 @@ pub(super) fn failure(error: Error, result: ur_result_t) -> Failure {
     }
 }
 
-/// Returns the failure for building a program without an image.
 pub(super) fn no_image() -> Failure {
     Failure::new(
         ur_result_t::UR_RESULT_ERROR_INVALID_OPERATION,

@@ -54,7 +54,6 @@ impl KernelMetadata {
     }
 }
 
-/// The value of a metadata entry.
 enum Value<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -141,12 +140,10 @@ impl Metadata {
         merged
     }
 
-    /// Returns the properties of a kernel.
     pub(crate) fn kernel(&self, name: &str) -> KernelMetadata {
         self.kernels.get(name).copied().unwrap_or_default()
     }
 
-    /// Returns the name that a variable has in the image.
     pub(super) fn variable<'a>(&'a self, name: &'a str) -> &'a str {
         self.variables.get(name).map_or(name, String::as_str)
     }

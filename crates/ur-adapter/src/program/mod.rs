@@ -45,7 +45,6 @@ pub(crate) struct Program {
     constants: Lock<Vec<(u32, Vec<u8>)>>,
 }
 
-/// The image for a device.
 struct DeviceImage {
     device: Ref<Device>,
     /// The original bytes of the image. It is empty for a program that was linked or loaded
@@ -91,7 +90,6 @@ impl DeviceImage {
 }
 
 impl Program {
-    /// Returns the context in which the program was created.
     pub(crate) fn context(&self) -> &Ref<Context> {
         &self.context
     }
@@ -101,7 +99,6 @@ impl Program {
         self.metadata.kernel(kernel)
     }
 
-    /// Returns the loaded program for each device on which this program is built.
     pub(crate) fn loaded(&self) -> Vec<(Ref<Device>, crosshandle::kernel::Program)> {
         let loaded = |image: &DeviceImage| {
             let program = image.build().program().cloned()?;

@@ -31,7 +31,6 @@ pub(super) fn check(bytes: &[u8]) -> Result<()> {
 /// size is `None` if it is unknown.
 pub(super) type Constants = HashMap<u32, Option<usize>>;
 
-/// Returns the specialization constants of a module.
 pub(super) fn constants(module: &[u8]) -> Constants {
     // SAFETY: the module is read but not compiled.
     unsafe { ProgramImage::spirv(module) }.constant_sizes()

@@ -209,7 +209,6 @@ unsafe fn native_flags(
     Ok(flags)
 }
 
-/// The entry points for queues.
 pub(crate) const TABLE: ur_queue_dditable_t = ur_queue_dditable_t {
     pfnGetInfo: Some(get_info),
     pfnCreate: Some(create),

@@ -35,7 +35,6 @@ impl HostFunction {
         Self { function, data }
     }
 
-    /// Calls the function.
     pub(crate) fn run(self) -> Result<(), Infallible> {
         IS_INSIDE_A_QUEUE.set(true);
         // SAFETY: the caller of `new` allowed one call on any thread. This is the only call.

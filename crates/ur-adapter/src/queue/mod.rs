@@ -47,7 +47,6 @@ impl Finish for QueueState {
 }
 
 impl Queue {
-    /// Creates a queue and returns its handle.
     fn create(
         context: &Shared<Context>,
         device: &Shared<Device>,
@@ -72,7 +71,6 @@ impl Queue {
         &self.context
     }
 
-    /// Returns the device that the queue is on.
     pub(crate) fn device(&self) -> &Ref<Device> {
         &self.state.device
     }
@@ -83,7 +81,6 @@ impl Queue {
         &self.state.inner
     }
 
-    /// Returns the slot for the capture that the queue records into.
     #[inline]
     pub(crate) fn capture_slot(&self) -> &Arc<CaptureSlot> {
         &self.state.capture

@@ -91,7 +91,6 @@ fn answer_for(victim: &Victim, exporter: u64) -> Result<Socket, Failure> {
     Ok(socket)
 }
 
-/// A file that is removed on drop.
 struct Removed(PathBuf);
 
 impl Drop for Removed {

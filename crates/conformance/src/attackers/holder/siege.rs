@@ -75,7 +75,6 @@ impl Times {
         self.0.sort_unstable();
     }
 
-    /// Returns a percentile in microseconds.
     fn percentile(&self, percent: usize) -> u64 {
         let last = self.0.len().saturating_sub(1);
         self.0.get(last * percent / 100).copied().unwrap_or(0)

@@ -2,6 +2,7 @@
 
 use crate::request::{Answer, CommandError, Request, done, one, read};
 use crate::state::{Object, PeerState};
+use crosshandle::event::EventSet;
 use crosshandle::{Event, EventHandle, EventOptions};
 use crosshandle_conformance::slowdown;
 use std::sync::Arc;
@@ -135,8 +136,7 @@ fn try_wait(state: &PeerState, request: &Request<'_>) -> Answer {
 fn wait_all(state: &PeerState, request: &Request<'_>) -> Answer {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
-    let events: Vec<_> = events.iter().collect();
-    Event::wait_all(&events, Some(timeout))?;
+    EventSet::latest(&events).wait_all_timeout(timeout)?;
     done()
 }
 
@@ -144,8 +144,7 @@ fn wait_all(state: &PeerState, request: &Request<'_>) -> Answer {
 fn wait_any(state: &PeerState, request: &Request<'_>) -> Answer {
     let timeout = request.timeout(0)?;
     let events = named(state, request.words_from(1))?;
-    let events: Vec<_> = events.iter().collect();
-    one(Event::wait_any(&events, Some(timeout))?)
+    one(EventSet::latest(&events).wait_any_timeout(timeout)?)
 }
 
 /// `wait-any-value MS NAME:VALUE…` → the index of the event that reached its value first
@@ -158,8 +157,8 @@ fn wait_any_value(state: &PeerState, request: &Request<'_>) -> Answer {
         Ok((state.event(name)?, read(value)?))
     });
     let pairs = pairs.collect::<Result<Vec<_>, CommandError>>()?;
-    let pairs: Vec<_> = pairs.iter().map(|(event, value)| (event, *value)).collect();
-    one(Event::wait_any_value(&pairs, Some(timeout))?)
+    let set = EventSet::values(pairs.iter().map(|(event, value)| (event, *value)));
+    one(set.wait_any_timeout(timeout)?)
 }
 
 fn named(state: &PeerState, names: &[&str]) -> Result<Vec<Event>, CommandError> {

@@ -71,9 +71,7 @@ impl Scene {
     }
 }
 
-/// The result of a play.
 pub(super) struct Played {
-    /// Steps in order.
     pub(super) trace: Vec<Step>,
     /// Whether the fault happened. If its step was not reached, the play is a divergence and not a
     /// failure.

@@ -266,7 +266,7 @@ fn listen(address: &str, names: bool, options: &Options, settings: &Settings) ->
     output::line(listener.local_address())?;
     let mut links: Vec<Link> = Vec::new();
     loop {
-        let link = listener.accept(None).map_err(failed)?;
+        let link = listener.accept();
         settings.log(format_args!("{} has linked", link.peer()));
         links.retain(|link| link.ended().is_none());
         links.push(link);

@@ -309,7 +309,10 @@ PID  PROGRAM       CONTEXTS   MEMORY  OBJECTS  IMPORTERS  COPIED/S  SIGNALS/S  W
         for (width, height) in [(0, 0), (1, 1), (20, 3), (500, 2)] {
             for list in List::ALL {
                 let area = Rect::new(0, 0, width, height);
-                draw(&mut state(list), &samples(), area, &mut Buffer::empty(area));
+                let mut buffer = Buffer::empty(area);
+                draw(&mut state(list), &samples(), area, &mut buffer);
+                let is_drawn = buffer.content.iter().any(|cell| cell.symbol() != " ");
+                assert_eq!(is_drawn, width > 0, "{width} × {height}");
             }
         }
     }

@@ -113,7 +113,7 @@ pub struct Client {
     was_refused: AtomicBool,
     /// Present until the client is dismissed.
     watch: Mutex<Option<Watch>>,
-    /// A reference to this client that other objects can get.
+    /// A weak reference to this client, to hand to other objects.
     this: Weak<Client>,
 }
 
@@ -581,12 +581,12 @@ impl Source for Client {
 
     fn must_read_first(&self) -> bool {
         // The kernel reports that the peer has read something while it still counts a part of it.
-        // So this must not wait for the last byte.
+        // So this function must not wait for the last byte.
         socket::unread_bytes(&self.stream).is_ok_and(|unread| unread > MAX_UNREAD_BYTES)
     }
 
     fn hung_up(&self, _: Registration) -> Next {
-        // Requests that the importer has sent before are not answered.
+        // Requests that the importer sent before it hung up are not answered.
         self.leave();
         Next::Forget
     }

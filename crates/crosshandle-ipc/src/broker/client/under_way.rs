@@ -26,7 +26,8 @@ struct Sent<C> {
 }
 
 pub(super) struct UnderWay<C> {
-    /// By the address of the importer. The weak reference keeps the address from being reused.
+    /// The unread replies, by the address of the importer's client. The weak reference in each
+    /// entry keeps the address from being reused.
     sent: BTreeMap<usize, Sent<C>>,
     all: usize,
     /// The part of `all` that is in transit to each other user.

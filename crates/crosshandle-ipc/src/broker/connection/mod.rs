@@ -94,7 +94,7 @@ impl From<Error> for AskError {
     }
 }
 
-/// The right to send requests, until this is dropped.
+/// The right to send requests, which ends when this value is dropped.
 struct QuestionTurn<'a> {
     connection: &'a Connection,
     /// Number of the current request.
@@ -115,7 +115,7 @@ impl Drop for QuestionTurn<'_> {
         let mut questions = self.connection.questions.lock();
         questions.is_busy = false;
         if !questions.waiting.is_empty() {
-            // All are woken, because one of them is next and there are few.
+            // All waiting threads are woken: one of them is next, and there are few of them.
             self.connection.question_over.notify_all();
         }
     }

@@ -173,7 +173,6 @@ messages! {
         /// The reply to an `OpenName`.
         Name = 20 {
             request: u64,
-            /// The version of the named object.
             version: u64,
             /// The parts of the object, for [`read_parts`].
             parts: &'a [u8] as Rest<MAX_BLOB>,

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 const STALLED: &str = "moving memory: UCX made no progress";
 
-/// A piece of memory to move.
 #[derive(Clone, Copy)]
 pub(crate) struct Piece {
     pub(crate) local: *mut u8,
@@ -19,7 +18,6 @@ pub(crate) struct Piece {
     pub(crate) remote: u64,
 }
 
-/// The direction of a move.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Direction {
     /// To the peer.

@@ -195,7 +195,6 @@ impl Session {
         &self.wake
     }
 
-    /// Returns the error for a link that has ended for this reason.
     pub(crate) fn ended(&self, why: impl Into<Arc<str>>) -> Error {
         Error::Ended {
             peer: Arc::clone(&self.peer),

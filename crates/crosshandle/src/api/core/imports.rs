@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::sync::{Arc, RwLock, Weak};
 
-/// A segment of another process that is mapped here.
+/// A segment of another process that is mapped in this process.
 pub(crate) struct Imported {
     pub(crate) attachment: Arc<Attachment>,
     pub(crate) memory: Arc<dyn BackendSegment>,
@@ -84,7 +84,7 @@ impl SegmentKey {
 /// Memory that is mapped by its driver handle while the exporter is still checking the request.
 struct MappedAhead<'a> {
     backend: &'a dyn BackendContext,
-    /// The memory comes first, so that it is unmapped before its open is no longer counted.
+    /// The memory is the first element, so that it is unmapped while its open is still counted.
     mapped: Cell<Option<(Arc<dyn BackendSegment>, HandleAhead)>>,
 }
 
@@ -99,7 +99,7 @@ impl<'a> MappedAhead<'a> {
     /// Maps the memory if the handle is known. On failure, `finish` tries again and reports the
     /// reason.
     fn map(&self, fields: &Fields, attachment: &Arc<Attachment>) {
-        // Checked first, because most backends take no handles.
+        // This is checked first, because most backends import no driver handles.
         if let Some(handles) = self.backend.driver_handles()
             && let Some(ahead) = attachment.driver_handle(fields)
             && let Ok(memory) = map_by(handles, fields, &ahead.found)
@@ -154,13 +154,13 @@ fn check_extent(fields: &Fields, actual: u64) -> Result<()> {
 
 impl Hash for SegmentKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // One word, because each further one costs time in the table. Few segments are mapped for
-        // both kinds of access.
+        // Only one word is hashed, because each further word would slow down the table. The word
+        // does not depend on the access, because few segments are mapped for both kinds of access.
         state.write_u64(self.context.to_word() ^ u64::from(self.segment));
     }
 }
 
-/// A hasher that only mixes words. That is enough, because the numbers of exporters are random.
+/// A hasher that only mixes words. Mixing suffices, because the numbers of exporters are random.
 #[derive(Default)]
 struct Fold(u64);
 
@@ -261,7 +261,7 @@ impl Imports {
         let mut takeovers = 0;
         loop {
             let holder = match self.attachment_by(Route::Holder, fields, next, deadline) {
-                // No holder has the memory, or no longer has it.
+                // No holder has the memory, or its holder no longer has it.
                 Err(Error::ExporterGone { .. } | Error::Stale) => return Err(error),
                 holder => holder?,
             };
@@ -308,7 +308,7 @@ impl Imports {
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
         drop(attachments);
-        // Unmapped and closed without holding a lock.
+        // The segments are unmapped, and the attachments closed, without holding a lock.
         drop((unused, gone));
     }
 
@@ -364,8 +364,8 @@ impl Imports {
         let (attachment, fetched) = match fetched {
             Ok(fetched) => fetched,
             Err(error) => {
-                // Unmapped on another thread, because there may be thousands of mappings and the
-                // deadline may have passed.
+                // The pieces are unmapped on another thread, because there may be thousands of them
+                // and the deadline may have passed.
                 if let Some(partial) = pieced {
                     driver_jobs::drop_later(partial);
                 }
@@ -460,7 +460,8 @@ impl Imports {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
         let mut segments = write(&self.segments);
-        // Only when the table would grow, so that the cost of the scan is spread.
+        // The table is scanned only when it would grow, so that the cost of the scan is spread over
+        // many calls.
         if segments.len() == segments.capacity() {
             segments.retain(|_, cached| !cached.is_closed());
         }

@@ -1,4 +1,5 @@
-//! The core of a context, which all objects of the context share. It knows none of the objects.
+//! The core of a context, which all objects of the context share. This module does not use the
+//! types of the objects.
 
 mod allocation;
 mod imports;
@@ -273,7 +274,7 @@ impl ContextCore {
 
     fn forget_address(&self, start: usize) {
         let mut addresses = write(&self.addresses);
-        // The block may already have been carved into something new.
+        // A new allocation may already use the addresses of the block.
         if addresses
             .get(&start)
             .is_some_and(|allocation| allocation.strong_count() == 0)
@@ -302,7 +303,8 @@ impl ContextCore {
 
     /// Returns free memory to the system, and closes the memory of exporters that are gone.
     pub(crate) fn trim(&self) {
-        // The memory is the parent's, which may use what is free in this copy of the lists.
+        // In a forked child, the memory belongs to the parent, which may be using blocks that are
+        // free in the child's copy of the lists.
         if self.is_inherited() {
             return;
         }

@@ -15,7 +15,6 @@ pub(super) struct Appended<'a> {
     pub(super) after: &'a [ur_exp_command_buffer_sync_point_t],
     pub(super) sync_point: Option<OutPointer<'a, ur_exp_command_buffer_sync_point_t>>,
     pub(super) command: Option<OutPointer<'a, ur_exp_command_buffer_command_handle_t>>,
-    /// The events that the command waits for in each run.
     pub(super) waits: Vec<Ref<Event>>,
     /// The event that the command signals in each run.
     pub(super) event: Option<OutPointer<'a, ur_event_handle_t>>,

@@ -27,7 +27,6 @@ impl CommandBuffer {
         Ok(self.context.on(&self.device)?.create_event_with(options)?)
     }
 
-    /// Returns a handle for an event that a command of this command buffer signals.
     pub(super) fn hand_out(&self, event: crosshandle::Event) -> ur_event_handle_t {
         let command = ur_command_t::UR_COMMAND_ENQUEUE_COMMAND_BUFFER_EXP;
         Event::hand_out(self.context.clone(), event, Origin::Recorded(command))

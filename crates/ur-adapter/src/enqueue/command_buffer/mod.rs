@@ -37,7 +37,6 @@ use unified_runtime_sys::{
     ur_exp_command_buffer_info_t, ur_result_t, ur_structure_type_t,
 };
 
-/// A command buffer.
 pub(crate) struct CommandBuffer {
     context: Ref<Context>,
     device: Ref<Device>,
@@ -62,7 +61,6 @@ pub(crate) struct RecordedCommand {
 
 struct State {
     phase: Phase,
-    /// The command of each sync point.
     points: Vec<PartNode>,
     commands: Vec<Ref<RecordedCommand>>,
 }

@@ -26,7 +26,6 @@ use unified_runtime_sys::{ur_command_t, ur_result_t};
 pub(super) struct PartEvents {
     /// The events that the part waits for. Their number does not change.
     pub(super) waits: Vec<Ref<Event>>,
-    /// The event that the part signals.
     pub(super) signal: Option<crosshandle::Event>,
 }
 
@@ -100,7 +99,6 @@ impl Recordings {
         Ok((PartNode { part, node }, Arc::clone(&last.events)))
     }
 
-    /// Instantiates the parts.
     pub(super) fn instantiate(&self) -> Result<Parts> {
         let parts = self.0.iter().map(|part| {
             Ok(Part {
@@ -115,7 +113,6 @@ impl Recordings {
     }
 }
 
-/// Parts that can run.
 pub(super) struct Parts {
     parts: Vec<Part>,
     /// The event of the latest run, if there are several parts. A single [`Run`] has its own event.

@@ -23,7 +23,6 @@ pub(super) fn dot(id: u64, recorded: Option<&Recorded>) -> String {
     text
 }
 
-/// Returns the name of a command in the drawing.
 fn name_of(kind: ur_command_t) -> &'static str {
     match kind {
         ur_command_t::UR_COMMAND_KERNEL_LAUNCH => "kernel launch",

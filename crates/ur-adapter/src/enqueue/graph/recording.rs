@@ -23,7 +23,6 @@ pub(crate) struct Recording {
 pub(crate) type Waits = Vec<(Event, u64)>;
 
 impl Recording {
-    /// Starts a recording in a context.
     pub(crate) fn new(context: &crosshandle::Context) -> Self {
         Self {
             graph: Graph::new(context),
@@ -32,7 +31,6 @@ impl Recording {
         }
     }
 
-    /// Records in a buffer that a command of this recording uses it.
     pub(crate) fn note(&mut self, buffer: &BufferUse<'_>) {
         note(&mut self.uses, buffer);
     }
@@ -52,7 +50,6 @@ impl Recording {
         }
     }
 
-    /// Records a command.
     pub(crate) fn add(&mut self, command: Command, after: &[Node]) -> crosshandle::Result<Node> {
         self.graph.add(command, after)
     }

@@ -67,7 +67,6 @@ pub(crate) fn describe(
     Ok((format::description(given, &one_level, false)?, levels))
 }
 
-/// Returns the failure for an image that cannot be created.
 pub(super) fn refusal(error: Error) -> Failure {
     let result = match error {
         Error::InvalidArgument(_) => ur_result_t::UR_RESULT_ERROR_INVALID_IMAGE_SIZE,

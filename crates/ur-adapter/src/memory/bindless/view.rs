@@ -74,7 +74,6 @@ unsafe fn sampling(desc: &ur_sampler_desc_t) -> Result<Sampling> {
     Ok(sampling)
 }
 
-/// Checks that an image matches a description.
 fn check_same(own: &ImageDescription, given: &ImageDescription) -> Result<()> {
     match own == given {
         true => Ok(()),

@@ -15,13 +15,10 @@ use unified_runtime_sys::{
     ur_result_t,
 };
 
-/// The mapped regions of a buffer.
 #[derive(Default)]
 pub(super) struct Mappings(Lock<Vec<Mapping>>);
 
-/// A mapped region.
 pub(crate) struct Mapping {
-    /// The address for the host.
     address: usize,
     /// The offset of the region in the storage, and its length, in bytes.
     offset: usize,

@@ -71,7 +71,6 @@ impl Buffer {
         self.len
     }
 
-    /// Returns the native handle.
     pub(super) fn native_handle(&self) -> ur_native_handle_t {
         native::handle(&self.storage, self.offset)
     }

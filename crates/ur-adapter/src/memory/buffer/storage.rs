@@ -60,9 +60,7 @@ impl RecordedUse {
     }
 }
 
-/// The memory of a storage.
 enum Backing {
-    /// Memory that was allocated for the buffer.
     Allocated {
         memory: Memory,
         /// Whether the host accesses the memory directly.
@@ -192,12 +190,10 @@ impl Storage {
         }
     }
 
-    /// Returns the context that the memory is in.
     pub(super) fn context(&self) -> &Context {
         &self.context
     }
 
-    /// Returns the address of the memory on the device.
     pub(super) fn address(&self) -> usize {
         match &self.backing {
             Backing::Allocated { memory, .. } => memory.as_ptr().addr(),
@@ -283,7 +279,6 @@ impl Storage {
 }
 
 impl User {
-    /// Returns a range that starts at an offset.
     fn range(self, offset: usize, len: usize) -> MemoryRange {
         // SAFETY: the offset is inside the memory of the buffer. The buffer's creator guarantees
         // that this memory is valid until the last command that uses it is done.

@@ -43,7 +43,6 @@ pub(crate) enum Argument<'a> {
 /// known.
 const SAMPLER_BYTES: usize = 4;
 
-/// Arguments by index.
 pub(crate) type Arguments<'a> = Vec<Option<Argument<'a>>>;
 
 /// Arguments in the device's form.

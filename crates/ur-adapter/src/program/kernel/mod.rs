@@ -37,7 +37,6 @@ pub(crate) struct Kernel {
     functions: Vec<Function>,
 }
 
-/// A function of a program on one device.
 pub(crate) struct Function {
     device: Ref<Device>,
     pub(crate) plain: crosshandle::kernel::Kernel,
@@ -87,7 +86,6 @@ impl Kernel {
         })
     }
 
-    /// Creates a kernel for a native kernel of the driver.
     fn of_native(
         program: &Ref<Program>,
         device: &Ref<Device>,
@@ -105,7 +103,6 @@ impl Kernel {
         }
     }
 
-    /// Returns the program of the kernel.
     pub(crate) fn program(&self) -> &Ref<Program> {
         &self.program
     }

@@ -6,7 +6,6 @@ use crate::program::KernelMetadata;
 use crosshandle::kernel::KernelLimits;
 use unified_runtime_sys::ur_result_t;
 
-/// The limits of a kernel's work-groups.
 pub(crate) struct GroupLimits {
     /// The device's own limits.
     pub(crate) device: KernelLimits,

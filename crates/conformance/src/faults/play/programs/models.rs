@@ -10,7 +10,6 @@ use crosshandle_store::{Error, Model, OpenOptions, Result, Store};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// The name of the tensor.
 const TENSOR: &str = "t";
 /// Timeout of each wait of a reader.
 const WAIT: Duration = Duration::from_millis(200);

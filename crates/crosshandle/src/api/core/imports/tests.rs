@@ -1,6 +1,7 @@
 //! Tests of memory that the importer maps by a driver's handle while it waits for the exporter's
 //! reply. They check what happens to the mapping. The backend is `noop` with a driver that only
-//! counts calls, and the exporter replies as one in another process does.
+//! counts calls. The exporter is in this process, and replies as an exporter in another process
+//! does.
 
 use super::*;
 use crate::api::core::ContextOptions;
@@ -19,7 +20,7 @@ use std::time::Instant;
 /// A fake driver that records its calls.
 #[derive(Default)]
 struct Driver {
-    /// The first byte of each handle that it was asked to map.
+    /// The first byte of each handle that the driver was asked to map.
     asked: Mutex<Vec<u8>>,
     /// The number of current mappings.
     mapped: AtomicUsize,

@@ -82,8 +82,8 @@ impl fmt::Debug for Backup {
 
 impl Holder {
     /// Keeps the memory of a name in this process too. `held` is the result of
-    /// [`open`](Self::open). A backup costs a descriptor for each part, and a socket if this
-    /// process shares nothing else.
+    /// [`open`](Self::open). A backup uses a descriptor for each part, and a socket if this process
+    /// shares nothing else.
     ///
     /// # Errors
     /// Returns the errors of [`Context::open_memory`](crate::Context::open_memory), and
@@ -165,8 +165,8 @@ impl Backup {
         self.kept.version
     }
 
-    /// Brings the memory back to the running holder, unless that already has it. When a holder
-    /// starts, this happens automatically.
+    /// Brings the memory back to the running holder, unless the holder already has it. When a
+    /// holder starts, this happens automatically.
     ///
     /// # Errors
     /// Returns [`Error::Holder`] if no holder runs, or if it refuses because it never lost this
@@ -331,7 +331,7 @@ impl NewHolders {
     }
 }
 
-/// Polls for new holders where the system has no watch left.
+/// Polls for new holders, if the system has no watch left.
 fn look_now_and_then(directories: Vec<PathBuf>, of: Weak<NewHolders>) {
     let files = move || -> Vec<_> {
         let paths = directories.iter().map(|path| control_path(path));
@@ -407,7 +407,7 @@ impl Source for Changes {
         if self.take() {
             of.holder_began();
         }
-        // Dropping the last reference ends its watch, which this thread must not do.
+        // Dropping the last reference ends the watch, and this thread belongs to the watch.
         if let Some(last) = Arc::into_inner(of) {
             background::run_blocking(move || drop(last));
         }

@@ -43,9 +43,9 @@ impl ClaimOptions {
     }
 }
 
-/// The exclusive right to write the memory of a name, in an epoch of its own. It ends when this
-/// process ends, or calls [`end`](Self::end). Dropping the lease does not end it, since the memory
-/// may still be open.
+/// The exclusive right to write the memory of a name, in an epoch of its own. The right ends when
+/// this process ends, or calls [`end`](Self::end). Dropping the lease does not end it, since the
+/// memory may still be open.
 #[derive(Debug)]
 #[must_use = "a claim that is not ended lasts as long as the process"]
 pub struct Lease {
@@ -55,7 +55,8 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Returns the number of this writer. It is one more than that of the previous writer.
+    /// Returns the number of this writer. The number is one more than the number of the previous
+    /// writer.
     pub fn epoch(&self) -> u64 {
         self.held.epoch
     }
@@ -128,8 +129,8 @@ impl Holder {
                 }
                 Err(error) => {
                     if error.is_timeout() || has_writer(&error) {
-                        // The holder may have granted the claim since. A granted claim would
-                        // exclude other writers.
+                        // The holder may have granted the claim in the meantime. A granted claim
+                        // would exclude other writers.
                         let (holder, name) = (self.clone(), name.to_owned());
                         // The holder may be stopped, and the caller's time has run out.
                         background::run_blocking(move || {

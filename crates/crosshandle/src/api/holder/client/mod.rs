@@ -169,8 +169,8 @@ impl Holder {
 
     /// Hands memory over under a name. Each piece has a role. From then on the holder serves the
     /// memory and handles that were made earlier stay valid. This process may continue to use the
-    /// memory, drop it, or end. Returns when the holder and its successor have it. If the successor
-    /// is late, [`HandedOver::is_safe`] is false.
+    /// memory, drop it, or end. The call returns when the holder and its successor have the memory.
+    /// If the successor is late, [`HandedOver::is_safe`] is false.
     ///
     /// Only memory with a segment of its own can be handed over, since a descriptor covers a whole
     /// segment. Allocate it in a context [without pooling](crate::ContextOptions::pooling).
@@ -405,7 +405,8 @@ impl Holder {
                     attempts += 1;
                     pause.wait(deadline);
                 }
-                // The holder serves all users and processes by turns, so this one will be served.
+                // The holder serves all users and processes by turns, so it will also serve this
+                // process.
                 Ok(Reply::Refused {
                     fault: HolderFault::Busy,
                     ..
@@ -473,5 +474,5 @@ impl Memory {
     }
 }
 
-/// The role of the part of a name that has only one.
+/// The role of the only part of a name.
 pub(super) const WHOLE: &str = "memory";
