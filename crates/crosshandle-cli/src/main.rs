@@ -29,8 +29,8 @@ fn main() -> ExitCode {
         signal_hook::consts::SIGXFSZ,
         Arc::new(AtomicBool::new(false)),
     );
-    // The command runs on a new thread: `ulimit -s` may limit the stack of the first thread to less
-    // than a command needs.
+    // Run the command on a new thread, because `ulimit -s` may limit the first thread's stack to
+    // less than a command needs.
     let command = std::thread::Builder::new()
         .name("command".into())
         .stack_size(COMMAND_STACK_BYTES)

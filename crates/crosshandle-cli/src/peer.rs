@@ -19,7 +19,7 @@ pub(crate) enum Role {
     Doctor,
 }
 
-/// A child process and the pipes to it. Dropping the value kills a process that still runs.
+/// A child process and the pipes to it. Dropping this value kills the process if it still runs.
 pub(crate) struct Peer {
     process: KillOnDrop,
     link: Link,
@@ -67,7 +67,7 @@ impl Peer {
         &mut self.link
     }
 
-    /// Waits until the process has ended, at most for `timeout`.
+    /// Waits until the process has ended, for at most `timeout`.
     pub(crate) fn finish(mut self, timeout: Duration) -> Result<()> {
         if !wait_readable(&self.pidfd, Instant::now() + timeout)? {
             return Err(Failure::timed_out("the second process does not end"));

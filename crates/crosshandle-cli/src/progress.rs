@@ -1,4 +1,4 @@
-//! Progress of long operations, on standard error if that is a terminal.
+//! Shows the progress of long operations on standard error, if that is a terminal.
 
 use crate::tuning::{PROGRESS_DELAY, PROGRESS_REDRAW_INTERVAL};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -43,7 +43,7 @@ impl Progress {
         self.bar.inc(bytes);
     }
 
-    /// Names the step that starts now.
+    /// Shows the name of the step that starts now.
     pub(crate) fn step(&self, doing: &'static str) {
         self.bar.set_message(doing);
     }

@@ -1,4 +1,4 @@
-//! Constants of time and count.
+//! Time limits, sizes and counts that several files use.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// Maximum size of a message that a process accepts from another process, in bytes.
 ///
-/// A real message has two handles and a few numbers. Without a limit, another program could fill
-/// the memory with a longer line.
+/// A message contains two handles and a few numbers. Without a limit, another program could fill
+/// the memory with a long line.
 pub(crate) const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
-/// Maximum number of bytes of standard input that are read for a handle. It is several times the
-/// length of a real handle.
+/// Maximum number of bytes that are read from standard input for a handle. It is several times the
+/// length of a handle.
 pub(crate) const HANDLE_LINE_MAX_BYTES: u64 = 4096;
 
 // ---- Deadlines ----
@@ -40,7 +40,7 @@ pub(crate) const DOCTOR_UNSIGNALLED_WAIT: Duration = Duration::from_millis(2);
 /// The wait returns at once unless the system call does not work.
 pub(crate) const DOCTOR_SIGNALLED_WAIT: Duration = Duration::from_secs(2);
 
-/// Maximum time for the demo's first process to make the shared objects.
+/// Maximum time for the demo's first process to create the shared objects.
 ///
 /// Initialising a GPU's driver and allocating most of its memory takes seconds. With much less, a
 /// demo could fail on a machine with many GPUs.

@@ -6,14 +6,14 @@ use crosshandle::holder::HolderFault;
 use std::fmt;
 use std::path::PathBuf;
 
-/// The result of a fallible call of this crate.
+/// The result of a fallible call to this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// An error of this crate. The text says what went wrong and what to do about it.
+/// An error from this crate. Its text says what went wrong and what to do about it.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A call of the library failed, for example because there is no holder, no such name, or no
+    /// A call to the library failed, for example because there is no holder, no such name, or no
     /// free memory.
     #[error(transparent)]
     Crosshandle(#[from] crosshandle::Error),
@@ -23,7 +23,7 @@ pub enum Error {
     Io {
         /// The path of the file.
         path: PathBuf,
-        /// The operating system's error.
+        /// The error from the operating system.
         source: std::io::Error,
     },
 
@@ -68,7 +68,7 @@ pub enum Error {
         found: Hash,
     },
 
-    /// There is no hash to compare the contents with.
+    /// The manifest has no hash with which the contents could be compared.
     #[error(
         "the last update of the model did not compute a hash of the contents: update it with one, or publish its next version"
     )]
@@ -98,11 +98,11 @@ pub enum Error {
     )]
     Incomplete(String),
 
-    /// The model is asleep.
+    /// The model is asleep, so its memory is not mapped.
     #[error("the model is asleep: wake it first")]
     Asleep,
 
-    /// The model's memory is in use.
+    /// The model cannot sleep, because its memory is in use.
     #[error("tensors of the model or commands that use it exist: drop them first")]
     InUse,
 
@@ -129,7 +129,8 @@ pub enum Error {
     Invalid(String),
 }
 
-/// Prints the text, because Rust prints this form of an error that `main` returns.
+/// Formats the same text as `Display`, because Rust prints the `Debug` form of an error that `main`
+/// returns.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         adapter_support::write_escaped(f, &self.to_string())

@@ -49,7 +49,7 @@ impl Default for LoadOptions {
 }
 
 impl LoadOptions {
-    /// Returns the default options: as many threads as the process may use, at most 16.
+    /// Creates options with defaults: as many threads as the process may use, at most 16.
     pub fn new() -> Self {
         Self {
             threads: contents::usual_threads(),
@@ -174,7 +174,7 @@ pub struct Loaded {
 type Filled = (Vec<PieceHash>, Duration);
 
 impl Loaded {
-    /// Loads from files or from host memory.
+    /// Loads a model from files or from host memory.
     pub(crate) fn read(
         store: &Store,
         device: &str,
@@ -187,7 +187,7 @@ impl Loaded {
         })
     }
 
-    /// Lets the device copy tensors that it can access.
+    /// Loads a model from tensors that the device can access. The device copies them.
     pub(crate) fn copy(
         store: &Store,
         device: &str,
@@ -253,7 +253,7 @@ impl Loaded {
         self.hash
     }
 
-    /// Returns the memory with all tensors.
+    /// Returns the memory that contains all tensors.
     pub fn memory(&self) -> &Memory {
         &self.data
     }
@@ -263,9 +263,9 @@ impl Loaded {
         self.timing
     }
 
-    /// Hands the model over to the holder, under a name. First opens the model as a reader does, so
-    /// that an unreadable model does not replace an earlier version. The label in `options` is
-    /// replaced by the model's hash.
+    /// Hands the model over to the holder under a name. First opens the model like a reader, so
+    /// that an unreadable model does not replace an earlier version. Replaces the label in
+    /// `options` by the model's hash.
     ///
     /// # Errors
     /// Returns the errors of [`Holder::hand_over`](crosshandle::holder::Holder::hand_over) and
@@ -289,8 +289,8 @@ pub(crate) fn allocate(context: &Context, source: &Source<'_>) -> Result<Memory>
     }
     let len = usize::try_from(source.bytes)
         .map_err(|_| Error::Invalid("the tensors have more bytes than can be addressed".into()))?;
-    // All pages are allocated now, so that a model that is too large is an error here, instead of
-    // ending this process later.
+    // Allocate all pages now. If the model is too large, this call fails, instead of a later write
+    // killing this process.
     Ok(context.allocate_with(AllocationOptions::new(len).populate(true))?)
 }
 
@@ -317,7 +317,7 @@ mod tests {
             let published = loaded.publish("model", HoldOptions::new().replaces(true));
             published.expect_err("there is no holder")
         };
-        // For an undamaged model, the error is that there is no holder.
+        // An undamaged model fails only because there is no holder.
         assert!(publish(&|_| ()).is_gone());
         let no_model = publish(&|loaded| loaded.listing.write(0, b"[").expect("inside"));
         assert!(matches!(no_model, Error::NotAModel { .. }), "{no_model}");

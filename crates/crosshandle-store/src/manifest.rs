@@ -8,7 +8,7 @@ const FORMAT: u32 = 1;
 /// Alignment of tensors in the memory, in bytes. It is sufficient for all load and store
 /// instructions of GPUs.
 pub(crate) const ALIGNMENT: u64 = 256;
-/// Maximum size of a manifest that is read, in bytes.
+/// Maximum size in bytes of a manifest that is read.
 pub(crate) const MAX_MANIFEST_BYTES: u64 = Manifest::MAX_BYTES as u64;
 
 /// A description of the contents of a model's memory.
@@ -24,7 +24,7 @@ pub struct Manifest {
     pub data_hash: Option<Hash>,
     /// The tensors by name.
     pub tensors: BTreeMap<String, TensorInfo>,
-    /// The unchanged metadata of the files, for instance about quantization.
+    /// The unchanged metadata from the files, for instance about quantization.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -38,7 +38,7 @@ pub struct TensorInfo {
     pub shape: Vec<u64>,
     /// Offset of the first byte in the memory, a multiple of 256.
     pub offset: u64,
-    /// The length in bytes.
+    /// The size of the tensor in bytes.
     pub bytes: u64,
 }
 
@@ -70,7 +70,7 @@ mod hash_text {
 }
 
 impl Manifest {
-    /// Maximum size of a manifest that is read, in bytes.
+    /// Maximum size in bytes of a manifest that is read.
     pub const MAX_BYTES: usize = 256 << 20;
 
     pub(crate) fn new(
@@ -88,7 +88,7 @@ impl Manifest {
         }
     }
 
-    /// Returns the manifest's bytes. The model's hash is the hash of these bytes.
+    /// Encodes the manifest. The model's hash is the hash of these bytes.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // Maps are sorted by key, so equal manifests have equal texts.
         serde_json::to_vec(self).expect("plain data")

@@ -1,4 +1,4 @@
-//! Opened models.
+//! Models that this process has opened.
 
 use crate::contents::{Work, hash};
 use crate::error::{Error, Result};
@@ -40,7 +40,7 @@ pub struct Model {
     store: Store,
 }
 
-/// The opened parts of a name. The data is not mapped yet.
+/// The opened parts of a model. The data is not mapped yet.
 pub(crate) struct Parts {
     held: HeldName,
     pub(crate) data: MemoryHandle,
@@ -111,7 +111,8 @@ impl Parts {
         Ok(store.holder_until(deadline).back_up(&self.held)?)
     }
 
-    /// Checks that readers can open the model. Called before its memory gets its final name.
+    /// Checks that readers can open the model. A loader calls this before the memory gets its final
+    /// name.
     pub(crate) fn check_readable(&self, store: &Store, expected: Hash) -> Result<()> {
         let (name, data) = (self.name(), &self.data);
         check_opened(store, name, data, &self.listing, &self.state, expected)
@@ -142,8 +143,8 @@ fn open_parts(
     Ok((data, listing, state))
 }
 
-/// Opens a model of this process as a reader does. Called before the model is published, so that an
-/// unreadable model does not replace an earlier version.
+/// Opens a model that this process has loaded like a reader. A loader calls this before it
+/// publishes the model, so that an unreadable model does not replace an earlier version.
 ///
 /// # Errors
 /// Returns the errors of [`Store::open`]. Returns [`Error::OtherModel`] if a reader would find
@@ -164,7 +165,7 @@ pub(crate) fn check_readable(
     check_opened(store, name, &data, &listing, &state, expected)
 }
 
-/// Reads a model's manifest and maps its data, as a reader does.
+/// Reads a model's manifest and maps its data like a reader.
 fn check_opened(
     store: &Store,
     name: &str,
@@ -283,7 +284,7 @@ impl Model {
         &self.name
     }
 
-    /// Returns the version of the name that was opened.
+    /// Returns the version of the model that was opened.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -306,7 +307,7 @@ impl Model {
         self.memory.as_ref().ok_or(Error::Asleep)
     }
 
-    /// Returns the read-only handle of the memory. Other processes can open it too.
+    /// Returns the read-only handle to the memory. Other processes can open it too.
     pub fn handle(&self) -> &MemoryHandle {
         &self.handle
     }
@@ -380,8 +381,8 @@ impl Model {
         self.state.is_still(number)
     }
 
-    /// Waits until an update later than `number` has finished, at most for `timeout`. Returns the
-    /// new number.
+    /// Waits until an update later than update `number` has finished, at most for `timeout`.
+    /// Returns the later update's number.
     ///
     /// # Errors
     /// Returns the errors of [`stable`](Self::stable).
@@ -446,7 +447,7 @@ impl Model {
         }
     }
 
-    /// Copies the model to memory of another device, usually the host, and publishes the copy as
+    /// Copies the model to memory on another device, usually the host, and publishes the copy as
     /// the next version of its name. The model then [sleeps](Self::sleep). Its previous memory is
     /// freed when no other process has it open. [`wake`](Self::wake) copies the model back. Of the
     /// options, only the threads and the progress callback are used.
@@ -470,7 +471,7 @@ impl Model {
         let moved = moving::move_to(&self.store, self, device, options)?;
         self.sleep()?;
         self.version = moved.version;
-        // The backup is of the old memory, so replace it by a backup of the new memory.
+        // The backup refers to the old memory, so replace it by a backup for the new memory.
         if self.backup.take().is_some() {
             let held = self.store.holder().open(&self.name)?;
             self.backup = Some(self.store.holder().back_up(&held)?);
@@ -483,7 +484,7 @@ impl Model {
         let own = self.context.0.device();
         let held = self.store.holder_until(deadline).open(&self.name)?;
         let data = held.part(DATA).and_then(|part| part.read_only);
-        // Memory of another GPU is not copied, because this device may be able to map it.
+        // Do not copy memory on another GPU, because this device may be able to map it.
         let host = self.store.context_on("host")?.device().info().backend;
         let is_here = own.info().backend == host || data.is_none_or(|data| data.backend() != host);
         if is_here {
@@ -516,7 +517,7 @@ impl Model {
         self.wake_within(UPDATE_PATIENCE)
     }
 
-    /// Wakes the model as [`wake`](Self::wake) does, but waits for other processes at most for
+    /// Wakes the model like [`wake`](Self::wake), but waits for other processes at most for
     /// `timeout` instead of 30 s. The time to copy the model back to its device and to verify it is
     /// not limited.
     ///
@@ -599,7 +600,7 @@ impl<'a> Tensor<'a> {
         self.memory.as_ptr().wrapping_add(self.info.offset as usize)
     }
 
-    /// Returns the bytes, for the host to read.
+    /// Returns the tensor's bytes, which the host can read.
     ///
     /// # Errors
     /// Returns [`crosshandle::Error::Unsupported`] for memory that the host cannot access.
@@ -611,7 +612,7 @@ impl<'a> Tensor<'a> {
             .slice(start..start + self.info.bytes as usize)?)
     }
 
-    /// Returns the bytes as a range of memory, for commands.
+    /// Returns the tensor's bytes as a range of memory, which commands can use.
     ///
     /// # Errors
     /// Returns [`crosshandle::Error::InvalidArgument`] for a tensor without elements.

@@ -1,5 +1,5 @@
-//! Moving of models: a model gets memory of another device under the same name, for example host
-//! memory while another job needs the GPU's memory.
+//! Moves a model to memory on another device under the same name. For example, a model moves to the
+//! host while another job needs the GPU's memory.
 
 use crate::contents::Work;
 use crate::contents::hash::{self, PieceHash};

@@ -18,10 +18,10 @@ const RESERVED_UNIT: usize = 32 << 20;
 /// address.
 const PLACED_AT_LEAST: usize = 1 << 30;
 
-/// The range of the addresses on which readers agree. The system and the drivers use these
-/// addresses only if a process requests them. Executables are mapped below or above them, and
-/// libraries, heaps and stacks far above. CUDA honours such requests, even in a process that uses
-/// torch.
+/// The range from which the addresses on which readers agree are chosen. The system and the drivers
+/// use these addresses only if a process requests them. Executables are mapped below or above them,
+/// and libraries, heaps and stacks far above. CUDA honours such requests, even in a process that
+/// uses torch.
 const AGREED: Range<usize> = 0x1000_0000_0000..0x5000_0000_0000;
 
 /// Chooses the address on which the readers of a model agree. It is random, so that two models
@@ -61,7 +61,7 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Returns the default options: any model, mapped anywhere.
+    /// Creates default options: any model, mapped at any addresses.
     pub fn new() -> Self {
         Self {
             expected: None,
@@ -85,7 +85,8 @@ impl OpenOptions {
         self
     }
 
-    /// Maps the model at any addresses, such that it can [sleep](crate::Model::sleep).
+    /// Maps the model at any addresses, and reserves them so that the model can
+    /// [sleep](crate::Model::sleep).
     pub fn sleepable(mut self) -> Self {
         self.place = Place::Reserved;
         self

@@ -1,7 +1,7 @@
 //! Loads that continue after their loader was killed.
 //!
-//! The loader first hands the empty memory over to the holder. The memory has a temporary name, and
-//! an unfinished update, so readers refuse it. Whenever a piece is complete, the loader records the
+//! The loader first hands the empty memory over to the holder. The memory has a temporary name and
+//! an unfinished update, so readers reject it. Whenever a piece is complete, the loader records the
 //! hash of the piece in the model's `state`.
 //!
 //! A process that loads the same files under the same name finds this memory. It hashes the
@@ -34,11 +34,11 @@ const SUFFIX: &str = "+loading";
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Publication {
-    /// The holder's result of the hand-over.
+    /// The holder's reply to the hand-over.
     pub handed_over: HandedOver,
     /// The hash of the model.
     pub hash: Hash,
-    /// The description of its memory.
+    /// The manifest, which describes the model's memory.
     pub manifest: Manifest,
     /// Number of bytes that this load did not have to read, because an earlier loader had loaded
     /// them.
@@ -58,7 +58,7 @@ struct Loading {
 
 impl Drop for Loading {
     fn drop(&mut self) {
-        // If this fails, the next loader can continue when this process has ended.
+        // If this fails, the next loader can continue after this process has ended.
         let _ = self.leave(Phase::Torn);
     }
 }
@@ -110,7 +110,7 @@ impl Loading {
         Ok(loading)
     }
 
-    /// Claims an unfinished load. If it is a load of other files, removes it and returns `None`.
+    /// Claims an unfinished load. If it was for other files, removes it and returns `None`.
     fn resume(store: &Store, context: &Context, parts: Parts, label: &str) -> Result<Option<Self>> {
         let event = event(parts.state.host())?;
         let claimed = parts.state.claim(&event, Deadline::after(LOADER_PATIENCE));

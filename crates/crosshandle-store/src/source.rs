@@ -14,7 +14,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a file's header in bytes, by the safetensors format.
+/// Maximum size in bytes of a file's header, according to the safetensors format.
 const MAX_HEADER_BYTES: usize = 100_000_000;
 
 /// A tensor in the program's own memory.
@@ -53,7 +53,7 @@ enum Origin<'a> {
     Bytes(&'a [u8]),
 }
 
-/// A run of bytes of an origin, and its destination.
+/// A run of bytes in an origin, and its destination in the model's memory.
 struct Run {
     tensor: String,
     /// Offset of the first byte in the memory.
@@ -118,7 +118,7 @@ impl<'a> Source<'a> {
         self
     }
 
-    /// Makes a source of tensors in the program's own memory.
+    /// Creates a source from tensors in the program's own memory.
     pub(crate) fn of_bytes(tensors: impl IntoIterator<Item = NamedBytes<'a>>) -> Result<Self> {
         let mut source = Self::empty();
         for NamedBytes {
@@ -172,7 +172,7 @@ impl<'a> Source<'a> {
         gaps.filter(|(_, len)| *len > 0).collect()
     }
 
-    /// Makes a source of bytes for one place in a model's memory.
+    /// Creates a source from bytes for one place in a model's memory.
     pub(crate) fn of_run(tensor: &str, to: u64, bytes: &'a [u8], all: u64) -> Self {
         Self {
             origins: vec![Origin::Bytes(bytes)],
@@ -461,7 +461,7 @@ fn clear(part: SharedBytes<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Converts an error of reading a file, and adds its path.
+/// Converts an error from reading a file, and adds the file's path.
 fn of_file(path: &Path, error: crosshandle::Error) -> Error {
     match error {
         crosshandle::Error::Os { code, .. } => io(path, std::io::Error::from_raw_os_error(code)),

@@ -135,12 +135,12 @@ impl State {
         Ok(state)
     }
 
-    /// Makes the state of an empty model with this number of pieces.
+    /// Creates the state for an empty model with this number of pieces.
     pub(crate) fn create_empty(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Torn)
     }
 
-    /// Makes the state of a model with this number of pieces. The hashes of the pieces are unknown.
+    /// Creates the state for a model with this number of pieces, whose hashes are unknown.
     pub(crate) fn create_unhashed(host: &Context, address: usize, pieces: u64) -> Result<Self> {
         Self::without_hashes(host, address, pieces as usize, Phase::Stable)
     }
@@ -163,7 +163,7 @@ impl State {
         })
     }
 
-    /// Opens the state of a model with this number of pieces.
+    /// Opens the state for a model with this number of pieces.
     pub(crate) fn open(host: &Context, memory: Memory, pieces: u64) -> Result<Self> {
         let state = Self {
             memory,

@@ -24,7 +24,7 @@ pub(crate) const DATA: &str = "data";
 pub(crate) const MANIFEST: &str = "manifest";
 pub(crate) const STATE: &str = "state";
 
-/// A client of a holder that keeps models under names. A store is cheap to clone, and clones share
+/// A client for a holder that keeps models under names. A store is cheap to clone, and clones share
 /// contexts.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
@@ -35,7 +35,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Returns a store that uses the default socket directories. Does not contact the holder yet.
+    /// Creates a store that uses the default socket directories. Does not contact the holder yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,12 +63,12 @@ impl Store {
         self
     }
 
-    /// Returns a client of the holder whose timeout ends at the deadline.
+    /// Returns a client for the holder whose requests time out at the deadline.
     pub(crate) fn holder_until(&self, deadline: Deadline) -> Holder {
         self.holder.clone().timeout(deadline.timeout())
     }
 
-    /// Returns the client of the holder, for example to list, remove or pin names.
+    /// Returns the client for the holder, for example to list, remove or pin names.
     pub fn holder(&self) -> &Holder {
         &self.holder
     }
@@ -86,7 +86,7 @@ impl Store {
         Loaded::read(self, device, &Source::of_files(paths, options)?, options)
     }
 
-    /// Loads files as [`load`](Self::load) does, and publishes them under a name. If this process
+    /// Loads files like [`load`](Self::load), and publishes the model under a name. If this process
     /// ends before that, the holder keeps the loaded pieces under the name followed by `+loading`,
     /// and the next call with the same files and the same name continues the load.
     /// [`Holder::remove`] removes an unfinished load.
@@ -185,7 +185,7 @@ impl Store {
         self.updater_timeout(name, UPDATE_PATIENCE)
     }
 
-    /// Opens a model as [`updater`](Self::updater) does, but waits for other processes at most for
+    /// Opens a model like [`updater`](Self::updater), but waits for other processes at most for
     /// `timeout` instead of 30 s.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! Constants of time and count.
+//! Time limits, sizes and counts that several files use.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(crate) const STAGE_BYTES: usize = 4 << 20;
 pub(crate) const MIN_STEP_BYTES: usize = 4 << 10;
 pub(crate) const MAX_STEP_BYTES: usize = 1 << 30;
 
-/// Maximum time that a loader waits for another loader of the same name. It is longer than
+/// Maximum time that a loader waits for another loader that uses the same name. It is longer than
 /// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
 pub(crate) const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 

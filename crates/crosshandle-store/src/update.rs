@@ -236,8 +236,8 @@ impl Update<'_> {
         self.write_source(Source::of_bytes(tensors)?)
     }
 
-    /// Writes the tensors of safetensors files. The paths are as for [`Store::load`]. The files may
-    /// contain all or some of the model's tensors.
+    /// Writes the tensors in safetensors files. The paths have the same meaning as for
+    /// [`Store::load`]. The files may contain all or some of the model's tensors.
     ///
     /// # Errors
     /// Returns the errors of [`write`](Self::write), and [`Error::Io`], [`Error::Format`].
@@ -316,9 +316,8 @@ impl Update<'_> {
         self.end(true)
     }
 
-    /// Ends the update as [`finish`](Self::finish) does, but does not hash the written pieces,
-    /// which takes time. The contents cannot be verified until a later update has computed the
-    /// hash.
+    /// Ends the update like [`finish`](Self::finish), but saves the time for hashing the written
+    /// pieces. The contents cannot be verified until a later update has computed the hash.
     ///
     /// # Errors
     /// Returns the errors of [`finish`](Self::finish).
@@ -438,7 +437,7 @@ impl Drop for Update<'_> {
             true => Phase::Stable,
             false => Phase::Torn,
         };
-        // If this fails, other processes notice the end of the update when this process ends.
+        // If this fails, other processes detect the end of the update when this process ends.
         let _ = self.leave(phase);
     }
 }

@@ -1,4 +1,5 @@
-//! A context and a queue for the unit tests. The test clients cover all other cases.
+//! A context and a queue for unit tests. The test clients cover the behaviour that unit tests do
+//! not.
 
 use crate::abi::object::{Shared, release};
 use crate::context::{Context, entry as contexts};
@@ -8,12 +9,12 @@ use crosshandle::{Command, EventOptions};
 use std::ptr::{null, null_mut};
 use unified_runtime_sys::{ur_context_handle_t, ur_queue_handle_t, ur_result_t};
 
-/// Fails the test if the result of a call is an error.
+/// Panics if the result of a call is an error.
 pub(crate) fn check(result: ur_result_t) {
     assert_eq!(result, ur_result_t::UR_RESULT_SUCCESS);
 }
 
-/// A context and an in-order queue on a device. Both are released with the scene.
+/// A context and an in-order queue on one device. Dropping the scene releases both.
 pub(crate) struct Scene {
     pub(crate) context: ur_context_handle_t,
     pub(crate) queue: ur_queue_handle_t,
@@ -59,7 +60,7 @@ impl Scene {
         event
     }
 
-    /// Waits until the queue is done.
+    /// Waits until the queue has completed all commands.
     pub(crate) fn finish(&self) {
         self.queue().inner().finish().expect("finished");
     }
@@ -67,7 +68,7 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        // SAFETY: the handles are alive, and are not used afterwards.
+        // SAFETY: the scene holds a reference to both handles, and does not use them afterwards.
         unsafe {
             check(release::<Queue>(self.queue));
             check(release::<Context>(self.context));

@@ -67,6 +67,6 @@ pub(crate) fn say(level: Level, message: impl Display) {
             format!("{}\n", clean::json(&line))
         }
     };
-    // The line is written by one call, because other processes may write to the same file.
+    // Write the line with one call, because other processes may write to the same file.
     let _ = io::stderr().write_all(line.as_bytes());
 }

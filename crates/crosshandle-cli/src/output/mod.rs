@@ -1,4 +1,4 @@
-//! Standard output: lines, tables, JSON.
+//! Writes lines, tables and JSON to standard output.
 
 pub(crate) mod clean;
 pub(crate) mod log;
@@ -15,7 +15,7 @@ pub(crate) fn line(line: impl Display) -> Result<()> {
     print(&clean::line(&line.to_string()))
 }
 
-/// Prints several lines, each as [`line`] does.
+/// Prints several lines, each like [`line`].
 pub(crate) fn lines(lines: impl Display) -> Result<()> {
     lines.to_string().split('\n').try_for_each(line)
 }

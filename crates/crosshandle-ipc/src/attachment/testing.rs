@@ -93,7 +93,17 @@ impl Exporting {
         memory: Arc<dyn BackendObject>,
         access: Access,
     ) -> Fields {
-        let (cells, segment) = (ExportCells::default(), SEGMENT + u32::from(number));
+        self.share_segment(SEGMENT + u32::from(number), memory, access)
+    }
+
+    /// Shares memory of any kind as this segment, and returns the fields of its handle.
+    pub fn share_segment(
+        &self,
+        segment: u32,
+        memory: Arc<dyn BackendObject>,
+        access: Access,
+    ) -> Fields {
+        let cells = ExportCells::default();
         let exported =
             self.exporter
                 .export_at(&cells, Particulars::default(), &memory, segment, access);

@@ -1,4 +1,4 @@
-//! Requests to the peer, and their replies.
+//! Pending requests to the peer, and their replies.
 
 use crate::error::{Error, Result};
 use crate::event::Mirror;
@@ -7,7 +7,7 @@ use crate::wait::wait_until;
 use crosshandle::adapter_support::Deadline;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-/// A reply.
+/// A successful reply to a request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Memory {
@@ -20,12 +20,12 @@ pub(crate) enum Answer {
     Event {
         id: u32,
         completed: u64,
-        /// As encoded in the message.
+        /// In the encoding of the message.
         failures: Vec<u8>,
     },
     Name {
         version: u64,
-        /// As encoded in the message.
+        /// In the encoding of the message.
         parts: Vec<u8>,
     },
     Done(u64),
@@ -33,7 +33,8 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns the owner's number of the object that the owner has opened.
+    /// Returns the number of the object that the owner has opened for this request, or `None` if it
+    /// opened none.
     pub(crate) fn opened(&self) -> Option<u32> {
         match self {
             Self::Memory { id, .. } | Self::Event { id, .. } => Some(*id),
@@ -42,31 +43,31 @@ impl Answer {
     }
 }
 
-/// The state of a request.
+/// The state of a pending request.
 #[derive(Default)]
 enum Place {
     #[default]
     Waits,
     Answered(Result<Answer>),
-    /// The waiting thread has given up.
+    /// The thread that waited for the reply has given up.
     GivenUp,
 }
 
-/// A request that waits for its reply.
+/// A request that was sent to the peer, and its reply.
 #[derive(Default)]
 pub(crate) struct Question {
     place: Mutex<Place>,
     answered: Condvar,
-    /// The mirror, in a request that opens an event. It is registered when the reply arrives,
-    /// before the peer can report a signal.
+    /// The mirror, if the request opens an event. It is registered when the reply arrives, before
+    /// this side handles reports of signals.
     pub(super) mirror: Option<Arc<Mirror>>,
     /// Number of bytes that the reply will contain.
     pub(super) reads: usize,
 }
 
 impl Question {
-    /// Makes a request. `mirror` is `Some` if the request opens an event. `reads` is the number of
-    /// bytes that the reply will contain.
+    /// Creates a request. `mirror` is `Some` if the request opens an event. `reads` is the number
+    /// of bytes that the reply will contain.
     pub(super) fn new(mirror: Option<Arc<Mirror>>, reads: usize) -> Arc<Self> {
         Arc::new(Self {
             mirror,
@@ -75,7 +76,7 @@ impl Question {
         })
     }
 
-    /// Hands the reply to the waiting thread. Returns `false` if the thread has given up.
+    /// Passes the reply to the waiting thread. Returns `false` if that thread has given up.
     pub(super) fn answer(&self, answer: Result<Answer>) -> bool {
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         match *place {
@@ -87,7 +88,8 @@ impl Question {
         true
     }
 
-    /// Waits for the reply. Returns an error if the link ends first.
+    /// Waits for the reply, at most for [`ANSWER_TIMEOUT`]. Returns an error if the link ends
+    /// first.
     pub(crate) fn wait(&self) -> Result<Answer> {
         self.wait_until(Deadline::after(ANSWER_TIMEOUT))
     }

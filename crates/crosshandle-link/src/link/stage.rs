@@ -1,5 +1,5 @@
-//! The owner's staging buffer: host memory through which the peer accesses memory that the host
-//! cannot access, such as GPU memory. A dedicated thread copies between the buffer and that memory.
+//! The owner's staging buffer: host memory through which the peer accesses device memory that the
+//! host cannot access. A dedicated thread copies between the buffer and that memory.
 
 use super::data::DataPath;
 use super::serve::check_key;
@@ -17,14 +17,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 
 pub(crate) struct Stager {
-    /// The parts that UCX moves, followed by room for the bytes of one message.
+    /// The parts that UCX transfers, followed by room for the bytes of one message.
     buffer: Memory,
     /// UCX's registration of the buffer. `None` without UCX.
     registration: Option<Registration>,
     jobs: SyncSender<Job>,
 }
 
-/// A copy that the staging thread must do.
+/// A copy for the staging thread.
 pub(crate) enum Job {
     Read {
         request: u64,
@@ -39,7 +39,7 @@ pub(crate) enum Job {
         bytes: Vec<u8>,
         signal: Option<Event>,
     },
-    /// Copies between memory and the buffer.
+    /// Copies between memory and the staging buffer.
     Stage {
         request: u64,
         memory: Arc<Memory>,
@@ -50,7 +50,7 @@ pub(crate) enum Job {
     },
 }
 
-/// Allocates host memory for copies from and to a device.
+/// Allocates host memory for copies to and from a device.
 pub(crate) fn host_memory(context: &Context, len: usize) -> Result<Memory> {
     Ok(context.allocate_with(AllocationOptions::new(len).kind(MemoryKind::Host))?)
 }
@@ -65,8 +65,8 @@ impl Stager {
         let registration = match data {
             Some(data) => {
                 let bytes = buffer.bytes()?;
-                // SAFETY: the stager keeps the buffer alive. `stop_staging` ends the registration
-                // before the session drops the stager.
+                // SAFETY: the buffer has at least `staged` bytes, and the stager keeps it alive.
+                // `stop_staging` ends the registration before the session drops the stager.
                 let made = unsafe { data.register(bytes.as_ptr(), staged, true)? };
                 Some(check_key(data, made)?)
             }
@@ -79,18 +79,18 @@ impl Stager {
         })
     }
 
-    /// Returns the buffer's address for the peer, or 0 without UCX.
+    /// Returns the buffer's address in this process, or 0 without UCX.
     pub(super) fn address(&self) -> u64 {
         self.registration.as_ref().map_or(0, |made| made.address)
     }
 
-    /// Returns the buffer's key for the peer. The key is empty without UCX.
+    /// Returns UCX's key for the buffer. The key is empty without UCX.
     pub(super) fn key(&self) -> &[u8] {
         self.registration.as_ref().map_or(&[], |made| &made.key)
     }
 
-    /// Returns the size in bytes of the buffer that the peer may use. Without UCX, the peer only
-    /// learns from this number that the memory is staged.
+    /// Returns the size in bytes of the part of the buffer that the peer may use. Without UCX, this
+    /// number only tells the peer that the memory is staged.
     pub(super) fn len(&self) -> u32 {
         (STAGING_PART * STAGING_PARTS) as u32
     }
@@ -107,7 +107,7 @@ impl Stager {
     }
 }
 
-/// Returns the offset in the buffer of the room for messages.
+/// Returns the offset in the buffer at which the room for a message starts.
 fn place(buffer: &Memory) -> usize {
     buffer.len() - MAX_DATA
 }
@@ -121,8 +121,8 @@ impl Session {
         let queue = self.context.create_queue()?;
         let (sender, jobs) = sync_channel(MAX_STAGING);
         let stager = Arc::new(Stager::new(&self.context, self.data.as_deref(), sender)?);
-        // The thread ends when the stager is dropped. It is started before other threads can find
-        // the stager, so that a failure to start leaves no stager behind.
+        // The thread ends when the stager is dropped. Start it before other threads can find the
+        // stager, so that no stager remains if the thread cannot start.
         let (session, copies) = (self.weak(), Arc::downgrade(&stager));
         let started = thread::start("xhl-stage", move || {
             stage_all(&session, &copies, &queue, &jobs);
@@ -148,7 +148,7 @@ impl Session {
         }
     }
 
-    /// Starts a copy. The reply is sent later.
+    /// Passes a copy to the staging thread. The reply is sent later.
     pub(super) fn begin_job(&self, job: Job) -> Result<(), &'static str> {
         let stager = self.state().stager.clone();
         let stager = stager.ok_or("it stages memory that needs no staging")?;
@@ -159,10 +159,10 @@ impl Session {
     }
 }
 
-/// The staging thread: copies for the peer until the link ends.
+/// The main function of the staging thread. It processes copies for the peer until the link ends.
 fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs: &Receiver<Job>) {
-    // Whether a copy has timed out. Such a copy may still happen, so the buffer and the queue must
-    // not be used again.
+    // Whether a copy has timed out. Such a copy may still access the buffer later, so the buffer
+    // and the queue must not be used again.
     let mut is_broken = false;
     while let Ok(job) = jobs.recv() {
         let (Some(session), Some(stager)) = (session.upgrade(), stager.upgrade()) else {
@@ -237,7 +237,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
     }
 }
 
-/// Allocates memory for the bytes of a reply to a read.
+/// Allocates a zeroed buffer for the reply to a read. Fails if a message cannot carry `len` bytes.
 pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
     bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))

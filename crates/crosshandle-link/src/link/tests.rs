@@ -1,4 +1,4 @@
-//! Tests with a hostile peer, which authenticates itself and then breaks the protocol.
+//! Tests with a hostile peer, which authenticates itself and then violates the protocol.
 
 use super::{Link, listener::Listener, thread};
 use crate::control::channel::Channel;
@@ -39,12 +39,12 @@ impl Owner {
         }
     }
 
-    /// Links the owner with a peer whose messages the test sends itself.
+    /// Creates a link to a peer whose messages the test sends itself.
     fn link(&self) -> (Channel, Link) {
         self.link_and_say(&[])
     }
 
-    /// Makes a link as [`link`](Self::link) does. The peer sends `frames` together with its
+    /// Creates a link like [`link`](Self::link). The peer sends `frames` together with its
     /// greeting.
     fn link_and_say(&self, frames: &[u8]) -> (Channel, Link) {
         let greeted = self.greet([0; 16], 0, 0, frames).unwrap();
@@ -77,7 +77,7 @@ impl Owner {
         Ok(greeted)
     }
 
-    /// Makes a link, sends frames until the link has ended, and returns the reason of the end.
+    /// Creates a link, sends frames until the link has ended, and returns the reason for the end.
     fn attack(&self, mut frames: impl Iterator<Item = Vec<u8>>) -> String {
         let (mut channel, link) = self.link();
         let start = Instant::now();
@@ -88,7 +88,7 @@ impl Owner {
             }
             assert!(start.elapsed() < LIMIT, "the link goes on");
             let is_full = channel.flush().unwrap_or(false);
-            // Messages of the owner are discarded.
+            // Discard messages from the owner.
             channel.fill();
             while let Ok(Some(_)) = channel.next_frame() {}
             match frames.next() {
@@ -98,7 +98,7 @@ impl Owner {
         }
     }
 
-    /// Checks that a link with an honest host works.
+    /// Checks that a link to an honest host still works.
     fn check(&self) {
         let address = self.listener.local_address();
         let link = Link::connect(address, &self.context, &self.options).unwrap();
@@ -180,7 +180,8 @@ fn whoever_breaks_the_protocol_ends_the_link_alone() {
     }
     let ended = owner.attack(std::iter::once(Message::Bye { why: "enough" }.encode()));
     assert!(ended.contains("enough"), "{ended}");
-    // An invalid handle is refused, and the link continues. Too many opens at once end the link.
+    // The owner rejects an invalid handle, and the link continues. Too many opens at once end the
+    // link.
     let (mut channel, link) = owner.link();
     channel.queue(&open.encode());
     let start = Instant::now();
@@ -239,7 +240,7 @@ fn whoever_asks_for_more_than_it_takes_is_cut_off() {
     owner.check();
 }
 
-/// Sends pending output, and waits up to `LIMIT` for the next message of the owner.
+/// Sends pending output, and waits at most `LIMIT` for the next message from the owner.
 fn next_frame(channel: &mut Channel) -> Vec<u8> {
     let start = Instant::now();
     loop {
@@ -263,9 +264,9 @@ fn open(handle: &[u8; HANDLE_SIZE]) -> Vec<u8> {
     .encode()
 }
 
-/// Connections are replaced while the owner handles messages of the previous connection. Each
-/// message is handled once. The keep-alive is an hour, so that nothing else makes the link's thread
-/// act.
+/// Connections are replaced while the owner handles messages from the previous connection. Each
+/// message must be handled exactly once. The keep-alive is an hour, so that no timer wakes the
+/// link's thread.
 #[test]
 fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     const ROUNDS: u32 = 40;
@@ -286,12 +287,12 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
         *received += u64::from(message.is_sequenced());
         if let Message::Done { request, value } = message {
             done += 1;
-            // Replies come in order, each with its own number.
+            // Replies arrive in order, each with the number of its request.
             assert_eq!((request, value), (done + 1, done));
         }
         done
     };
-    // Messages that the peer has sent and the owner may not have handled yet.
+    // Messages that the peer has sent, but that the owner may not have handled yet.
     let mut unconfirmed: std::collections::VecDeque<Vec<u8>> = [Vec::new()].into();
     let mut confirmed = 0;
     for round in 1..=ROUNDS {
@@ -323,7 +324,7 @@ fn no_message_is_lost_or_handled_twice_when_connections_are_replaced() {
     assert_eq!(event.submitted(), all);
     assert!(link.ended().is_none(), "{:?}", link.ended());
 
-    // A connection attempt with an old number is refused, and the current connection stays.
+    // An attempt to reconnect with an old number is rejected, and the current connection stays.
     assert!(owner.greet(session, 0, ROUNDS, &[]).is_err());
     assert!(owner.greet(session, 0, 1, &[]).is_err());
     let request = 2 + all;
@@ -344,7 +345,7 @@ fn what_comes_with_the_greeting_is_handled() {
         Message::decode(&frame),
         Ok(Message::Event { completed: 0, .. })
     ));
-    // The same applies when a connection is replaced.
+    // The same must hold when a connection is replaced.
     let session = link.session().id;
     let signal = Message::Signal { request: 2, id: 1 }.encode();
     let greeted = owner.greet(session, 1, 1, &signal).unwrap();
@@ -357,13 +358,13 @@ fn what_comes_with_the_greeting_is_handled() {
     ));
 }
 
-/// A peer that never confirms gets only some of the reports, and costs a limited amount of memory.
-/// When it confirms, it gets the other reports.
+/// A peer that never confirms gets only some of the reports, so it makes the owner use only a
+/// limited amount of memory. When the peer confirms, it gets the remaining reports.
 #[test]
 fn who_never_confirms_is_kept_little_for() {
     let owner = Owner::new();
     let (mut channel, link) = owner.link();
-    // With many events, the link's thread makes many reports each time that it runs.
+    // With many events, the link's thread sends many reports each time it runs.
     let events: [_; 128] = std::array::from_fn(|_| owner.context.create_event().unwrap());
     let (mut received, mut told) = (0, HashMap::new());
     for event in &events {
@@ -412,7 +413,7 @@ fn who_never_confirms_is_kept_little_for() {
     assert!(link.ended().is_none());
 }
 
-/// The link ends if the peer gives two open events the same number.
+/// The link ends if the peer assigns the same number to two open events.
 #[test]
 fn two_events_with_one_number_end_the_link() {
     let owner = Owner::new();
@@ -448,7 +449,7 @@ fn two_events_with_one_number_end_the_link() {
     assert!(waited.is_peer_dead(), "{waited}");
 }
 
-/// Makes a link with two honest sides, and returns both.
+/// Creates a link with two honest sides, and returns both sides.
 fn honest(owner: &Owner) -> (Link, Link) {
     let address = owner.listener.local_address();
     let link = Link::connect(address, &owner.context, &owner.options).unwrap();
@@ -567,7 +568,8 @@ fn a_new_connection_makes_room() {
     asks.join().unwrap();
 }
 
-/// Further reads wait, so that the peer never has more unconfirmed replies than it allows.
+/// Reads beyond the limit wait, so that the peer never has more unconfirmed replies than it
+/// permits.
 #[test]
 fn reads_wait_for_their_answers() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
@@ -640,8 +642,8 @@ fn claim_for(channel: &mut Channel, request: u64, len: u64) {
     let _ = channel.flush();
 }
 
-/// A handle contains the length of its memory. If the peer claims another length, the open fails,
-/// and nothing is allocated for the claimed length.
+/// A handle contains the length of its memory. If the peer claims another length, opening the
+/// memory fails, and no memory is allocated for the claimed length.
 #[test]
 fn claimed_lengths_are_checked_against_the_handle() {
     let owner = Owner::new();
@@ -665,7 +667,7 @@ fn claimed_lengths_are_checked_against_the_handle() {
     assert_eq!(opens.join().unwrap().unwrap().len(), 4096);
 }
 
-/// The peer chooses the number of parts, and replies late for each of them.
+/// The peer claims many parts, and replies late for each of them.
 #[test]
 fn one_deadline_covers_all_parts_of_a_name() {
     const PARTS: usize = 20;
@@ -709,8 +711,8 @@ fn one_deadline_covers_all_parts_of_a_name() {
     assert!(link.ended().is_none());
 }
 
-/// No call waits longer than its timeout for a peer that has stopped. Every public function with a
-/// timeout has a row here.
+/// No call waits longer than its timeout for a stopped peer. Each public function with a timeout
+/// must have a row here.
 #[test]
 fn no_call_waits_longer_for_a_stopped_host() {
     const TIMEOUT: Duration = Duration::from_millis(200);
@@ -726,7 +728,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
             assert!(error.is_timeout(), "{error}");
             start.elapsed()
         }),
-        // The peer has linked and is silent from now on.
+        // The peer has linked, and sends nothing after that.
         ("keep_alive", {
             let owner = Owner::with_keep_alive(TIMEOUT);
             let handle = owner.context.allocate(100).unwrap().handle().unwrap();

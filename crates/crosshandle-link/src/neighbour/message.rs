@@ -1,50 +1,50 @@
-//! Messages between a process that shares its link and its neighbours, the processes that use the
-//! link. Each request and each reply is one datagram. Replies are sent in the order of the
-//! requests.
+//! Messages between the process that shares its link and its *neighbours*, which are the processes
+//! that use the link. Each request and each reply is one datagram. Replies are sent in the order of
+//! the requests.
 
 use crate::wire::{Rest, messages};
 use crosshandle::handle::HANDLE_SIZE;
 
-/// The bytes of a handle.
+/// The encoded form of a handle.
 pub type HandleBytes = [u8; HANDLE_SIZE];
 
-/// Maximum size of a request or a reply, in bytes.
+/// Maximum size in bytes of a request or a reply.
 pub const MAX_LEN: usize = 2048;
-/// Maximum length of a refusal's text, in bytes.
+/// Maximum length in bytes of the text in a `Refused` reply.
 const MAX_TEXT: usize = MAX_LEN - 2;
 
 messages! {
-    /// A request.
+    /// A request from a neighbour.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
     pub enum Question {
-        /// Opens an object of the remote host.
+        /// Opens an object on the remote host.
         Open = 1 {
             /// Whether memory is opened read-only.
             read_only: bool,
             handle: HandleBytes,
         },
-        /// Copies between memory of the remote host and memory of this host.
+        /// Copies between remote memory and local memory.
         Copy = 2 {
             /// The direction: `true` copies to the remote host.
             there: bool,
-            /// The number of the remote host's memory.
+            /// The number of the open remote memory.
             id: u32,
-            /// Offset of the first byte in the remote host's memory.
+            /// Offset of the first byte in the remote memory.
             offset: u64,
-            /// Handle of this host's memory.
+            /// Handle to the local memory.
             handle: HandleBytes,
-            /// Offset of the first byte in this host's memory.
+            /// Offset of the first byte in the local memory.
             local_offset: u64,
             len: u64,
         },
-        /// Signals an event of the remote host.
+        /// Signals an event on the remote host.
         Signal = 3 { id: u32 },
         Close = 4 { id: u32 },
     }
 }
 
 messages! {
-    /// A reply.
+    /// A reply to a neighbour.
     #[derive(Clone, PartialEq, Eq, Debug)]
     pub enum Answer {
         /// Memory was opened.
@@ -73,7 +73,7 @@ messages! {
 }
 
 impl Question {
-    /// Returns the request as bytes.
+    /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -90,7 +90,7 @@ impl Question {
 }
 
 impl Answer {
-    /// Returns the reply as bytes. The text of a refusal is cut off if it is too long.
+    /// Encodes the reply. Truncates the text of a `Refused` reply if it is too long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.write(&mut bytes);
@@ -150,7 +150,7 @@ mod tests {
         ]
     }
 
-    /// `datagrams.txt` has the bytes of these messages.
+    /// `datagrams.txt` contains the bytes of these messages, which must not change.
     #[test]
     fn every_message_has_the_bytes_of_this_version() {
         let mut lines = include_str!("datagrams.txt").lines();

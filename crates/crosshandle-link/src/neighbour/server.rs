@@ -21,13 +21,14 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A link that this process shares with other processes of this host and user. They use it as a
+/// A link that this process shares with other local processes of the same user. They use it as a
 /// [`NeighbourLink`](super::NeighbourLink). The sharing ends when this object is dropped or the
 /// link ends.
 ///
-/// A neighbour is a process that uses the shared link. It opens handles of the remote host through
-/// the link. This process opens the neighbour's own memory by its handle, and moves bytes directly
-/// between it and the remote host's memory, without a second copy.
+/// A *neighbour* is a process that uses the shared link. It opens handles from the remote host
+/// through the link. For a transfer, this process opens the neighbour's own memory through its
+/// handle. It then transfers the bytes directly between that memory and the remote memory, without
+/// a second copy.
 pub struct SharedLink {
     shared: Arc<Shared>,
     name: String,
@@ -35,7 +36,7 @@ pub struct SharedLink {
 
 struct Shared {
     link: Link,
-    /// Written to when the sharing ends.
+    /// An eventfd that is written when the sharing ends.
     end: OwnedFd,
     neighbours: Mutex<Neighbours>,
 }
@@ -43,7 +44,7 @@ struct Shared {
 #[derive(Default)]
 struct Neighbours {
     next: u64,
-    /// For each neighbour, a copy of its socket, and its process id.
+    /// A duplicate of the socket, and the process id, for each connection of a neighbour.
     sockets: HashMap<u64, (OwnedFd, i32)>,
     has_ended: bool,
 }
@@ -51,12 +52,12 @@ struct Neighbours {
 impl SharedLink {
     /// Shares a link under a name of letters, digits, `-`, `_` and `.`.
     ///
-    /// The socket is in the [socket directory](crosshandle::report::socket_directories), which only
-    /// this user can access, or in `socket_dir`.
+    /// The socket is created in `socket_dir`. The default is the [socket
+    /// directory](crosshandle::report::socket_directories), which only this user can access.
     ///
     /// # Errors
     /// Returns [`Error::InvalidArgument`] if a running process uses the name, or if other users can
-    /// change the directory. Returns [`Error::Os`].
+    /// change the directory. Returns [`Error::Os`] if the process cannot listen there.
     pub fn new(link: &Link, name: &str, socket_dir: Option<&Path>) -> Result<Self> {
         let listener = socket::listen(name, socket_dir)?;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -74,7 +75,7 @@ impl SharedLink {
         })
     }
 
-    /// Returns the number of neighbours that use the link.
+    /// Returns the number of connections from neighbours.
     pub fn neighbours(&self) -> usize {
         self.shared.neighbours().sockets.len()
     }
@@ -85,10 +86,10 @@ impl Drop for SharedLink {
         let mut neighbours = self.shared.neighbours();
         neighbours.has_ended = true;
         for (socket, _) in neighbours.sockets.values() {
-            // Requests that were already sent still get replies.
+            // Requests that neighbours have already sent still get replies.
             let _ = shutdown(socket, Shutdown::Read);
         }
-        // The write fails only if the thread was already told to end.
+        // The write fails only if the thread was already notified.
         let _ = rustix::io::write(&self.shared.end, &1u64.to_ne_bytes());
     }
 }
@@ -123,15 +124,15 @@ impl Shared {
             }
             match accept_with(&listener.socket, SocketFlags::CLOEXEC) {
                 Ok(socket) => self.welcome(socket),
-                // Usually the process has run out of descriptors. Retry later, when other
-                // descriptors may have been closed.
+                // Usually, the process has run out of file descriptors. Retry later, when some may
+                // have been closed.
                 Err(_) => std::thread::sleep(REDIAL_INTERVAL),
             }
         }
     }
 
-    /// Serves a neighbour on its own thread, if it belongs to this user and there are not too many
-    /// neighbours.
+    /// Serves a new connection on its own thread, if the neighbour belongs to this user and there
+    /// are not too many connections.
     fn welcome(self: &Arc<Self>, socket: OwnedFd) {
         let Ok(process) = socket::process_of(&socket) else {
             return;
@@ -159,7 +160,7 @@ impl Shared {
         drop(neighbours);
         let shared = Arc::clone(self);
         let started = thread::start("xhl-serve", move || {
-            // A neighbour that hangs up or breaks the protocol gets no reply.
+            // A neighbour that closes the connection or violates the protocol gets no reply.
             let _ = Neighbour::serve(&shared.link, &socket);
             shared.neighbours().sockets.remove(&number);
         });
@@ -180,8 +181,8 @@ struct Neighbour<'a> {
     queue: Queue,
     objects: HashMap<u32, Object>,
     next: u32,
-    /// Memory that the neighbour itself owns, most recently used first, and whether this process
-    /// opened it for writing.
+    /// The neighbour's own memory that is open, most recently used first, and whether this process
+    /// can write to it.
     locals: VecDeque<(HandleBytes, bool, Memory)>,
 }
 
@@ -200,7 +201,7 @@ impl<'a> Neighbour<'a> {
         let limit =
             |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
         limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
-        // Limits how long a neighbour that reads no replies can block this thread.
+        // This limits how long a neighbour that reads no replies can block this thread.
         limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
@@ -233,7 +234,7 @@ impl<'a> Neighbour<'a> {
                 let Some(Object::Memory(remote)) = self.objects.get(&id) else {
                     return Err(Error::invalid("it copies memory that is not open"));
                 };
-                // A longer copy would block other users of the remote host's staging buffer for too
+                // A longer copy would delay other users of the remote host's staging buffer for too
                 // long.
                 if len > NEIGHBOUR_PART as u64 {
                     return Err(Error::invalid(
@@ -303,7 +304,8 @@ impl<'a> Neighbour<'a> {
         Ok(answer)
     }
 
-    /// Opens memory that the neighbour owns by its handle, or returns it if it is open already.
+    /// Returns the neighbour's own memory, and opens it through its handle unless it is already
+    /// open.
     fn local(&mut self, handle: &HandleBytes, is_written: bool) -> Result<&Memory> {
         let is_it = |kept: &(HandleBytes, bool, Memory)| kept.0 == *handle && kept.1 == is_written;
         let kept = match self.locals.iter().position(is_it) {

@@ -31,7 +31,7 @@ pub(crate) struct Work<'a> {
     memory: &'a Memory,
     options: &'a LoadOptions,
     progress: &'a (dyn Fn(u64) + Sync),
-    /// Longest time that a thread took to make its staging buffers, in nanoseconds.
+    /// Longest time in nanoseconds that a thread took to allocate its staging buffers.
     staging_ns: AtomicU64,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Returns the longest time that a thread took to make its staging buffers.
+    /// Returns the longest time that a thread took to allocate its staging buffers.
     pub(crate) fn staging_time(&self) -> Duration {
         Duration::from_nanos(self.staging_ns.load(Ordering::Relaxed))
     }

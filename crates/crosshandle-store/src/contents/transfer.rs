@@ -1,4 +1,4 @@
-//! Copies between a thread's buffers and memory of any device.
+//! Copies between a thread's buffers and memory on any device.
 
 use crate::error::Result;
 use crosshandle::{
@@ -164,7 +164,7 @@ impl Drop for Transfer<'_> {
     /// Waits for the device, even after a failure. The device writes the memory during a copy, and
     /// the caller is about to publish the state of that memory.
     fn drop(&mut self) {
-        // The result is ignored, because a caller that needs it has called `finish`.
+        // Ignore the result, because a caller that needs it has called `finish`.
         let _ = self.finish();
     }
 }

@@ -363,7 +363,8 @@ impl Context {
         Ok(place.get_or_init(|| queue))
     }
 
-    /// Returns freed memory that is kept for reuse to the system.
+    /// Returns freed memory that is kept for reuse to the system. Also unmaps memory of other
+    /// processes that is not open.
     pub fn trim(&self) {
         self.core().trim();
     }

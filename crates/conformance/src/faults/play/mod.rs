@@ -3,6 +3,7 @@
 mod after;
 mod judge;
 pub(super) mod programs;
+mod signals;
 
 use self::judge::{Asked, Facts};
 use super::bystanders::Bystanders;
@@ -288,6 +289,7 @@ impl Player<'_> {
         wanted: Option<&str>,
     ) -> Result<Option<Vec<String>>, Failure> {
         self.note_content(command, false);
+        let is_first = self.note_sent(worker, command);
         let began = Instant::now();
         self.stage.workers[worker].send(number, false, command);
         let is_over = self.stage.run_until(COMMAND_LIMIT * slowdown(), |stage| {
@@ -310,6 +312,7 @@ impl Player<'_> {
                     command,
                     began,
                     was_stopped: false,
+                    is_first,
                 };
                 words = self.judge(&asked, wanted, answer);
             }
@@ -439,17 +442,18 @@ impl Player<'_> {
         if was_late {
             self.violation(format!("{name} &{label} {}: told too late", begun.command));
         }
-        if let Err((kind, text)) = &answer {
-            let asked = Asked {
-                worker: begun.worker,
-                command: &begun.command,
-                began: begun.began,
-                was_stopped: false,
-            };
-            // The timeout of the wait is longer than any case.
-            if kind == "TimedOut" || !self.explains(&asked, kind, text) {
-                self.violation(format!("{name} &{label} {}: {kind}: {text}", begun.command));
-            }
+        let asked = Asked {
+            worker: begun.worker,
+            command: &begun.command,
+            began: begun.began,
+            was_stopped: false,
+            is_first: false,
+        };
+        // The timeout of the wait is longer than any case.
+        if matches!(&answer, Err((kind, _)) if kind == "TimedOut") {
+            self.violation(format!("{name} &{label} {}: TimedOut", begun.command));
+        } else {
+            self.judge(&asked, None, answer);
         }
         self.stage.run_until_quiet(QUIET)?;
         Ok(())

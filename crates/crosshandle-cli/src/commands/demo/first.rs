@@ -124,8 +124,8 @@ fn share(args: &Args, settings: &Settings, peer: &mut Peer) -> Result<Report> {
     })
 }
 
-/// Runs the ping-pong: sends numbers, which the second process must send back inverted. The number
-/// 0 ends the ping-pong. Returns the times of the round trips.
+/// Runs the ping-pong: sends numbers through the memory, which the second process must send back
+/// inverted. The number 0 ends the ping-pong. Returns the time of each round trip.
 fn ping(
     memory: &Transfer<'_>,
     signals: &mut SignalPair<'_>,

@@ -1,4 +1,4 @@
-//! Measurements of the demo.
+//! The measurements that the demo makes.
 
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 /// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Opens {
-    /// Opening the exporter's first memory, which includes connecting, receiving a descriptor and
+    /// Time to open the exporter's first memory. It includes connecting, receiving a descriptor and
     /// mapping.
     pub(super) memory_first: f64,
-    /// Opening and closing memory that is already open.
+    /// Time to open and close memory that is already open.
     pub(super) memory_again: f64,
-    /// Opening the exporter's first event.
+    /// Time to open the exporter's first event.
     pub(super) event_first: f64,
-    /// Opening and closing an event that is already open.
+    /// Time to open and close an event that is already open.
     pub(super) event_again: f64,
 }
 
-/// Speed at which the importer reads memory that the exporter wrote.
+/// Speed at which the importer reads memory that the exporter has written.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(super) struct Bandwidth {
     /// Bytes per second in the median pass over all of the memory.
@@ -57,7 +57,7 @@ impl Percentiles {
     }
 }
 
-/// Runs an operation once. Returns its result and its time in nanoseconds.
+/// Runs an operation once. Returns its result, and the time that it took in nanoseconds.
 pub(super) fn once<T>(operation: impl FnOnce() -> crosshandle::Result<T>) -> Result<(T, f64)> {
     let start = Instant::now();
     let result = operation()?;

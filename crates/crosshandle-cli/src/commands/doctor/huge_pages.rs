@@ -1,5 +1,5 @@
-//! A check of huge pages. It allocates large memory, and reads from the kernel which pages the
-//! memory has.
+//! A check of huge pages. It allocates memory, and reads from the kernel whether the memory is in
+//! huge pages.
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
@@ -35,7 +35,7 @@ pub(super) fn check() -> Check {
     }
 }
 
-/// Allocates memory, and returns the number of its bytes that are in huge pages.
+/// Allocates memory, and returns how many of its bytes are in huge pages.
 fn huge_bytes() -> Result<u64> {
     let context = Context::new(&Device::find("host")?)?;
     let memory = context.allocate(LEN)?;

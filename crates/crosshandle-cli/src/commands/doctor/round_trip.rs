@@ -60,8 +60,8 @@ pub(super) fn check(settings: &Settings) -> Vec<Check> {
     checks
 }
 
-/// Shares with a child process, then kills it. Returns the time until everything was shared, and
-/// the time until a waiter noticed the death.
+/// Shares objects with a child process, and then kills that process. Returns the time until
+/// everything was shared, and the time from the death until a waiting thread was notified.
 fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)> {
     let mut peer = Peer::start(Role::Doctor, settings)?;
     let shared = share(device, settings, &mut peer);
@@ -78,8 +78,8 @@ fn exchange(device: &Device, settings: &Settings) -> Result<(Duration, Duration)
     }
 }
 
-/// Shares with the child process. Returns an event of the child process that is never signalled,
-/// and the total time.
+/// Shares objects with the child process. Returns an event that the child process created and never
+/// signals, and the total time.
 fn share(device: &Device, settings: &Settings, peer: &mut Peer) -> Result<(Event, Duration)> {
     let start = Instant::now();
     let context = settings.context_on(&device.to_string(), None)?;
@@ -112,7 +112,7 @@ pub(crate) fn run_child(link: &mut Link, settings: &Settings) -> Result<()> {
     link.send(&Answer {
         event: own.handle()?.to_string(),
     })?;
-    // The parent process sends nothing, and kills this process during the wait.
+    // The parent process sends nothing more, and kills this process during this wait.
     link.receive(TIMEOUT)
 }
 

@@ -85,7 +85,7 @@ pub(crate) struct VerifyArgs {
 }
 
 impl Args {
-    /// Returns the options of the name, with its tokens.
+    /// Returns the options for the name, including its tokens.
     fn hold_options(&self) -> Result<HoldOptions> {
         let mut hold = HoldOptions::new().replaces(self.replace);
         let (token, file) = (&self.read_token, &self.read_token_file);
@@ -140,7 +140,7 @@ fn with_progress(doing: &'static str) -> LoadOptions {
 pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     let store = store(settings, args.token.get()?.as_deref());
     let hold = args.hold_options()?;
-    // Check this before loading, which may take minutes.
+    // Check whether the name is in use before loading, which may take minutes.
     let fault = |error: &crosshandle::Error| match error {
         crosshandle::Error::Holder { fault, .. } => Some(*fault),
         _ => None,

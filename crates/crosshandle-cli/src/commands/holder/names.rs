@@ -35,7 +35,7 @@ pub(crate) struct PinArgs {
     token: ShownToken,
 }
 
-/// A name, in the form of the JSON output.
+/// A held name, in the form of the JSON output.
 #[derive(Serialize)]
 struct Listed<'a> {
     bytes: u64,

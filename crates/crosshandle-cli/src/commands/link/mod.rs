@@ -1,4 +1,4 @@
-//! `crosshandle link` and `pull`: objects of other hosts.
+//! `crosshandle link` and `crosshandle pull`, which use objects on other hosts.
 
 mod pull;
 mod way;
@@ -152,7 +152,7 @@ impl Options {
         }
     }
 
-    /// Links with a host, given by its name in the file of hosts or by its address.
+    /// Creates a link to a host. `host` is an address, or a name in the file of hosts.
     fn connect(&self, host: &str, context: &Context) -> Result<Link> {
         let options = self.to_link()?;
         let Some(hosts) = self.hosts.as_ref().map(HostDirectory::new) else {

@@ -65,7 +65,8 @@ pub(crate) fn run(args: &Args, settings: &Settings) -> Result<()> {
     if args.once || !io::stdout().is_terminal() {
         return print_once(&mut state, settings, interval);
     }
-    // Signals are caught before the terminal changes, so that none ends the program in between.
+    // Catch signals before changing the terminal, so that no signal ends the program without
+    // restoring it.
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         flag::register(signal, Arc::clone(&ended)).context("catching signals")?;
@@ -87,10 +88,10 @@ fn print_once(state: &mut State, settings: &Settings, interval: Duration) -> Res
     Ok(())
 }
 
-/// Starts a thread that queries all exporters repeatedly, so that an exporter that does not reply
+/// Starts a thread that queries all exporters repeatedly. An exporter that does not reply then
 /// never delays the handling of keys.
 fn look_around(settings: Settings, interval: Duration) -> Receiver<Answers> {
-    // The channel holds one sample, because older samples are not shown.
+    // The channel holds only one sample, because older samples are not shown.
     let (sender, looks) = mpsc::sync_channel(1);
     thread::spawn(move || {
         // The first pause is short, because rates need two samples.
@@ -118,7 +119,7 @@ fn watch(
         screen
             .draw(|area, buffer| view::draw(state, &samples, area, buffer))
             .context("drawing")?;
-        // Wait until something changes.
+        // Wait until a sample or a key arrives, or a signal ends the program.
         while !ended.load(Ordering::Relaxed) {
             match looks.try_recv() {
                 Ok(answers) => {

@@ -43,8 +43,9 @@ impl Imported {
 
 /// A cached mapping, kept for a time that depends on its kind.
 enum CachedImport {
-    /// Kept as long as the context, because many allocations share the segment.
-    ForContext(Arc<Imported>),
+    /// Kept while no memory in it is open, because many allocations share the segment. The number
+    /// of such segments has a limit, [`MAX_UNUSED`].
+    Shared(Arc<Imported>),
     /// Kept as long as memory in it is open.
     WhileOpen(Weak<Imported>),
 }
@@ -52,7 +53,7 @@ enum CachedImport {
 impl CachedImport {
     fn get(&self) -> Option<Arc<Imported>> {
         match self {
-            Self::ForContext(imported) => Some(Arc::clone(imported)),
+            Self::Shared(imported) => Some(Arc::clone(imported)),
             Self::WhileOpen(imported) => imported.upgrade(),
         }
     }
@@ -60,7 +61,21 @@ impl CachedImport {
     fn is_closed(&self) -> bool {
         matches!(self, Self::WhileOpen(imported) if imported.strong_count() == 0)
     }
+
+    fn is_unused(&self) -> bool {
+        matches!(self, Self::Shared(imported) if Arc::strong_count(imported) == 1)
+    }
+
+    fn has_hung_up(&self) -> bool {
+        matches!(self, Self::Shared(imported) if imported.attachment.is_hung_up())
+    }
 }
+
+/// Mappings and attachments that are no longer needed. Dropping them may call a driver.
+type Unused = (
+    Vec<(SegmentKey, CachedImport)>,
+    Vec<(ContextId, Arc<Attachment>)>,
+);
 
 /// The key of an exporter's segment that is mapped for one kind of access.
 #[derive(PartialEq, Eq)]
@@ -182,6 +197,11 @@ impl Hasher for Fold {
     }
 }
 
+/// Maximum number of shared segments without open memory that a context keeps when it maps another
+/// one. An exporter replaces its segments in the course of time, so their number has no other
+/// limit. A segment has at most 64 MiB. Mapping one again takes a request to the exporter.
+const MAX_UNUSED: usize = 16;
+
 /// Maximum number of successive holders of a record that may die during one request before the
 /// record is treated as gone.
 const MAX_TAKEOVERS: u32 = 8;
@@ -288,18 +308,33 @@ impl Imports {
         deadline: &OpenDeadline,
     ) -> Result<Arc<Attachment>> {
         let attachment = Attachment::to(fields, route, &self.origin, next, deadline)?;
-        self.drop_hung_up();
+        drop(self.take_unused(MAX_UNUSED));
         let mut attachments = write(&self.attachments);
         Ok(Arc::clone(attachments.entry(key).or_insert(attachment)))
     }
 
-    /// Drops the attachments to exporters that are gone, and their segments that are not open.
-    pub(super) fn drop_hung_up(&self) {
+    /// Unmaps all segments in which no memory is open, and drops the attachments to exporters that
+    /// are gone.
+    pub(super) fn drop_unused(&self) {
+        drop(self.take_unused(0));
+    }
+
+    /// Removes the attachments to exporters that are gone, and the segments in which no memory is
+    /// open. Keeps the `kept` newest of the shared ones whose exporters still exist.
+    fn take_unused(&self, kept: usize) -> Unused {
         let mut segments = write(&self.segments);
+        let mut unused: Vec<u32> = segments
+            .iter()
+            .filter(|(_, cached)| cached.is_unused())
+            .map(|(key, _)| key.segment)
+            .collect();
+        // An exporter numbers its segments in ascending order.
+        unused.sort_unstable_by(|one, other| other.cmp(one));
+        let last = unused.get(kept).copied();
         let unused: Vec<_> = segments
-            .extract_if(|_, cached| match cached {
-                CachedImport::ForContext(imported) => imported.attachment.is_hung_up(),
-                CachedImport::WhileOpen(_) => cached.is_closed(),
+            .extract_if(|key, cached| {
+                let is_old = cached.is_unused() && last.is_some_and(|last| key.segment <= last);
+                is_old || cached.is_closed() || cached.has_hung_up()
             })
             .collect();
         drop(segments);
@@ -308,8 +343,8 @@ impl Imports {
             .extract_if(|_, attachment| attachment.is_hung_up())
             .collect();
         drop(attachments);
-        // The segments are unmapped, and the attachments closed, without holding a lock.
-        drop((unused, gone));
+        // The caller unmaps the segments, and closes the attachments, without holding a lock.
+        (unused, gone)
     }
 
     /// Returns the segment of a handle's memory, mapped for `access`.
@@ -454,8 +489,9 @@ impl Imports {
             memory,
             _counted,
         });
-        let cached = if key.segment & DEDICATED == 0 {
-            CachedImport::ForContext(Arc::clone(&imported))
+        let is_shared = key.segment & DEDICATED == 0;
+        let cached = if is_shared {
+            CachedImport::Shared(Arc::clone(&imported))
         } else {
             CachedImport::WhileOpen(Arc::downgrade(&imported))
         };
@@ -472,6 +508,13 @@ impl Imports {
             return other;
         }
         segments.insert(key, cached);
+        drop(segments);
+        if is_shared {
+            let (unused, gone) = self.take_unused(MAX_UNUSED);
+            if !unused.is_empty() || !gone.is_empty() {
+                driver_jobs::drop_later((unused, gone));
+            }
+        }
         imported
     }
 

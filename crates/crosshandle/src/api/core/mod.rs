@@ -301,7 +301,7 @@ impl ContextCore {
             })
     }
 
-    /// Returns free memory to the system, and closes the memory of exporters that are gone.
+    /// Returns free memory to the system, and unmaps segments of exporters in which nothing is open.
     pub(crate) fn trim(&self) {
         // In a forked child, the memory belongs to the parent, which may be using blocks that are
         // free in the child's copy of the lists.
@@ -309,7 +309,7 @@ impl ContextCore {
             return;
         }
         self.exporter.reclaim_all();
-        self.imports.drop_hung_up();
+        self.imports.drop_unused();
         for pool in &self.pools {
             pool.release();
         }

@@ -28,7 +28,8 @@ impl Port {
         ))
     }
 
-    /// Returns the address, with the actual port if the system chose it.
+    /// Returns the bound address. If the requested port was 0, it contains the port that the system
+    /// has chosen.
     pub(super) fn address(&self) -> Result<SocketAddr> {
         self.0.local_addr().context("reading the address")
     }

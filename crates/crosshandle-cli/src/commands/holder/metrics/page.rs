@@ -1,4 +1,4 @@
-//! The page for browsers: one document without scripts, which the browser reloads periodically.
+//! The page for browsers. It has no scripts, and the browser reloads it periodically.
 
 use super::sample::Sample;
 use crate::output::clean;
@@ -16,7 +16,7 @@ table{border-collapse:collapse;width:100%}th,td{padding:.3rem .6rem;border-botto
 th{color:var(--soft);font-weight:600;white-space:nowrap}.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}\
 .good{color:var(--good)}.bad{color:var(--bad)}";
 
-/// Escapes text, which may be hostile, so that a browser shows it literally.
+/// Escapes untrusted text, so that a browser shows it literally.
 fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in clean::line(text).chars() {

@@ -1,4 +1,4 @@
-//! The state of a holder at one moment.
+//! Samples of a holder's state.
 
 use crate::commands::ps::text::process;
 use crate::commands::ps::waits::waits;
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// A held name.
+/// A name that the holder keeps.
 #[derive(Debug)]
 pub(super) struct Name {
     pub(super) held: HeldName,
@@ -54,7 +54,8 @@ pub(super) struct Sampler {
 #[derive(Default)]
 struct Last {
     sample: Option<(Instant, Arc<Sample>)>,
-    /// The processes that had names open, each with its description and its names.
+    /// The processes that had names open at the last sample, each with its description and its
+    /// names.
     importers: BTreeMap<(String, u32, u16), (String, BTreeSet<String>)>,
     deaths: u64,
     recent: VecDeque<Death>,
@@ -69,10 +70,10 @@ impl Sampler {
         }
     }
 
-    /// Returns a sample of at most `METRICS_SAMPLE_AGE`.
+    /// Returns a sample that is at most `METRICS_SAMPLE_AGE` old.
     pub(super) fn sample(&self) -> crosshandle::Result<Arc<Sample>> {
-        // Only one thread at a time queries the holder. Other threads wait for its result, at most
-        // for twice the holder's time limit.
+        // Only one thread at a time queries the holder. Other threads wait for its result, for at
+        // most twice the time limit of a query.
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((taken, sample)) = &last.sample
             && taken.elapsed() < METRICS_SAMPLE_AGE

@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Limits the connections: the connections without a complete request, oldest first, and the number
-/// of requests that are being answered.
+/// Limits the number of connections. It contains the connections without a complete request, oldest
+/// first, and the number of requests in progress.
 #[derive(Default)]
 struct Places {
     next: u64,
@@ -67,12 +67,11 @@ fn locked(places: &Mutex<Places>) -> MutexGuard<'_, Places> {
     places.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counts a request that is being answered, until dropped.
+/// A request in progress, which is counted until this value is dropped.
 struct Answering<'a>(&'a Mutex<Places>);
 
 impl<'a> Answering<'a> {
-    /// Moves a connection whose request has arrived. Returns `None` if too many requests are being
-    /// answered.
+    /// Counts a connection as a request in progress. Returns `None` if there are too many.
     fn begin(places: &'a Mutex<Places>, number: u64) -> Option<Self> {
         let mut all = locked(places);
         all.leave(number);
