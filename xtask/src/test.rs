@@ -188,8 +188,8 @@ fn variables(workspace: &Workspace, runtime: &Environment) -> Result<[(&'static 
     ])
 }
 
-/// Returns the variable through which tests find Level Zero's stock loaders. It is empty if there is
-/// none.
+/// Returns the variable through which tests find Level Zero's stock loaders. The value is empty if
+/// there are no stock loaders.
 fn level_zero(workspace: &Workspace, skipped: &mut Vec<String>) -> (&'static str, PathBuf) {
     let mut loaders = Vec::new();
     for package in [&debian::OLD_LOADER, &debian::LOADER] {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Identifies a process uniquely since the machine started.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Debug)]
 pub(super) struct ProcessIdentity {
     /// The process id, in the PID namespace of the holder.
     pub(super) pid: u32,

@@ -22,9 +22,12 @@ use crosshandle_handle::BackendKind;
 use crosshandle_ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Maximum number of scans of all processes for one claim. A scan is repeated whenever a process
 /// has ended during it. With a smaller value, claims fail more often on a machine that starts many
@@ -92,6 +95,9 @@ pub(super) struct Claim {
     pub(super) pair: [u32; 2],
     pub(super) policy: PeerPolicy,
     pub(super) drivers: Drivers,
+    /// The process id of the process that prevented the latest claim of the name, or 0. It is
+    /// inspected first, because programs repeat their claims until that process has ended.
+    pub(super) suspect: Arc<AtomicU32>,
 }
 
 /// The reason why a proof failed, as a text for people.
@@ -125,9 +131,11 @@ impl Claim {
         if let Some(why) = backends.find_map(|kind| (self.drivers.work_outlives_process)(*kind)) {
             return Err(why);
         }
-        // A process that ends during a scan may have left a child that the scan has missed.
+        // A process that ends during a scan may have left a child that the scan has missed. Further
+        // scans inspect only processes that are new, so they are fast.
+        let mut harmless = HashSet::new();
         for _ in 0..MAX_PROCESS_SCANS {
-            if self.scan()? {
+            if self.scan(&mut harmless)? {
                 return Ok(());
             }
         }
@@ -191,12 +199,16 @@ impl Claim {
         Ok(())
     }
 
-    /// Inspects all processes that may have the memory. Returns whether none of them ended during
-    /// the scan.
-    fn scan(&self) -> Result<bool, Refusal> {
+    /// Inspects all processes that may have the memory and are not in `harmless`, and adds them to
+    /// it. Returns whether none of them ended during the scan.
+    fn scan(&self, harmless: &mut HashSet<ProcessIdentity>) -> Result<bool, Refusal> {
         let unseen =
             |error| format!("the holder cannot list the processes of this machine: {error}");
         let mut is_complete = true;
+        match self.suspect.load(Ordering::Relaxed) {
+            0 => {}
+            pid => drop(self.look_at(pid, harmless)?),
+        }
         for entry in fs::read_dir("/proc").map_err(unseen)? {
             let entry = entry.map_err(unseen)?;
             let number = entry
@@ -207,26 +219,36 @@ impl Claim {
                 continue;
             };
             if !self.pair.contains(&pid) {
-                is_complete &= matches!(self.look_at(pid)?, Look::Harmless);
+                let look = self.look_at(pid, harmless);
+                let look = look.inspect_err(|_| self.suspect.store(pid, Ordering::Relaxed))?;
+                is_complete &= matches!(look, Look::Harmless);
             }
         }
         Ok(is_complete)
     }
 
-    fn look_at(&self, pid: u32) -> Result<Look, Refusal> {
-        // Most processes are kernel threads, and this check is faster than the next one.
+    fn look_at(&self, pid: u32, harmless: &mut HashSet<ProcessIdentity>) -> Result<Look, Refusal> {
         let Some(seen) = Status::of(pid) else {
             return Ok(Look::Vanished);
         };
-        if seen.is_kernel {
+        // Most processes are kernel threads.
+        if seen.is_kernel || harmless.contains(&seen.identity) {
             return Ok(Look::Harmless);
         }
+        let look = self.inspect(pid, seen)?;
+        if matches!(look, Look::Harmless) {
+            harmless.insert(seen.identity);
+        }
+        Ok(look)
+    }
+
+    fn inspect(&self, pid: u32, status: Status) -> Result<Look, Refusal> {
         // The file works for any user, whereas the directory of a non-dumpable process belongs to
         // root.
-        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
+        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/status")) else {
             return Ok(Look::Vanished);
         };
-        let users = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+        let users = text.lines().find_map(|line| line.strip_prefix("Uid:"));
         let mut users = users
             .unwrap_or("")
             .split_whitespace()
@@ -236,7 +258,6 @@ impl Claim {
         if !users.any(may_have_it) {
             return Ok(Look::Harmless);
         }
-        let status = seen;
         if status.has_ended {
             return match status.identity.has_ended() {
                 true => Ok(Look::Harmless),
@@ -410,7 +431,6 @@ mod tests {
     use crosshandle_os::{descriptor_table, memfd};
     use std::os::fd::AsRawFd;
     use std::process::{Command, Stdio};
-    use std::sync::Arc;
 
     #[test]
     fn only_what_others_see_counts_as_writable() {
@@ -511,7 +531,11 @@ mod tests {
     fn sleeper() -> std::process::Child {
         let mut command = Command::new("sleep");
         let command = command.arg("60").stdin(Stdio::null());
-        let child = command.spawn().expect("a process");
+        await_begin(command.spawn().expect("a process"))
+    }
+
+    /// Waits until a process that was just started runs `sleep`.
+    fn await_begin(child: std::process::Child) -> std::process::Child {
         // `exec` may still be in progress. Until it is done, no process can inspect the child.
         let begin = std::time::Instant::now();
         let has_begun = || {
@@ -538,6 +562,35 @@ mod tests {
             pair: [std::process::id(), 0],
             policy: PeerPolicy::SameUser,
             drivers: Drivers::OF_TESTS,
+            suspect: Arc::default(),
+        }
+    }
+
+    #[test]
+    fn the_process_that_prevented_a_claim_is_inspected_first() {
+        let memory = memfd::create("test", 4096).expect("memory");
+        let status = rustix::fs::fstat(&memory).expect("a status");
+        let with_it = || {
+            let memory = memory.try_clone().expect("a descriptor");
+            let mut command = Command::new("sleep");
+            command.arg("60").stdin(Stdio::from(memory));
+            await_begin(command.spawn().expect("a process"))
+        };
+        let mut processes = [with_it(), with_it()];
+        let [first, second] = processes.each_ref().map(std::process::Child::id);
+        let mut claim = claim_after(None, Vec::new());
+        claim
+            .region
+            .host
+            .push(normal((status.st_dev, status.st_ino)));
+        let refused = claim.prove().expect_err("both have it");
+        assert!(refused.contains(&format!("process {first} ")), "{refused}");
+        claim.suspect.store(second, Ordering::Relaxed);
+        let refused = claim.prove().expect_err("both have it");
+        assert!(refused.contains(&format!("process {second} ")), "{refused}");
+        for process in &mut processes {
+            process.kill().expect("it lives");
+            process.wait().expect("our child");
         }
     }
 

@@ -14,6 +14,7 @@ use crosshandle_types::error::{Error, Result};
 use crosshandle_types::report::ObjectKind;
 use std::collections::btree_map::Entry as ContextEntry;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Size of everything that is kept for a part of a name, in bytes: its handles, its record and its
@@ -80,6 +81,9 @@ pub(super) struct Name {
     /// reference.
     #[serde(skip)]
     pub(super) claiming: Weak<()>,
+    /// The process that prevented the latest claim. See [`Claim`](super::proof::Claim).
+    #[serde(skip)]
+    pub(super) suspect: Arc<AtomicU32>,
     /// Values that are derived from the parts and the label. They never change, except that handles
     /// get new keys.
     #[serde(skip)]
@@ -143,6 +147,7 @@ impl Name {
             earlier: Vec::new(),
             recovered: None,
             claiming: Weak::new(),
+            suspect: Arc::default(),
             index: OnceLock::new(),
         }
     }

@@ -88,8 +88,8 @@ pub fn handed_by_service_manager() -> Option<OwnedFd> {
     Some(unsafe { OwnedFd::from_raw_fd(FIRST) })
 }
 
-/// Returns the device and inode numbers of the file behind a descriptor; `None` if the descriptor is
-/// not open.
+/// Returns the device and inode numbers of the file behind a descriptor, or `None` if the
+/// descriptor is not open.
 pub fn identity_of(number: RawFd) -> Option<(u64, u64)> {
     let mut status = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the result is written to a live place of its type. The call fails if the descriptor

@@ -1,4 +1,5 @@
-//! Tests of queries of the installed runtime. The tests of the host backend and of the simulated Level Zero driver run kernels and use images.
+//! Tests of the queries of the installed runtime. The tests of the host backend and of the
+//! simulated Level Zero driver run kernels and use images.
 
 use opencl_cpu::{Argument, Code, Image, Parameter, Program, Runtime};
 use std::ffi::CStr;

@@ -168,6 +168,18 @@ impl Harness {
         Context::with_options(&self.device, self.options())
     }
 
+    /// Returns a new context and a transfer for its memory.
+    pub(crate) fn transfer(&self) -> crosshandle::Result<(Context, Transfer)> {
+        let context = self.context()?;
+        let transfer = Transfer::new(&context)?;
+        Ok((context, transfer))
+    }
+
+    /// Returns a new context, and starts a peer.
+    pub(crate) fn with_peer(&self) -> Result<(Context, Peer), Failure> {
+        Ok((self.context()?, self.peer()?))
+    }
+
     /// Starts a peer.
     ///
     /// # Errors

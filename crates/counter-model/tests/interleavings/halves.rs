@@ -81,8 +81,8 @@ cases! {
 }
 
 cases! {
-    /// The scenario detects a host that undoes a device's write before the device's queue has recorded
-    /// the signal. Afterwards survivors repair the word.
+    /// The scenario detects a host that undoes a device's write before the device's queue has
+    /// recorded the signal. Survivors repair the word afterwards.
     #[should_panic = "exceeded max_steps"]
     with_sleepers_that_are_counted_carelessly: 3000, shared_words(false, true);
 }

@@ -10,7 +10,6 @@ macro_rules! cases {
         }
     )*};
 }
-pub(crate) use cases;
 
 mod awaiting;
 mod check;

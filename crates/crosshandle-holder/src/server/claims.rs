@@ -237,6 +237,7 @@ impl Server {
             pair: [process::pid(), successor],
             policy: self.terms.policy.clone(),
             drivers: self.terms.drivers,
+            suspect: Arc::clone(&name.suspect),
         }
     }
 

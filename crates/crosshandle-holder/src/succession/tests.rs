@@ -224,12 +224,12 @@ fn role(test: &str) -> bool {
                 .socket_dir(directory)
                 .successor("/usr/bin/env", arguments)
                 .log(|_, line| eprintln!("{line}"));
-            serve(options, || ()).expect("it held");
+            serve(options, Drivers::OF_TESTS, || ()).expect("it held");
         }
         Ok("successor") => {
             let options = ServeOptions::new().log(|_, line| eprintln!("{line}"));
             // A successor that refuses its holder tells the holder why.
-            let _ = serve_as_successor(options, || ());
+            let _ = serve_as_successor(options, Drivers::OF_TESTS, || ());
         }
         _ => return false,
     }

@@ -719,7 +719,7 @@ fn no_call_waits_longer_for_a_stopped_host() {
     const LATENESS: Duration = Duration::from_secs(1);
     let measured = [
         // A host has connected and sends nothing, not even its identity.
-        ("accept", {
+        ("accept_timeout", {
             let owner = Owner::new();
             let address = owner.listener.local_address();
             let _silent = std::net::TcpStream::connect(address).unwrap();

@@ -265,8 +265,7 @@ impl Context {
         handles.iter().map(open).collect()
     }
 
-    /// Creates an event that can be shared. The event counts as complete until a signal is
-    /// submitted.
+    /// Creates an event that can be shared. Until a signal is submitted, the event is complete.
     ///
     /// # Errors
     /// [`Error::LimitReached`](crate::Error::LimitReached) if the context already shares a million

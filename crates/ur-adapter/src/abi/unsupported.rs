@@ -26,8 +26,8 @@ impl Reason for Kernels {
     const TEXT: &str = "this adapter runs no kernels; it shares and moves memory and events";
 }
 
-/// The reason why specialization constants cannot be set on a kernel, or on a program that is not in
-/// SPIR-V form.
+/// The reason why specialization constants cannot be set on a kernel, or on a program that is not
+/// in SPIR-V form.
 pub(crate) struct SpecializationConstants;
 
 impl Reason for SpecializationConstants {

@@ -3,7 +3,7 @@ use super::super::super::segment::{Drivers, HeldSegment};
 use super::super::super::state::Record;
 use super::super::Terms;
 use super::*;
-use crosshandle_handle::{DeviceUuid, Fields, MemoryHandle};
+use crosshandle_handle::{BackendKind, DeviceUuid, Fields, MemoryHandle};
 use crosshandle_ipc::broker::PeerPolicy;
 use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_os::memfd;
