@@ -23,7 +23,12 @@ use crate::harness::scenario::{Participant, Scenario};
 use crate::harness::timing::{monotonic_ns, nanoseconds};
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::rows;
-use crate::tuning::AWAITED_PAUSE;
+
+/// Pause between two signals of awaited events.
+///
+/// The awaiting threads must fall asleep again in between. On a slow machine, a shorter pause would
+/// find some of them awake, and wake-ups would look too fast.
+const AWAITED_PAUSE: Duration = Duration::from_micros(300);
 
 /// Number of events that are awaited at once in most rows.
 const EVENTS: usize = 1000;

@@ -15,7 +15,11 @@ use crate::harness::timing::monotonic_ns;
 use crate::raw::counter::FutexCounter;
 use crate::raw::memfd::{self, Mapping};
 use crate::report::row::rows;
-use crate::tuning::SLEEP_CHECK_INTERVAL;
+
+/// Interval at which the leader checks whether a follower sleeps.
+///
+/// A shorter interval would take the processor from followers that are about to sleep.
+const SLEEP_CHECK_INTERVAL: Duration = Duration::from_micros(50);
 
 const PROCESSES: usize = 32;
 const LOW_POWER: &str = "fanout.low-power";

@@ -1,13 +1,18 @@
 //! Messages between two processes of this program, over pipes. Each message is one line of JSON.
 
 use crate::failure::{ErrorContext as _, Failure, Result};
-use crate::tuning::MESSAGE_MAX_BYTES;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::Timespec;
 use rustix::io::Errno;
 use serde::{Serialize, de::DeserializeOwned};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+/// Maximum size of a message that a process accepts from another process, in bytes.
+///
+/// A message contains two handles and a few numbers. Without a limit, another program could fill
+/// the memory with a long line.
+const MESSAGE_MAX_BYTES: usize = 1 << 20;
 
 /// One end of a pair of pipes.
 ///

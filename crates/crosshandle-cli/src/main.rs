@@ -20,7 +20,10 @@ use failure::Failure;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use tuning::COMMAND_STACK_BYTES;
+
+/// Stack size in bytes of the thread that runs a command. Unoptimized builds need much of it, and
+/// unused pages take no memory.
+const COMMAND_STACK_BYTES: usize = 8 << 20;
 
 fn main() -> ExitCode {
     // With this handler, a write beyond RLIMIT_FSIZE returns an error. Without it, SIGXFSZ ends the

@@ -3,7 +3,6 @@
 use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::link::{Link, wait_readable};
 use crate::settings::Settings;
-use crate::tuning::CHILD_EXIT_TIMEOUT;
 use clap::ValueEnum;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::os::fd::OwnedFd;
@@ -11,6 +10,13 @@ use std::os::unix::process::CommandExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// Maximum time that a child process may take to end after its pipes have closed.
+///
+/// The kernel closes a dying process's pipes shortly before the process can be waited for. If the
+/// time is too short on a busy machine, the exit status is lost, which best explains why the
+/// process has failed.
+const CHILD_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The command that a child process belongs to.
 #[derive(ValueEnum, Clone, Copy, Debug)]

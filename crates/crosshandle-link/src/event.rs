@@ -2,9 +2,9 @@
 
 use crate::control::message::{Failure, Message};
 use crate::error::{Error, Result};
-use crate::link::question::{Answer, Question};
+use crate::link::request::{PendingRequest, Reply};
 use crate::link::session::Session;
-use crate::link::{Inner, Link, close_object};
+use crate::link::{Link, LinkCore, close_object};
 use crosshandle::{Command, Event, EventHandle};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,7 +26,7 @@ pub struct RemoteEvent {
 }
 
 struct Opened {
-    link: Arc<Inner>,
+    link: Arc<LinkCore>,
     id: u32,
     mirror: Arc<Mirror>,
 }
@@ -128,11 +128,11 @@ impl Session {
 
 /// A signal that was sent to the remote host, and whose reply has not been awaited yet.
 #[must_use = "the number can be waited for"]
-pub struct PendingSignal(Arc<Question>);
+pub struct PendingSignal(Arc<PendingRequest>);
 
 impl PendingSignal {
-    pub(crate) fn new(question: Arc<Question>) -> Self {
-        Self(question)
+    pub(crate) fn new(pending: Arc<PendingRequest>) -> Self {
+        Self(pending)
     }
 
     /// Waits until the remote host has signalled the remote event, and returns the signal's number.
@@ -142,7 +142,7 @@ impl PendingSignal {
     /// [`Error::Ended`] if the link has ended.
     pub fn wait(self) -> Result<u64> {
         match self.0.wait()? {
-            Answer::Done(number) => Ok(number),
+            Reply::Done(number) => Ok(number),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }
@@ -163,12 +163,12 @@ impl RemoteEvent {
             event,
             is_abandoned: Mutex::new(false),
         });
-        let question = session.ask_for(Some(Arc::clone(&mirror)), |request| Message::Open {
+        let pending = session.ask_for(Some(Arc::clone(&mirror)), |request| Message::Open {
             request,
             read_only: false,
             handle: handle.as_bytes(),
         })?;
-        let Answer::Event { id, .. } = question.wait()? else {
+        let Reply::Event { id, .. } = pending.wait()? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         Ok(Self {
@@ -180,7 +180,7 @@ impl RemoteEvent {
         })
     }
 
-    pub(crate) fn link(&self) -> &Arc<Inner> {
+    pub(crate) fn link(&self) -> &Arc<LinkCore> {
         &self.opened.link
     }
 
@@ -211,11 +211,11 @@ impl RemoteEvent {
     /// Returns [`Error::Ended`] if the link has ended.
     pub fn start_signal(&self) -> Result<PendingSignal> {
         let id = self.opened.id;
-        let question = self
+        let pending = self
             .opened
             .session()
             .ask(|request| Message::Signal { request, id })?;
-        Ok(PendingSignal(question))
+        Ok(PendingSignal(pending))
     }
 
     /// Creates a command that signals the remote event. Like any command, it runs in the order of

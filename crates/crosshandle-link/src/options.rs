@@ -2,10 +2,18 @@
 
 use crate::control::identity::Identity;
 use crate::error::{Error, Result};
-use crate::tuning::{DEFAULT_KEEP_ALIVE, MAX_KEEP_ALIVE, MIN_KEEP_ALIVE};
+use crate::tuning::MIN_KEEP_ALIVE;
 use crate::ucx::worker::Settings;
 use crosshandle::holder::Holder;
 use std::time::Duration;
+
+/// Default keep-alive: if no message arrives from the peer for this time, the link ends. With a
+/// shorter time, links would end while switches find new routes. With a longer time, dead hosts are
+/// detected later.
+const DEFAULT_KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// Maximum keep-alive.
+const MAX_KEEP_ALIVE: Duration = Duration::from_secs(3600);
 
 /// The transport for memory contents. Both sides must choose the same transport.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

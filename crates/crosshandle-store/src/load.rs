@@ -9,13 +9,27 @@ use crate::placement::choose_agreed;
 use crate::source::{NamedRange, Source};
 use crate::state::State;
 use crate::store::{DATA, MANIFEST, STATE, Store};
-use crate::tuning::{MAX_STEP_BYTES, MIN_STEP_BYTES, PART_BYTES, STAGE_BYTES};
 use crate::{Error, Hash};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{AllocationOptions, Context, Memory};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Number of bytes that a thread reads at a time before it hashes them. The bytes are then still in
+/// the second-level cache of the processor. With fewer, reading takes more calls. With more, the
+/// bytes do not fit into caches of 1 MiB.
+const PART_BYTES: usize = 512 << 10;
+
+/// Default size in bytes of each of a thread's two staging buffers. With smaller buffers the start
+/// of each copy costs time. With larger buffers, the driver takes longer to allocate them, one
+/// after the other.
+const STAGE_BYTES: usize = 4 << 20;
+
+/// Minimum and maximum size in bytes of parts and staging buffers that a program can choose.
+const MIN_STEP_BYTES: usize = 4 << 10;
+
+const MAX_STEP_BYTES: usize = 1 << 30;
 
 type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 

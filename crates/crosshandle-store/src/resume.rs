@@ -18,14 +18,18 @@ use crate::placement::choose_agreed;
 use crate::source::Source;
 use crate::state::{Moment, Phase, State};
 use crate::store::{DATA, MANIFEST, STATE, Store};
-use crate::tuning::{LOADER_PATIENCE, UPDATE_PATIENCE};
+use crate::tuning::UPDATE_PATIENCE;
 use crate::{Hash, LoadOptions};
 use crosshandle::holder::{HandedOver, HoldOptions};
 use crosshandle::{
     Access, Context, Event, EventOptions, Memory, adapter_support::Deadline, holder::HolderFault,
 };
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time that a loader waits for another loader that uses the same name. It is longer than
+/// [`CLAIM_PATIENCE`], so that the loader detects a process that died during its claim.
+const LOADER_PATIENCE: Duration = Duration::from_millis(600);
 
 /// Suffix of a model's name while it is being loaded.
 const SUFFIX: &str = "+loading";

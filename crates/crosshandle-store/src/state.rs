@@ -20,14 +20,31 @@
 
 use crate::contents::hash::PieceHash;
 use crate::error::{Error, Result};
-use crate::tuning::{CLAIM_PATIENCE, IDLE_INTERVAL, LOOK_INTERVAL, WRITER_INTERVAL};
 
 use crosshandle::handle::{Bounded, HANDLE_SIZE};
 use crosshandle::{Context, Event, EventHandle, Memory, adapter_support::Deadline};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum age of a writer's claim without an announcement, after which the writer is treated as
+/// dead. Normally, the announcement follows the claim within microseconds. With a shorter time, a
+/// writer that the system does not schedule for that long must start again. With a longer time, the
+/// next writer waits longer, and a reader that waits half a second at a time, as the Python module
+/// does, never detects a dead writer.
+const CLAIM_PATIENCE: Duration = Duration::from_millis(250);
+
+/// Interval at which a process checks an update whose writer's signals it cannot wait for.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+
+/// Interval at which a process checks for the next update when no writer exists that would signal
+/// it.
+const IDLE_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Maximum time of one wait for a writer's event. After that, the writer's process is checked
+/// again. This limits the delay that a wrong signal number can cause.
+const WRITER_INTERVAL: Duration = Duration::from_millis(200);
 
 const FORMAT: u64 = 0x3174_6174_732d_6878;
 const STATE_WORD: usize = 1;

@@ -7,7 +7,7 @@ use crate::model::Model;
 use crate::placement::OpenOptions;
 use crate::resume::{self, Publication};
 use crate::source::{NamedBytes, NamedRange, Source};
-use crate::tuning::{MAX_LOOKS, UPDATE_PATIENCE};
+use crate::tuning::UPDATE_PATIENCE;
 use crate::update::Updater;
 use crosshandle::handle::{BackendKind, DeviceUuid};
 use crosshandle::holder::{ClaimOptions, HoldOptions, Holder};
@@ -18,6 +18,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+/// Maximum number of times that a name is looked up again because its version ended between the
+/// lookup and the open. With fewer, a name that is replaced all the time may not be opened.
+const MAX_LOOKS: u32 = 8;
 
 /// Roles of the parts of a model.
 pub(crate) const DATA: &str = "data";

@@ -17,8 +17,13 @@ use crate::harness::timing::{clock_cost, once};
 use crate::raw::cuda::{Gpu, Page};
 use crate::raw::memfd;
 use crate::report::row::RowSpec;
-use crate::tuning::LOOKS_PER_YIELD;
 pub(crate) use arrangements::{ONE_GPU, ONE_GPU_NATIVE, TWO_GPUS, TWO_GPUS_NATIVE};
+
+/// Number of reads of a word after which a spinning process yields its processor once.
+///
+/// The other process may need this processor. Fewer reads make each read slower. More reads delay
+/// the other process if both share a processor.
+const LOOKS_PER_YIELD: u32 = 1024;
 
 /// The start and the end of a trip.
 ///

@@ -572,7 +572,7 @@ fn the_installed_program_takes_over() {
     install();
     let upgraded = sandbox.run(["hold", "--upgrade"]).expect(0);
     assert!(
-        upgraded.text().contains("in place of"),
+        upgraded.text().contains("has replaced"),
         "{}",
         upgraded.text()
     );

@@ -1,6 +1,6 @@
 //! Test helpers: an exporter in this process, and attachments to it like those of another process.
 
-use super::{Attachment, ContextId, Link};
+use super::{Attachment, ContextId, Location};
 use crate::broker::protocol::{BackendBlob, ProgramName, Request};
 use crate::broker::{Connection, FetchedHandle, OpenDeadline, PeerPolicy, Route, address};
 use crate::describe::Label;
@@ -150,9 +150,9 @@ impl Exporting {
 impl Attachment {
     /// Breaks the connection, like the exporter's death.
     pub fn break_off(&self) {
-        match &self.link {
-            Link::Remote { connection, .. } => connection.hang_up(),
-            Link::Local(_) => panic!("it has no connection"),
+        match &self.location {
+            Location::Remote { connection, .. } => connection.hang_up(),
+            Location::Local(_) => panic!("it has no connection"),
         }
     }
 }

@@ -8,7 +8,6 @@ use super::{ArenaKey, CHUNKS, RecordPlace, capacity, file_len, place_of};
 use crate::liveness::{LivenessLock, LivenessLocks};
 use crate::platform::{AtomicU32, AtomicU64, Ordering};
 use crate::records::BackendObject;
-use crate::tuning::MAX_LEDGER_REPEATS;
 use crosshandle_events::open_count;
 use crosshandle_os::lock::{self, LockKind};
 use crosshandle_os::mapping::Mapping;
@@ -21,6 +20,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, Weak};
+
+/// Maximum number of replacements of a ledger chunk that an importer can get. An importer needs one
+/// if its request timed out, or if it had no memory to map the chunk. The limit bounds the
+/// exporter's addresses that a hostile importer can occupy, at most 3 MiB per chunk.
+const MAX_LEDGER_REPEATS: usize = 16;
 
 /// Number of bytes before the counts of the first chunk.
 const HEADER_BYTES: usize = 4096;

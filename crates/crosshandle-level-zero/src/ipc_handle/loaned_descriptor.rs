@@ -5,13 +5,18 @@
 //! is destroyed. It never closes a descriptor of device memory. The driver therefore gets a number
 //! of its own. This library closes that number at the end, unless the driver has closed it.
 
-use crate::tuning::FIRST_LOANED_DESCRIPTOR;
 use crosshandle_os::descriptor::identity_of;
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::Mutex;
 use rustix::fs::fstat;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+
+/// Lowest number of a descriptor that is loaned to the driver. The system gives other descriptors
+/// the lowest free number. No other descriptor therefore gets a loaned number that the driver has
+/// closed before this library checks it, unless the process has this many descriptors. The usual
+/// limit is 1024.
+const FIRST_LOANED_DESCRIPTOR: i32 = 512;
 
 /// Held while the driver may close a number, until this library has checked the number. Meanwhile,
 /// no other descriptor of the same file can get the number. Under this lock, the driver imports,

@@ -1,9 +1,20 @@
 //! Limits the number of simultaneous handshakes. If there are too many, handshakes with unknown
 //! hosts are ended first, so that unknown hosts cannot displace a host that has linked before.
 
-use crate::tuning::{MAX_HANDSHAKES, MAX_HANDSHAKES_EACH, MAX_KNOWN};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
+
+/// Maximum number of simultaneous handshakes. A connection beyond this limit ends an older
+/// handshake. Each handshake has a thread and uses about 40 KiB of memory.
+const MAX_HANDSHAKES: usize = 32;
+
+/// Maximum number of simultaneous handshakes from one IPv4 address or one IPv6 /64 network. A
+/// connection beyond this limit ends the oldest handshake from there.
+const MAX_HANDSHAKES_EACH: usize = 8;
+
+/// Maximum number of remembered addresses from which hosts have linked. Unknown hosts cannot
+/// displace these addresses.
+const MAX_KNOWN: usize = 1024;
 
 /// The connections whose handshake is in progress, oldest first.
 pub(super) struct Doorway<T> {

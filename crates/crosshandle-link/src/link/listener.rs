@@ -9,7 +9,7 @@ use crate::control::identity::Tls;
 use crate::control::message::{Hello, SessionId, refusal};
 use crate::error::{Error, Result};
 use crate::options::LinkOptions;
-use crate::tuning::{HANDSHAKE_TIMEOUT, MAX_UNACCEPTED};
+use crate::tuning::HANDSHAKE_TIMEOUT;
 use crate::wait::wait_until;
 use crosshandle::{Context, adapter_support::Deadline};
 use std::collections::{HashMap, VecDeque};
@@ -18,6 +18,9 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAdd
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
+
+/// Maximum number of established links that wait for [`Listener::accept`](crate::Listener::accept).
+const MAX_UNACCEPTED: usize = 16;
 
 /// A listener that accepts links from other hosts.
 ///
@@ -213,11 +216,11 @@ impl Shared {
             if session.has_ended.load(Ordering::Acquire) {
                 return refuse(greeted, refusal::NO_SESSION);
             }
-            let answer = |hello: &Hello| {
+            let reply = |hello: &Hello| {
                 greeted.send(hello)?;
                 Ok(greeted)
             };
-            return session.resume(answer, theirs.attempt, &ours);
+            return session.resume(reply, theirs.attempt, &ours);
         }
         if theirs.data != ours.data {
             return refuse(greeted, refusal::OTHER_DATA);

@@ -5,7 +5,7 @@ mod doorway;
 pub(crate) mod listener;
 mod outbox;
 mod past;
-pub(crate) mod question;
+pub(crate) mod request;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod stage;
@@ -22,12 +22,11 @@ use crate::memory::RemoteMemory;
 use crate::name::{RemoteName, RemotePart};
 use crate::options::{Data, LinkOptions};
 use crate::tuning::{
-    ANSWER_TIMEOUT, HANDSHAKE_TIMEOUT, MAX_GREET_PAUSE, MAX_OPENING, MIN_KEEP_ALIVE,
-    REDIAL_HANDSHAKES, REDIAL_INTERVAL, REDIAL_TIMEOUT,
+    HANDSHAKE_TIMEOUT, MAX_OPENING, MIN_KEEP_ALIVE, REDIAL_INTERVAL, REPLY_TIMEOUT,
 };
 use crosshandle::{Context, EventHandle, MemoryHandle, adapter_support::Deadline};
 use data::DataPath;
-use question::Answer;
+use request::Reply;
 use session::{Dial, Session, Start};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -35,6 +34,18 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
+
+/// Minimum timeout for the first attempt to reconnect. It is about three round trips on a busy
+/// machine. See [`REDIAL_HANDSHAKES`].
+const REDIAL_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Timeout for the first attempt to reconnect, as a multiple of the time that the link's first
+/// handshake took. With 1, half of the attempts on a slow network would fail.
+const REDIAL_HANDSHAKES: u32 = 3;
+
+/// Maximum pause before the dialling side retries a handshake that the listener has cut off. The
+/// pauses start at [`REDIAL_INTERVAL`] and double, so there are five attempts.
+const MAX_GREET_PAUSE: Duration = Duration::from_millis(320);
 
 /// A link to another host. It opens handles that processes on that host have created.
 ///
@@ -44,15 +55,15 @@ use std::time::{Duration, Instant};
 /// lost, the link replaces it. A program notices only a delay.
 #[derive(Clone)]
 pub struct Link {
-    inner: Arc<Inner>,
+    inner: Arc<LinkCore>,
 }
 
 /// The state that a link and its objects share. Dropping it ends the link.
-pub(crate) struct Inner {
+pub(crate) struct LinkCore {
     pub(crate) session: Arc<Session>,
 }
 
-impl Drop for Inner {
+impl Drop for LinkCore {
     fn drop(&mut self) {
         self.session
             .end(self.session.ended("nothing uses it any more"), true);
@@ -121,7 +132,7 @@ impl Link {
 
     pub(crate) fn of(session: Arc<Session>) -> Self {
         Self {
-            inner: Arc::new(Inner { session }),
+            inner: Arc::new(LinkCore { session }),
         }
     }
 
@@ -129,7 +140,7 @@ impl Link {
         &self.inner.session
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<LinkCore> {
         &self.inner
     }
 
@@ -152,7 +163,7 @@ impl Link {
     /// Returns [`Error::Refused`] if the peer cannot open the handle, or [`Error::Ended`] if the
     /// link has ended.
     pub fn open_memory(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, false, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, false, Deadline::after(REPLY_TIMEOUT))
     }
 
     /// Opens memory on the remote host read-only.
@@ -160,7 +171,7 @@ impl Link {
     /// # Errors
     /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_memory_read_only(&self, handle: &MemoryHandle) -> Result<RemoteMemory> {
-        RemoteMemory::open(self, handle, true, Deadline::after(ANSWER_TIMEOUT))
+        RemoteMemory::open(self, handle, true, Deadline::after(REPLY_TIMEOUT))
     }
 
     /// Opens an event on the remote host.
@@ -181,15 +192,15 @@ impl Link {
         if name.len() > MAX_TEXT {
             return Err(Error::invalid("the name is too long"));
         }
-        self.open_name_until(name, Deadline::after(ANSWER_TIMEOUT))
+        self.open_name_until(name, Deadline::after(REPLY_TIMEOUT))
     }
 
     /// Opens a named object. One deadline covers all parts, because the peer chooses their number.
     fn open_name_until(&self, name: &str, deadline: Deadline) -> Result<RemoteName> {
-        let question = self
+        let pending = self
             .session()
             .ask(|request| Message::OpenName { request, name })?;
-        let Answer::Name { version, parts } = question.wait_until(deadline)? else {
+        let Reply::Name { version, parts } = pending.wait_until(deadline)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let parts = read_parts(&parts).map_err(Error::Protocol)?;

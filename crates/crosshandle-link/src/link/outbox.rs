@@ -2,8 +2,17 @@
 //! over a new connection.
 
 use crate::control::message::Message;
-use crate::tuning::{MAX_ADDRESSES, MAX_ASKED, MAX_OWED, MAX_TOLD};
+use crate::tuning::{MAX_ASKED, MAX_TOLD};
 use std::collections::VecDeque;
+
+/// Maximum number of sent endpoint addresses that the peer has not confirmed. If there are more,
+/// the link ends. An honest peer confirms at least every [`ACK_EVERY`] messages, so it stays far
+/// below this limit.
+const MAX_ADDRESSES: usize = 256;
+
+/// Maximum size in bytes of all replies that the peer has not confirmed. If there are more, the
+/// link ends. Sixteen calls with [`PIECES_UNDER_WAY`] pieces each need a quarter of this limit.
+const MAX_OWED: usize = 256 << 20;
 
 /// The reason why a frame was sent. It determines how the number of such frames is limited.
 #[derive(Clone, Copy, PartialEq, Eq)]

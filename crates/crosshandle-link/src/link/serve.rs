@@ -4,15 +4,18 @@
 use super::data::DataPath;
 use super::past::Past;
 use super::session::{Session, State};
-use super::stage::{Job, answer_bytes};
+use super::stage::{Job, reply_bytes};
 use crate::control::message::{Failure, MAX_BLOB, Message, NamedPart, write_failures, write_parts};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_OPENING, MAX_SERVED};
+use crate::tuning::MAX_OPENING;
 use crate::ucx::worker::Registration;
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Access, Event, Memory, SharedBytes};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Weak};
+
+/// Maximum number of objects that one peer may have open.
+const MAX_SERVED: usize = 1 << 16;
 
 /// A local object that is open for the peer.
 pub(crate) enum Served {
@@ -319,7 +322,7 @@ impl Session {
     /// Signals a local event on the peer's behalf, and replies with the signal's number.
     pub(crate) fn signal_served(&self, request: u64, id: u32) -> Result<(), &'static str> {
         let event = self.served_event(id)?;
-        self.answer(request, event.signal().map_err(Error::from));
+        self.reply(request, event.signal().map_err(Error::from));
         Ok(())
     }
 
@@ -345,11 +348,11 @@ impl Session {
             });
         }
         let written = to_bytes(&memory.0, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.and_then(|()| Ok(event.signal()?)));
+        self.reply(request, written.and_then(|()| Ok(event.signal()?)));
         Ok(())
     }
 
-    pub(super) fn answer(&self, request: u64, result: Result<u64>) {
+    pub(super) fn reply(&self, request: u64, result: Result<u64>) {
         match result {
             Ok(value) => drop(self.say(&Message::Done { request, value })),
             Err(error) => self.refuse(request, &error),
@@ -396,15 +399,15 @@ impl Session {
             }
         };
         let read = to_bytes(&memory, offset).and_then(|(at, from)| {
-            let mut bytes = answer_bytes(len)?;
+            let mut bytes = reply_bytes(len)?;
             from.read(at, &mut bytes)?;
             Ok(bytes)
         });
-        self.answer_read(request, read);
+        self.reply_read(request, read);
         Ok(())
     }
 
-    pub(super) fn answer_read(&self, request: u64, read: Result<Vec<u8>>) {
+    pub(super) fn reply_read(&self, request: u64, read: Result<Vec<u8>>) {
         match read {
             Ok(bytes) => drop(self.say(&Message::Data {
                 request,
@@ -436,7 +439,7 @@ impl Session {
             }
         };
         let written = to_bytes(&memory, offset).and_then(|(at, to)| Ok(to.write(at, bytes)?));
-        self.answer(request, written.map(|()| 0));
+        self.reply(request, written.map(|()| 0));
         Ok(())
     }
 

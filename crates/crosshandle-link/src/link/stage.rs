@@ -7,7 +7,7 @@ use super::session::Session;
 use super::thread;
 use crate::control::message::MAX_DATA;
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_STAGING, STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
+use crate::tuning::{STAGING_PART, STAGING_PARTS, STAGING_TIMEOUT};
 use crate::ucx::worker::Registration;
 use crosshandle::handle::Bounded;
 use crosshandle::{
@@ -15,6 +15,10 @@ use crosshandle::{
 };
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
+
+/// Maximum number of accesses that wait for the staging thread. Each access has up to 256 KiB. If
+/// the peer requests more, the link ends.
+const MAX_STAGING: usize = 512;
 
 pub(crate) struct Stager {
     /// The parts that UCX transfers, followed by room for the bytes of one message.
@@ -191,12 +195,12 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                 len,
             } => {
                 let read = range(&memory, offset, len as usize).and_then(|from| {
-                    let mut bytes = answer_bytes(len)?;
+                    let mut bytes = reply_bytes(len)?;
                     copied(Command::copy(from, message_part(buffer, bytes.len())?))?;
                     buffer.read(place(buffer), &mut bytes)?;
                     Ok(bytes)
                 });
-                session.answer_read(request, read);
+                session.reply_read(request, read);
             }
             Job::Write {
                 request,
@@ -213,7 +217,7 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                         None => 0,
                     })
                 });
-                session.answer(request, written);
+                session.reply(request, written);
             }
             Job::Stage {
                 request,
@@ -231,14 +235,14 @@ fn stage_all(session: &Weak<Session>, stager: &Weak<Stager>, queue: &Queue, jobs
                     })?;
                     Ok(0)
                 });
-                session.answer(request, staged);
+                session.reply(request, staged);
             }
         }
     }
 }
 
 /// Allocates a zeroed buffer for the reply to a read. Fails if a message cannot carry `len` bytes.
-pub(super) fn answer_bytes(len: u32) -> Result<Vec<u8>> {
+pub(super) fn reply_bytes(len: u32) -> Result<Vec<u8>> {
     let bytes = Bounded::<MAX_DATA>::new(len).and_then(Bounded::zeros);
     bytes.ok_or_else(|| Error::invalid("one message cannot carry that many bytes"))
 }

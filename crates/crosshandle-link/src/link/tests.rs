@@ -571,7 +571,7 @@ fn a_new_connection_makes_room() {
 /// Reads beyond the limit wait, so that the peer never has more unconfirmed replies than it
 /// permits.
 #[test]
-fn reads_wait_for_their_answers() {
+fn reads_wait_for_their_replies() {
     const READS: usize = MAX_READING / MAX_DATA + 50;
     let owner = Owner::new();
     let (mut channel, link) = owner.link();
@@ -590,13 +590,13 @@ fn reads_wait_for_their_answers() {
     wait_until_full(&link);
     assert!(!asks.is_finished());
     let bytes = vec![0; MAX_DATA];
-    let mut answered = 0;
-    while answered < READS {
+    let mut replied = 0;
+    while replied < READS {
         let frame = next_frame(&mut channel);
         if let Message::Read { request, .. } = Message::decode(&frame).unwrap() {
             let bytes = &bytes[..];
             channel.queue(&Message::Data { request, bytes }.encode());
-            answered += 1;
+            replied += 1;
         }
     }
     asks.join().unwrap();
@@ -630,7 +630,7 @@ fn claim(channel: &mut Channel, len: u64) {
 
 fn claim_for(channel: &mut Channel, request: u64, len: u64) {
     let (id, address, staging, key) = (7, 0, 0, &[][..]);
-    let answer = Message::Memory {
+    let reply = Message::Memory {
         request,
         id,
         len,
@@ -638,7 +638,7 @@ fn claim_for(channel: &mut Channel, request: u64, len: u64) {
         staging,
         key,
     };
-    channel.queue(&answer.encode());
+    channel.queue(&reply.encode());
     let _ = channel.flush();
 }
 

@@ -1,7 +1,7 @@
 //! The threads of a link. The first handles the peer's messages, and the second opens handles for
 //! the peer. On the dialling side, a third thread replaces lost connections.
 
-use super::question::Answer;
+use super::request::Reply;
 use super::session::Session;
 use crate::control::handshake;
 use crate::control::message::{Failure, Hello, Message, refusal};
@@ -167,14 +167,14 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             key,
         } => {
             let key = key.to_vec();
-            let answer = Answer::Memory {
+            let reply = Reply::Memory {
                 id,
                 len,
                 address,
                 staging,
                 key,
             };
-            session.answered(request, Ok(answer))
+            session.replied(request, Ok(reply))
         }
         Message::Event {
             request,
@@ -183,12 +183,12 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             failures,
         } => {
             let failures = failures.to_vec();
-            let answer = Answer::Event {
+            let reply = Reply::Event {
                 id,
                 completed,
                 failures,
             };
-            session.answered(request, Ok(answer))
+            session.replied(request, Ok(reply))
         }
         Message::OpenName { request, name } => session.begin_open_name(request, name),
         Message::Name {
@@ -197,7 +197,7 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             parts,
         } => {
             let parts = parts.to_vec();
-            session.answered(request, Ok(Answer::Name { version, parts }))
+            session.replied(request, Ok(Reply::Name { version, parts }))
         }
         Message::Stage {
             request,
@@ -207,12 +207,12 @@ fn handle(session: &Session, message: Message<'_>) -> Result<()> {
             at,
             len,
         } => session.stage_served(request, id, into_memory, offset, at, len),
-        Message::Done { request, value } => session.answered(request, Ok(Answer::Done(value))),
+        Message::Done { request, value } => session.replied(request, Ok(Reply::Done(value))),
         Message::Data { request, bytes } => {
-            session.answered(request, Ok(Answer::Data(bytes.to_vec())))
+            session.replied(request, Ok(Reply::Data(bytes.to_vec())))
         }
         Message::Refused { request, why } => {
-            session.answered(request, Err(Error::Refused(why.into())))
+            session.replied(request, Err(Error::Refused(why.into())))
         }
         Message::Reached { id, number } => {
             session.with_mirror(id, |mirror| mirror.reach(number));

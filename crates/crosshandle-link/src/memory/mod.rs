@@ -8,15 +8,18 @@ use crate::control::message::Message;
 use crate::error::{Error, Result};
 use crate::event::{PendingSignal, RemoteEvent};
 use crate::link::data::{Direction, Piece};
-use crate::link::question::Answer;
+use crate::link::request::Reply;
 use crate::link::{Link, close_object};
-use crate::tuning::{MAX_WITH_SIGNAL, STAGING_PARTS};
+use crate::tuning::STAGING_PARTS;
 use crosshandle::{Access, Command, MemoryHandle, MemoryRange, adapter_support::Deadline};
 use local::Local;
 use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use transfer::Opened;
+
+/// Maximum number of bytes that `write_and_signal` sends in the same message as the signal.
+const MAX_WITH_SIGNAL: usize = 16 << 10;
 
 /// Maximum length in bytes of memory on another host. No processor has a larger address space.
 pub(crate) const MAX_LEN: u64 = 1 << 57;
@@ -42,18 +45,18 @@ impl RemoteMemory {
         deadline: Deadline,
     ) -> Result<Self> {
         let session = link.session();
-        let question = session.ask(|request| Message::Open {
+        let pending = session.ask(|request| Message::Open {
             request,
             read_only,
             handle: handle.as_bytes(),
         })?;
-        let Answer::Memory {
+        let Reply::Memory {
             id,
             len,
             address,
             staging,
             key,
-        } = question.wait_until(deadline)?
+        } = pending.wait_until(deadline)?
         else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
@@ -214,7 +217,7 @@ impl RemoteMemory {
             self.write(offset, from)?;
             return event.start_signal();
         }
-        let question = self
+        let pending = self
             .opened
             .session()
             .ask(|request| Message::WriteAndSignal {
@@ -224,7 +227,7 @@ impl RemoteMemory {
                 offset: self.start + offset as u64,
                 bytes: from,
             })?;
-        Ok(PendingSignal::new(question))
+        Ok(PendingSignal::new(pending))
     }
 
     /// Copies several pieces from this range at the same time. Each piece is an offset in this

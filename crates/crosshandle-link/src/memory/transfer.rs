@@ -4,19 +4,26 @@
 use crate::control::message::{MAX_DATA, Message};
 use crate::error::{Error, Result};
 use crate::link::data::{DataPath, Direction, Piece};
-use crate::link::question::{Answer, Question};
+use crate::link::request::{PendingRequest, Reply};
 use crate::link::session::Session;
-use crate::link::{Inner, close_object};
-use crate::tuning::{PIECES_UNDER_WAY, STAGED_IN_MESSAGES, STAGING_PART, STAGING_PARTS};
+use crate::link::{LinkCore, close_object};
+use crate::tuning::{STAGING_PART, STAGING_PARTS};
 use crosshandle::Access;
 use std::collections::VecDeque;
 use std::slice;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+/// Maximum number of pieces that one read or write has in flight over TLS.
+const PIECES_UNDER_WAY: usize = 16;
+
+/// Maximum size in bytes of an access to staged memory that uses messages even if UCX is available.
+/// A message takes one round trip instead of two, but it has to be encrypted.
+const STAGED_IN_MESSAGES: usize = 64 << 10;
+
 /// Open memory on the remote host. All methods expect offsets from its first byte that were
 /// checked.
 pub(super) struct Opened {
-    pub(super) link: Arc<Inner>,
+    pub(super) link: Arc<LinkCore>,
     pub(super) id: u32,
     /// Address of the memory, or of the staging buffer, in the owner's process.
     pub(super) address: u64,
@@ -177,7 +184,7 @@ impl Opened {
 
     fn read_in_messages(&self, mut at: u64, into: &mut [u8]) -> Result<()> {
         let _turn = self.turn();
-        let mut under_way: VecDeque<(Arc<Question>, &mut [u8])> = VecDeque::new();
+        let mut under_way: VecDeque<(Arc<PendingRequest>, &mut [u8])> = VecDeque::new();
         let mut pieces = into.chunks_mut(MAX_DATA);
         loop {
             let piece = match under_way.len() < PIECES_UNDER_WAY {
@@ -186,21 +193,21 @@ impl Opened {
             };
             if let Some(piece) = piece {
                 let len = piece.len() as u32;
-                let question = self.session().ask(|request| Message::Read {
+                let pending = self.session().ask(|request| Message::Read {
                     request,
                     id: self.id,
                     offset: at,
                     len,
                 })?;
                 at += u64::from(len);
-                under_way.push_back((question, piece));
+                under_way.push_back((pending, piece));
                 continue;
             }
-            let Some((question, piece)) = under_way.pop_front() else {
+            let Some((pending, piece)) = under_way.pop_front() else {
                 return Ok(());
             };
-            match question.wait()? {
-                Answer::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
+            match pending.wait()? {
+                Reply::Data(bytes) if bytes.len() == piece.len() => piece.copy_from_slice(&bytes),
                 _ => return Err(Error::Protocol("its reply does not match the request")),
             }
         }
@@ -208,7 +215,7 @@ impl Opened {
 
     fn write_in_messages(&self, mut at: u64, from: &[u8]) -> Result<()> {
         let _turn = self.turn();
-        let mut under_way: VecDeque<Arc<Question>> = VecDeque::new();
+        let mut under_way: VecDeque<Arc<PendingRequest>> = VecDeque::new();
         let mut pieces = from.chunks(MAX_DATA);
         loop {
             let piece = match under_way.len() < PIECES_UNDER_WAY {
@@ -216,20 +223,20 @@ impl Opened {
                 false => None,
             };
             if let Some(bytes) = piece {
-                let question = self.session().ask(|request| Message::Write {
+                let pending = self.session().ask(|request| Message::Write {
                     request,
                     id: self.id,
                     offset: at,
                     bytes,
                 })?;
                 at += bytes.len() as u64;
-                under_way.push_back(question);
+                under_way.push_back(pending);
                 continue;
             }
-            let Some(question) = under_way.pop_front() else {
+            let Some(pending) = under_way.pop_front() else {
                 return Ok(());
             };
-            wait_until_done(&question)?;
+            wait_until_done(&pending)?;
         }
     }
 
@@ -252,7 +259,7 @@ impl Opened {
             ));
         }
         let part_len = (self.staging as usize / STAGING_PARTS).min(STAGING_PART);
-        let mut copies: VecDeque<(Part, Arc<Question>)> = VecDeque::new();
+        let mut copies: VecDeque<(Part, Arc<PendingRequest>)> = VecDeque::new();
         let ask = |part: Part| {
             self.session().ask(|request| Message::Stage {
                 request,
@@ -370,9 +377,9 @@ fn is_late<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Error::TimedOut(_)))
 }
 
-fn wait_until_done(question: &Question) -> Result<()> {
-    match question.wait()? {
-        Answer::Done(_) => Ok(()),
+fn wait_until_done(pending: &PendingRequest) -> Result<()> {
+    match pending.wait()? {
+        Reply::Done(_) => Ok(()),
         _ => Err(Error::Protocol("its reply does not match the request")),
     }
 }

@@ -1,10 +1,10 @@
 //! The client side of a shared link, in a process that uses another process's link.
 
-use super::message::{Answer, HandleBytes, Question};
+use super::message::{HandleBytes, Reply, Request};
 use super::socket;
 use crate::error::{Error, Result};
 use crate::memory::MAX_LEN;
-use crate::tuning::{NEIGHBOUR_BUFFER, NEIGHBOUR_PART};
+use crate::tuning::NEIGHBOUR_PART;
 use crosshandle::{
     Access, AllocationOptions, Context, Event, EventHandle, Memory, MemoryHandle, MemoryKind,
 };
@@ -13,6 +13,9 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Size in bytes of the shared memory through which a neighbour's private bytes are copied.
+const NEIGHBOUR_BUFFER: usize = 1 << 20;
 
 /// A link that another local process of the same user [shares](super::SharedLink). It opens handles
 /// from the remote host.
@@ -72,11 +75,11 @@ impl NeighbourLink {
     }
 
     fn open(&self, handle: &MemoryHandle, read_only: bool) -> Result<NeighbourMemory> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only,
             handle: *handle.as_bytes(),
         };
-        let Answer::Memory { id, len, is_staged } = self.shared.ask(&question)? else {
+        let Reply::Memory { id, len, is_staged } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Arc::new(Opened {
@@ -105,11 +108,11 @@ impl NeighbourLink {
     /// # Errors
     /// Returns the same errors as [`open_memory`](Self::open_memory).
     pub fn open_event(&self, handle: &EventHandle) -> Result<NeighbourEvent> {
-        let question = Question::Open {
+        let request = Request::Open {
             read_only: false,
             handle: *handle.as_bytes(),
         };
-        let Answer::Event { id, mirror } = self.shared.ask(&question)? else {
+        let Reply::Event { id, mirror } = self.shared.ask(&request)? else {
             return Err(Error::Protocol("its reply does not match the request"));
         };
         let opened = Opened {
@@ -140,14 +143,14 @@ impl Shared {
         }
     }
 
-    fn ask(&self, question: &Question) -> Result<Answer> {
+    fn ask(&self, request: &Request) -> Result<Reply> {
         let mut place = self.socket.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(socket) = &*place else {
             return Err(self.ended("the process that shares it was late, or has ended"));
         };
-        let asked = socket::say(socket, &question.encode()).and_then(|()| socket::hear(socket));
-        let answer = match asked {
-            Ok(Some(bytes)) => Answer::decode(&bytes).map_err(Error::Protocol),
+        let asked = socket::say(socket, &request.encode()).and_then(|()| socket::hear(socket));
+        let reply = match asked {
+            Ok(Some(bytes)) => Reply::decode(&bytes).map_err(Error::Protocol),
             Ok(None) => {
                 Err(self.ended("the process that shares it has ended, or no longer shares it"))
             }
@@ -156,10 +159,10 @@ impl Shared {
             )),
             Err(error) => Err(self.ended(std::io::Error::from(error).to_string())),
         };
-        match answer {
-            Ok(Answer::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
-            Ok(Answer::Refused { why, .. }) => Err(Error::Refused(why.into())),
-            Ok(answer) => Ok(answer),
+        match reply {
+            Ok(Reply::Refused { has_ended, why }) if has_ended => Err(self.ended(why)),
+            Ok(Reply::Refused { why, .. }) => Err(Error::Refused(why.into())),
+            Ok(reply) => Ok(reply),
             Err(error) => {
                 // Drop the connection, because a late reply would be treated as the reply to the
                 // next request.
@@ -179,7 +182,7 @@ struct Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        let _ = self.shared.ask(&Question::Close { id: self.id });
+        let _ = self.shared.ask(&Request::Close { id: self.id });
     }
 }
 
@@ -308,7 +311,7 @@ impl NeighbourMemory {
     ) -> Result<()> {
         self.check(offset, range.len())?;
         for start in range.clone().step_by(NEIGHBOUR_PART) {
-            self.opened.shared.ask(&Question::Copy {
+            self.opened.shared.ask(&Request::Copy {
                 there,
                 id: self.opened.id,
                 offset: (offset + start - range.start) as u64,
@@ -381,8 +384,8 @@ impl NeighbourEvent {
     /// [`Error::Ended`] if the link has ended.
     pub fn signal(&self) -> Result<u64> {
         let id = self.opened.id;
-        match self.opened.shared.ask(&Question::Signal { id })? {
-            Answer::Done { value } => Ok(value),
+        match self.opened.shared.ask(&Request::Signal { id })? {
+            Reply::Done { value } => Ok(value),
             _ => Err(Error::Protocol("its reply does not match the request")),
         }
     }

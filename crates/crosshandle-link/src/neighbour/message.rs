@@ -16,7 +16,7 @@ const MAX_TEXT: usize = MAX_LEN - 2;
 messages! {
     /// A request from a neighbour.
     #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-    pub enum Question {
+    pub enum Request {
         /// Opens an object on the remote host.
         Open = 1 {
             /// Whether memory is opened read-only.
@@ -46,7 +46,7 @@ messages! {
 messages! {
     /// A reply to a neighbour.
     #[derive(Clone, PartialEq, Eq, Debug)]
-    pub enum Answer {
+    pub enum Reply {
         /// Memory was opened.
         Memory = 1 {
             /// Whether the memory is [staged](crate::RemoteMemory::is_staged).
@@ -72,7 +72,7 @@ messages! {
     }
 }
 
-impl Question {
+impl Request {
     /// Encodes the request.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -89,7 +89,7 @@ impl Question {
     }
 }
 
-impl Answer {
+impl Reply {
     /// Encodes the reply. Truncates the text of a `Refused` reply if it is too long.
     pub fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
     use data_encoding::HEXLOWER;
 
-    fn questions() -> Vec<Question> {
+    fn requests() -> Vec<Request> {
         let handle = std::array::from_fn(|place| place as u8);
         vec![
-            Question::Open {
+            Request::Open {
                 read_only: true,
                 handle,
             },
-            Question::Copy {
+            Request::Copy {
                 there: true,
                 id: 7,
                 offset: 1 << 40,
@@ -126,24 +126,24 @@ mod tests {
                 local_offset: 3,
                 len: u64::MAX,
             },
-            Question::Signal { id: u32::MAX },
-            Question::Close { id: 0 },
+            Request::Signal { id: u32::MAX },
+            Request::Close { id: 0 },
         ]
     }
 
-    fn answers() -> Vec<Answer> {
+    fn replies() -> Vec<Reply> {
         vec![
-            Answer::Memory {
+            Reply::Memory {
                 id: 1,
                 len: 2,
                 is_staged: true,
             },
-            Answer::Event {
+            Reply::Event {
                 id: 3,
                 mirror: std::array::from_fn(|place| place as u8),
             },
-            Answer::Done { value: 9 },
-            Answer::Refused {
+            Reply::Done { value: 9 },
+            Reply::Refused {
                 has_ended: true,
                 why: "no".into(),
             },
@@ -154,18 +154,18 @@ mod tests {
     #[test]
     fn every_message_has_the_bytes_of_this_version() {
         let mut lines = include_str!("datagrams.txt").lines();
-        for question in questions() {
-            let bytes = question.encode();
+        for request in requests() {
+            let bytes = request.encode();
             assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
-            assert_eq!(Question::decode(&bytes), Ok(question));
+            assert_eq!(Request::decode(&bytes), Ok(request));
             // A request with one byte less or more is invalid.
-            assert!(Question::decode(&bytes[..bytes.len() - 1]).is_err());
-            assert!(Question::decode(&[&bytes[..], &[0]].concat()).is_err());
+            assert!(Request::decode(&bytes[..bytes.len() - 1]).is_err());
+            assert!(Request::decode(&[&bytes[..], &[0]].concat()).is_err());
         }
-        for answer in answers() {
-            let bytes = answer.encode();
+        for reply in replies() {
+            let bytes = reply.encode();
             assert_eq!(Some(&*HEXLOWER.encode(&bytes)), lines.next());
-            assert_eq!(Answer::decode(&bytes), Ok(answer));
+            assert_eq!(Reply::decode(&bytes), Ok(reply));
         }
         assert_eq!(lines.next(), None);
     }
@@ -173,13 +173,13 @@ mod tests {
     #[test]
     fn long_refusals_are_cut_at_a_character() {
         let whole = "ö".repeat(MAX_LEN);
-        let bytes = Answer::Refused {
+        let bytes = Reply::Refused {
             has_ended: true,
             why: whole.clone(),
         }
         .encode();
         assert_eq!(bytes.len(), MAX_LEN);
-        let Ok(Answer::Refused { why, .. }) = Answer::decode(&bytes) else {
+        let Ok(Reply::Refused { why, .. }) = Reply::decode(&bytes) else {
             panic!("not as it was written");
         };
         assert!(whole.starts_with(&why));
@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn senseless_bytes_are_no_message() {
         for senseless in [&[][..], &[0], &[5, 0], &[1, 2], &[4, 2, 65]] {
-            assert!(Question::decode(senseless).is_err());
-            assert!(Answer::decode(senseless).is_err());
+            assert!(Request::decode(senseless).is_err());
+            assert!(Reply::decode(senseless).is_err());
         }
     }
 }

@@ -1,15 +1,12 @@
 //! The server side of a shared link, in the process that shares it.
 
-use super::message::{Answer, HandleBytes, Question};
+use super::message::{HandleBytes, Reply, Request};
 use super::socket::{self, Named};
 use crate::error::{Error, Result};
 use crate::event::RemoteEvent;
 use crate::link::{Link, thread};
 use crate::memory::RemoteMemory;
-use crate::tuning::{
-    FIRST_QUESTION_TIMEOUT, MAX_KEPT_LOCALS, MAX_NEIGHBOUR_OBJECTS, MAX_NEIGHBOURS,
-    MAX_NEIGHBOURS_EACH, NEIGHBOUR_PART, REDIAL_INTERVAL,
-};
+use crate::tuning::{FIRST_REQUEST_TIMEOUT, NEIGHBOUR_PART, REDIAL_INTERVAL};
 use crosshandle::handle::AnyHandle;
 use crosshandle::{Context, Memory, MemoryHandle, Queue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -20,6 +17,20 @@ use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Maximum number of neighbours (other local processes) that use a shared link at the same time.
+/// Each has a thread.
+const MAX_NEIGHBOURS: usize = 64;
+
+/// Maximum number of connections of one process to a shared link.
+const MAX_NEIGHBOURS_EACH: usize = 16;
+
+/// Maximum number of objects that one neighbour may have open.
+const MAX_NEIGHBOUR_OBJECTS: usize = 4096;
+
+/// Maximum number of a neighbour's own allocations that stay open for its next copies. With a
+/// larger number, memory that the neighbour has freed is kept longer.
+const MAX_KEPT_LOCALS: usize = 8;
 
 /// A link that this process shares with other local processes of the same user. They use it as a
 /// [`NeighbourLink`](super::NeighbourLink). The sharing ends when this object is dropped or the
@@ -147,7 +158,7 @@ impl Shared {
         if own.count() >= MAX_NEIGHBOURS_EACH || sockets.len() >= MAX_NEIGHBOURS {
             drop(neighbours);
             let why = "too many neighbours use this link: close some connections";
-            let full = Answer::Refused {
+            let full = Reply::Refused {
                 has_ended: false,
                 why: why.into(),
             };
@@ -200,30 +211,30 @@ impl<'a> Neighbour<'a> {
         let doing = "serving a neighbour";
         let limit =
             |which, limit| set_socket_timeout(socket, which, limit).map_err(Error::os(doing));
-        limit(Timeout::Recv, Some(FIRST_QUESTION_TIMEOUT))?;
+        limit(Timeout::Recv, Some(FIRST_REQUEST_TIMEOUT))?;
         // This limits how long a neighbour that reads no replies can block this thread.
-        limit(Timeout::Send, Some(FIRST_QUESTION_TIMEOUT))?;
+        limit(Timeout::Send, Some(FIRST_REQUEST_TIMEOUT))?;
         while let Some(bytes) = socket::hear(socket).map_err(Error::os(doing))? {
             limit(Timeout::Recv, None)?;
-            let Ok(question) = Question::decode(&bytes) else {
+            let Ok(request) = Request::decode(&bytes) else {
                 return Err(Error::Protocol("a neighbour sent an invalid request"));
             };
-            let answer = neighbour.answer(&question).unwrap_or_else(|error| {
+            let reply = neighbour.reply(&request).unwrap_or_else(|error| {
                 let has_ended = matches!(error, Error::Ended { .. });
-                Answer::Refused {
+                Reply::Refused {
                     has_ended,
                     why: error.to_string(),
                 }
             });
-            socket::say(socket, &answer.encode()).map_err(Error::os(doing))?;
+            socket::say(socket, &reply.encode()).map_err(Error::os(doing))?;
         }
         Ok(())
     }
 
-    fn answer(&mut self, question: &Question) -> Result<Answer> {
-        match *question {
-            Question::Open { read_only, handle } => self.open(read_only, &handle),
-            Question::Copy {
+    fn reply(&mut self, request: &Request) -> Result<Reply> {
+        match *request {
+            Request::Open { read_only, handle } => self.open(read_only, &handle),
+            Request::Copy {
                 there,
                 id,
                 offset,
@@ -250,46 +261,46 @@ impl<'a> Neighbour<'a> {
                     false => remote.copy_to(local)?,
                 })?;
                 self.queue.finish()?;
-                Ok(Answer::Done { value: 0 })
+                Ok(Reply::Done { value: 0 })
             }
-            Question::Signal { id } => match self.objects.get(&id) {
-                Some(Object::Event(event)) => Ok(Answer::Done {
+            Request::Signal { id } => match self.objects.get(&id) {
+                Some(Object::Event(event)) => Ok(Reply::Done {
                     value: event.signal()?,
                 }),
                 _ => Err(Error::invalid("it signals an event that is not open")),
             },
-            Question::Close { id } => match self.objects.remove(&id) {
-                Some(_) => Ok(Answer::Done { value: 0 }),
+            Request::Close { id } => match self.objects.remove(&id) {
+                Some(_) => Ok(Reply::Done { value: 0 }),
                 None => Err(Error::invalid("it closes an object that is not open")),
             },
         }
     }
 
-    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Answer> {
+    fn open(&mut self, read_only: bool, handle: &HandleBytes) -> Result<Reply> {
         if self.objects.len() >= MAX_NEIGHBOUR_OBJECTS {
             return Err(Error::invalid(format!(
                 "{MAX_NEIGHBOUR_OBJECTS} objects are open: close some"
             )));
         }
         let id = self.next;
-        let (object, answer) =
+        let (object, reply) =
             match AnyHandle::from_bytes(handle).map_err(crosshandle::Error::from)? {
                 AnyHandle::Memory(handle) => {
                     let memory = match read_only {
                         true => self.link.open_memory_read_only(&handle)?,
                         false => self.link.open_memory(&handle)?,
                     };
-                    let answer = Answer::Memory {
+                    let reply = Reply::Memory {
                         id,
                         len: memory.len() as u64,
                         is_staged: memory.is_staged(),
                     };
-                    (Object::Memory(memory), answer)
+                    (Object::Memory(memory), reply)
                 }
                 AnyHandle::Event(handle) => {
                     let event = self.link.open_event(&handle)?;
                     let mirror = *event.mirror().handle()?.as_bytes();
-                    (Object::Event(event), Answer::Event { id, mirror })
+                    (Object::Event(event), Reply::Event { id, mirror })
                 }
                 _ => {
                     return Err(Error::invalid(
@@ -301,7 +312,7 @@ impl<'a> Neighbour<'a> {
         self.next = id
             .checked_add(1)
             .ok_or_else(|| Error::invalid("it has opened too many objects: connect again"))?;
-        Ok(answer)
+        Ok(reply)
     }
 
     /// Returns the neighbour's own memory, and opens it through its handle unless it is already

@@ -2,7 +2,7 @@
 
 use super::message::MAX_LEN;
 use crate::error::{Error, Result};
-use crate::tuning::{FIRST_QUESTION_TIMEOUT, NEIGHBOUR_ANSWER_TIMEOUT};
+use crate::tuning::FIRST_REQUEST_TIMEOUT;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
@@ -13,6 +13,13 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Maximum time that a neighbour waits for a reply from the process that shares the link. It is
+/// longer than the [timeout](REPLY_TIMEOUT) for a request over the link, so that a request does
+/// not fail while the link still waits for its reply. With a longer time, a stopped process is
+/// detected later.
+const NEIGHBOUR_REPLY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// File extension of the sockets for shared links.
 const SUFFIX: &str = "link";
@@ -122,8 +129,8 @@ pub(super) fn find(name: &str, chosen: Option<&Path>) -> Result<OwnedFd> {
         for (which, limit) in [
             // The timeout for sending also limits connecting, which blocks if the queue of a
             // stopped process is full.
-            (Timeout::Send, FIRST_QUESTION_TIMEOUT),
-            (Timeout::Recv, NEIGHBOUR_ANSWER_TIMEOUT),
+            (Timeout::Send, FIRST_REQUEST_TIMEOUT),
+            (Timeout::Recv, NEIGHBOUR_REPLY_TIMEOUT),
         ] {
             set_socket_timeout(&socket, which, Some(limit)).map_err(Error::os(doing))?;
         }

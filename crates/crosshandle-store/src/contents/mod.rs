@@ -7,7 +7,7 @@ use self::hash::{PIECE_BYTES, PieceHash, PieceHasher};
 use self::transfer::Transfer;
 use crate::error::Result;
 use crate::source::Source;
-use crate::tuning::{HASH_BYTES, MAX_THREADS, NOTED_PIECES};
+use crate::tuning::HASH_BYTES;
 use crate::{Error, LoadOptions};
 use crosshandle::{Command, Context, Memory, MemoryRange, SharedBytes};
 use std::num::NonZeroUsize;
@@ -16,6 +16,15 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// Number of pieces that a resumable load copies before it waits for the device and records their
+/// hashes. With fewer, the device waits for the thread more often. With more, more bytes are read
+/// again after a kill.
+const NOTED_PIECES: usize = 8;
+
+/// Maximum number of threads by default. With fewer, hashing takes longer than copying to a fast
+/// GPU. More threads do not increase the memory bandwidth.
+const MAX_THREADS: usize = 16;
 
 /// Returns the number of threads that is used by default.
 pub(crate) fn usual_threads() -> usize {

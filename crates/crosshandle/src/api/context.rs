@@ -70,12 +70,12 @@ use std::time::Duration;
 /// Start peers that need these with `exec`, as `std::process::Command` does.
 #[derive(Clone)]
 pub struct Context {
-    inner: Arc<Inner>,
+    inner: Arc<OpenContext>,
 }
 
 /// The parts of a context that end when the last `Context` is dropped, even if objects keep the
 /// core alive. The order of the fields is the order of their drops.
-struct Inner {
+struct OpenContext {
     /// The queue that waits for native events and records them. Each of its commands runs as soon
     /// as its waits have ended.
     native_events: OnceLock<Queue>,
@@ -84,7 +84,7 @@ struct Inner {
     _exchange: DriverJobsBarrier,
 }
 
-impl Drop for Inner {
+impl Drop for OpenContext {
     fn drop(&mut self) {
         if self.core.is_inherited() {
             // Threads of the parent may have held locks that the drop of the core would take.
@@ -131,7 +131,7 @@ impl Context {
 
     pub(super) fn of(core: ContextCore) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(OpenContext {
                 native_events: OnceLock::new(),
                 core: Arc::new(core),
                 _exchange: DriverJobsBarrier,

@@ -9,7 +9,6 @@
 //! driver while the process ends. There, an empty segment is reused for the next size that needs
 //! one, and [`Pool::trim`] returns it to the system.
 
-use super::tuning::{AGEING_INTERVAL, SMALLEST_RELEASED_BYTES};
 use super::{Class, Pool, PoolSegment, Pooled};
 use crosshandle_os::fork::PerProcess;
 use crosshandle_os::process;
@@ -18,6 +17,16 @@ use crosshandle_types::sync::{Mutex, MutexGuard};
 use std::mem;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// Interval at which pools with much free memory are checked. Free blocks that were not used for a
+/// whole interval lose their pages. A program that reuses blocks more slowly than that touches
+/// fresh pages each time.
+const AGEING_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Smallest block, in bytes, whose pages are returned to the system while its segment is in use.
+/// Smaller blocks are too many to sort, and rarely cover whole pages.
+const SMALLEST_RELEASED_BYTES: usize = 1 << 10;
 
 /// A pool that is checked at intervals.
 trait Ages: Send + Sync {

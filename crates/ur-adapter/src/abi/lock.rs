@@ -1,13 +1,21 @@
 //! Two locks: [`Lock`], which ignores poisoning, and [`ShortLock`], which is for critical sections
 //! of a few instructions.
 
-use crate::tuning::{SHORT_LOCK_LOOKS, SHORT_LOCK_SLEEP};
 use std::cell::UnsafeCell;
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::Duration;
+
+/// Time for which a thread sleeps between two attempts to acquire a short lock. It is longer than a
+/// system call, and shorter than a scheduler's time slice.
+const SHORT_LOCK_SLEEP: Duration = Duration::from_micros(20);
+
+/// Number of attempts to acquire a short lock before the first sleep. Together, these attempts take
+/// about as long as a system call.
+const SHORT_LOCK_LOOKS: u32 = 100;
 
 /// A mutex that stays usable after a panic. Ignoring the poison is sound because critical sections
 /// leave the value consistent even if they panic.

@@ -11,10 +11,14 @@ use crate::abi::boundary::{Argument, Call, MaybeOut, OutPointer};
 use crate::abi::failure::Result;
 use crate::abi::lock::Lock;
 use crate::abi::object::Shared;
-use crate::tuning::REUSABLE_EVENT_PLACE_BITS as PLACE_BITS;
+use REUSABLE_EVENT_PLACE_BITS as PLACE_BITS;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use unified_runtime_sys::ur_event_handle_t;
+
+/// Base-2 logarithm of the number of slots in the table of reusable events. The table occupies 32
+/// KiB in every process. Looking up an event that has no slot requires a lock.
+const REUSABLE_EVENT_PLACE_BITS: u32 = 12;
 
 /// The addresses of living reusable events.
 ///

@@ -25,9 +25,9 @@ pub(crate) trait Destination {
 
 /// A destination for commands that are only checked and never submitted. The checks are those for a
 /// submission to the queue, and they have no side effects.
-pub(crate) struct Question<'a>(pub(crate) &'a Queue);
+pub(crate) struct CheckOnly<'a>(pub(crate) &'a Queue);
 
-impl Destination for Question<'_> {
+impl Destination for CheckOnly<'_> {
     fn context(&self) -> &Ref<Context> {
         self.0.context()
     }

@@ -1,12 +1,24 @@
 //! Calls of the program's functions by queues, and waits that must not block inside such a
 //! function.
 
-use crate::tuning::{IN_USE_POLL_DIVISOR, IN_USE_POLL_LONGEST, IN_USE_POLL_SHORTEST};
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::ffi::c_void;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Minimum interval between two checks whether commands still use memory that is to be freed. The
+/// commands cannot wake the waiting thread, so it polls.
+const IN_USE_POLL_SHORTEST: Duration = Duration::from_micros(20);
+
+/// Maximum interval between two checks whether commands still use memory. After a long command,
+/// memory may be freed late by this much.
+const IN_USE_POLL_LONGEST: Duration = Duration::from_millis(1);
+
+/// Divisor for the interval between two checks whether commands still use memory. The interval is
+/// the elapsed waiting time divided by this value. Memory is therefore freed at most about 13 %
+/// late, and the number of checks grows logarithmically.
+const IN_USE_POLL_DIVISOR: u32 = 8;
 
 /// A function of the program, with the argument that it receives.
 pub(crate) struct HostFunction {

@@ -22,7 +22,7 @@ use super::signals::Signals;
 use super::{Player, RELEASE_LINE};
 use crate::failure::Failure;
 use crate::faults::step::Fault;
-use crate::faults::worker::Answer;
+use crate::faults::worker::Reply;
 use crate::faults::workload::{Action, Origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -169,7 +169,7 @@ impl Player<'_> {
         &mut self,
         asked: &Asked<'_>,
         wanted: Option<&str>,
-        answer: Answer,
+        answer: Reply,
     ) -> Option<Vec<String>> {
         let (name, command) = (self.stage.workers[asked.worker].name, asked.command);
         match answer {

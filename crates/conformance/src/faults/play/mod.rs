@@ -10,7 +10,7 @@ use super::bystanders::Bystanders;
 use super::stage::{Plan, Stage};
 use super::step::{Fault, Step};
 use super::usage::Holdings;
-use super::worker::{Answer, Worker};
+use super::worker::{Reply, Worker};
 use super::workload::{Action, Line, Workload};
 use crate::failure::Failure;
 use crate::harness::slowdown;
@@ -545,7 +545,7 @@ fn first(words: Vec<String>) -> Option<String> {
     words.into_iter().next()
 }
 
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &Reply) -> String {
     match answer {
         Ok(words) => format!(
             "ok {}",

@@ -3,11 +3,27 @@
 use super::pattern::each_chunk;
 use crate::failure::{Failure, Result};
 use crate::transfer::Transfer;
-use crate::tuning::{COPY_CHUNK_BYTES, DEMO_MEAN_REPEATS, DEMO_READ_PASSES, DEMO_READ_TIME};
+use crate::tuning::COPY_CHUNK_BYTES;
 use crosshandle::Context;
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
+
+/// Number of repetitions of an operation whose mean time is measured.
+///
+/// With this number, the cost of reading the clock is negligible.
+const DEMO_MEAN_REPEATS: u32 = 10_000;
+
+/// Time after which the demo stops repeating its reads of the memory.
+///
+/// In this time, memory of the default size is read dozens of times.
+const DEMO_READ_TIME: Duration = Duration::from_millis(300);
+
+/// Minimum and maximum number of passes of reading the memory.
+///
+/// A median needs at least three passes. Beyond a thousand passes, the median no longer changes.
+const DEMO_READ_PASSES: RangeInclusive<u32> = 3..=1000;
 
 /// Times to open handles, in nanoseconds.
 #[derive(Clone, Copy, Serialize, Deserialize)]

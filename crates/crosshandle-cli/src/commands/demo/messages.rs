@@ -26,7 +26,7 @@ pub(super) struct Offer {
 /// The second process's reply after it has opened all objects. It contains the second process's own
 /// event.
 #[derive(Serialize, Deserialize)]
-pub(super) struct Answer {
+pub(super) struct Reply {
     /// Handle of the second process's event, as text.
     pub(super) event: String,
     /// Device that the second process uses.

@@ -3,10 +3,13 @@
 
 use super::check::Check;
 use crate::failure::{Failure, Result};
-use crate::tuning::DOCTOR_HUGE_PAGES_BYTES as LEN;
 use crate::units::bytes;
+use DOCTOR_HUGE_PAGES_BYTES as LEN;
 use crosshandle::{Context, Device};
 use std::fs;
+
+/// Size in bytes of the memory in which `doctor` looks for huge pages: two pages of the usual size.
+const DOCTOR_HUGE_PAGES_BYTES: usize = 4 << 20;
 
 const CHECK: &str = "huge pages";
 

@@ -2,10 +2,20 @@
 //! lack.
 
 use super::check::Check;
-use crate::tuning::{DOCTOR_SIGNALLED_WAIT, DOCTOR_UNSIGNALLED_WAIT};
 use crosshandle::event::EventSet;
 use crosshandle::{Context, Device, Error};
 use std::fs;
+use std::time::Duration;
+
+/// Time that `doctor` waits for events that are not signalled.
+///
+/// The wait must reach the kernel, which takes microseconds. A longer wait would delay the report.
+const DOCTOR_UNSIGNALLED_WAIT: Duration = Duration::from_millis(2);
+
+/// Maximum time that `doctor` waits for an event that is already signalled.
+///
+/// The wait returns at once unless the system call does not work.
+const DOCTOR_SIGNALLED_WAIT: Duration = Duration::from_secs(2);
 
 /// First version with `futex_waitv`, which waits for several words.
 const FUTEX_WAITV_VERSION: (u32, u32) = (5, 16);

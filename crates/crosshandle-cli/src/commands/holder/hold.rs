@@ -6,7 +6,6 @@ use crate::input::token::ShownToken;
 use crate::output;
 use crate::output::log::{self, Level};
 use crate::settings::Settings;
-use crate::tuning::{UPGRADE_LOOK, UPGRADE_TIME};
 use crosshandle::PeerPolicy;
 use crosshandle::holder::{self, Holder, LogLevel, ServeOptions, Status};
 use rustix::fs::FileType;
@@ -24,7 +23,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Maximum time for the successor of an upgraded program to take over. With a shorter time, a
+/// program on a busy machine could be mistaken for one that cannot take over.
+const UPGRADE_TIME: Duration = Duration::from_secs(30);
+
+/// Interval between two checks of a holder that is being upgraded.
+const UPGRADE_LOOK: Duration = Duration::from_millis(20);
 
 pub(crate) const AFTER_HELP: &str = "\
 Runs until SIGINT or SIGTERM, and then drops all held objects. Processes that have an object open keep it. SIGHUP \

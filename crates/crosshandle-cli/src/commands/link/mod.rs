@@ -9,7 +9,7 @@ use crate::failure::{Cause, ErrorContext as _, Failure, Result};
 use crate::input::handle_text;
 use crate::output;
 use crate::settings::Settings;
-use crate::tuning::{FILE_CHUNK_BYTES, LINK_LOOK_INTERVAL};
+use crate::tuning::FILE_CHUNK_BYTES;
 use crate::units::parse_duration;
 use crosshandle::{Context, Device};
 use crosshandle_link::{
@@ -22,6 +22,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 use way::Way;
+
+/// Interval at which `link share` checks whether its link has ended. Until then, it refuses
+/// processes that connect.
+const LINK_LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A subcommand of `crosshandle link`.
 #[derive(clap::Subcommand, Debug)]

@@ -11,7 +11,7 @@ pub(crate) use moves::{Direction, Piece};
 
 use crate::error::{Error, Result};
 use crate::options::Staging;
-use crate::tuning::{ENDPOINT_TIMEOUT, REDIALS_PER_KEEP_ALIVE, STALL_TIMEOUT};
+use crate::tuning::REDIALS_PER_KEEP_ALIVE;
 use crate::ucx::worker::{Registration, RemoteKey, Request, Settings, Worker};
 use crate::wait::wait_until;
 use crosshandle::adapter_support::Deadline;
@@ -21,6 +21,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Time without progress after which a UCX transfer replaces its endpoint. If the keep-alive is
+/// shorter, a shorter time applies. With a shorter time, pauses for retransmissions would restart
+/// transfers. With a longer time, a stuck network card is detected later.
+const STALL_TIMEOUT: Duration = Duration::from_secs(45);
+
+/// Minimum time that a new endpoint gets to show that it works. It must suffice on a busy machine.
+const ENDPOINT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// User data of the only descriptor in the epoll set. It is never read.
 const EVENT: epoll::EventData = epoll::EventData::new_u64(0);

@@ -3,11 +3,25 @@
 
 use super::{DataPath, Endpoint, Shared};
 use crate::error::{Error, Result};
-use crate::tuning::{MAX_PROVEN_FAILURES, MAX_SLEEP, SPIN};
 use crate::ucx::worker::{RemoteKey, Request, Worker};
 use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+/// Time for which a thread that moves memory polls for completion. After this time, the thread
+/// sleeps, and the link's thread polls. With a shorter time, more transfers have to wake two
+/// threads. With a longer time, polling uses more CPU time.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// Maximum time that a thread sleeps while it waits for its transfer. Normally, a notification
+/// wakes the thread earlier. The limit matters only if a notification is lost.
+const MAX_SLEEP: Duration = Duration::from_millis(100);
+
+/// Number of failed endpoints after which a transfer fails, even if each endpoint had reached the
+/// peer. With the pauses between them, this takes about 6 s. With a smaller number, transfers fail
+/// in networks that often break connections. With a larger number, a network card that cannot
+/// access the memory is detected later.
+const MAX_PROVEN_FAILURES: u32 = 16;
 
 const STALLED: &str = "moving memory: UCX made no progress";
 

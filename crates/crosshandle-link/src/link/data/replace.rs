@@ -9,9 +9,13 @@
 
 use super::{DataPath, EVENT, Endpoint, Outage, Shared, flags, take_event_fd};
 use crate::error::{Error, Result};
-use crate::tuning::{FOLLOW_INTERVAL, MAX_REPLACE_PAUSE, REDIAL_INTERVAL};
+use crate::tuning::{FOLLOW_INTERVAL, REDIAL_INTERVAL};
 use rustix::event::epoll;
 use std::time::{Duration, Instant};
+
+/// Maximum pause before a repeatedly failing endpoint is replaced again. The pauses start at
+/// [`REDIAL_INTERVAL`] and double.
+const MAX_REPLACE_PAUSE: Duration = Duration::from_millis(500);
 
 /// Tasks for the link's thread, after it has driven the worker.
 #[derive(Default)]

@@ -5,7 +5,7 @@ mod state;
 
 use super::data::DataPath;
 use super::outbox::Outbox;
-use super::question::{Answer, Question};
+use super::request::{PendingRequest, Reply};
 use super::serve::{OpenRequest, Served};
 use super::stage::Stager;
 use crate::control::channel::Channel;
@@ -15,7 +15,7 @@ use crate::control::message::{Hello, Message, SessionId, read_failures};
 use crate::error::{Error, Result};
 use crate::event::Mirror;
 use crate::memory::ring::Ring;
-use crate::tuning::{ACKS_PER_KEEP_ALIVE, ANSWER_TIMEOUT, REDIALS_PER_KEEP_ALIVE};
+use crate::tuning::{REDIALS_PER_KEEP_ALIVE, REPLY_TIMEOUT};
 use crate::wait::wait_until;
 use crosshandle::holder::Holder;
 use crosshandle::{Context, Notifier, adapter_support::Deadline};
@@ -27,6 +27,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
+
+/// Number of confirmations that an idle side sends per keep-alive. With fewer, two lost messages
+/// would look like a lost connection.
+const ACKS_PER_KEEP_ALIVE: u32 = 5;
 
 /// The state of one side of a link, which the link's objects and threads share.
 pub(crate) struct Session {
@@ -88,12 +92,12 @@ pub(crate) struct State {
     reported: u64,
     heard_at: Instant,
     pub(super) spoke_at: Instant,
-    questions: HashMap<u64, Arc<Question>>,
+    pending: HashMap<u64, Arc<PendingRequest>>,
     /// Number of bytes that pending replies will contain.
     reading: usize,
     /// Number of bytes in the replies that arrived since the last confirmation.
     read_unconfirmed: usize,
-    next_question: u64,
+    next_request: u64,
     pub(crate) served: HashMap<u32, Served>,
     pub(crate) next_served: u32,
     /// Number of handles that are being opened for the peer.
@@ -151,10 +155,10 @@ impl Session {
                 reported: 0,
                 heard_at: now,
                 spoke_at: now,
-                questions: HashMap::new(),
+                pending: HashMap::new(),
                 reading: 0,
                 read_unconfirmed: 0,
-                next_question: 1,
+                next_request: 1,
                 served: HashMap::new(),
                 next_served: 1,
                 opening: 0,
@@ -237,7 +241,7 @@ impl Session {
     pub(crate) fn ask<'a>(
         &self,
         message: impl FnOnce(u64) -> Message<'a>,
-    ) -> Result<Arc<Question>> {
+    ) -> Result<Arc<PendingRequest>> {
         self.ask_for(None, message)
     }
 
@@ -247,29 +251,29 @@ impl Session {
         &self,
         mirror: Option<Arc<Mirror>>,
         message: impl FnOnce(u64) -> Message<'a>,
-    ) -> Result<Arc<Question>> {
+    ) -> Result<Arc<PendingRequest>> {
         let mut state = self.wait_for_room()?;
-        let number = state.next_question;
-        state.next_question += 1;
+        let number = state.next_request;
+        state.next_request += 1;
         let message = message(number);
         let reads = match message {
             Message::Read { len, .. } => len as usize,
             _ => 0,
         };
         state.reading += reads;
-        let question = Question::new(mirror, reads);
-        state.questions.insert(number, Arc::clone(&question));
+        let pending = PendingRequest::new(mirror, reads);
+        state.pending.insert(number, Arc::clone(&pending));
         if state.say(&message) {
             drop(state);
             self.wake();
         }
-        Ok(question)
+        Ok(pending)
     }
 
     /// Waits until the peer has confirmed so many earlier requests that another one may be sent.
-    /// Fails after [`ANSWER_TIMEOUT`].
+    /// Fails after [`REPLY_TIMEOUT`].
     fn wait_for_room(&self) -> Result<MutexGuard<'_, State>> {
-        let deadline = Deadline::after(ANSWER_TIMEOUT);
+        let deadline = Deadline::after(REPLY_TIMEOUT);
         let mut state = self.state();
         loop {
             state.check_alive()?;
@@ -286,18 +290,18 @@ impl Session {
     }
 
     /// Passes a reply to the thread that waits for it.
-    pub(crate) fn answered(&self, number: u64, answer: Result<Answer>) -> Result<(), &'static str> {
+    pub(crate) fn replied(&self, number: u64, reply: Result<Reply>) -> Result<(), &'static str> {
         let mut state = self.state();
-        let question = state.questions.remove(&number);
-        let question = question.ok_or("it replies to an unknown request")?;
-        state.reading -= question.reads;
-        state.read_unconfirmed += question.reads;
-        if let Ok(Answer::Event {
+        let pending = state.pending.remove(&number);
+        let pending = pending.ok_or("it replies to an unknown request")?;
+        state.reading -= pending.reads;
+        state.read_unconfirmed += pending.reads;
+        if let Ok(Reply::Event {
             id,
             completed,
             failures,
-        }) = &answer
-            && let Some(mirror) = &question.mirror
+        }) = &reply
+            && let Some(mirror) = &pending.mirror
         {
             let failures = match state.add_mirror(*id, mirror) {
                 Ok(()) => read_failures(failures, *completed),
@@ -307,15 +311,15 @@ impl Session {
             match failures {
                 Ok(failures) => mirror.begin(*completed, &failures),
                 Err(why) => {
-                    question.answer(Err(Error::Protocol(why)));
+                    pending.reply(Err(Error::Protocol(why)));
                     return Err(why);
                 }
             }
         } else {
             drop(state);
         }
-        let opened = answer.as_ref().ok().and_then(Answer::opened);
-        if !question.answer(answer)
+        let opened = reply.as_ref().ok().and_then(Reply::opened);
+        if !pending.reply(reply)
             && let Some(id) = opened
         {
             // The waiting thread has given up, so close the object that the peer has opened.
@@ -361,7 +365,7 @@ impl Session {
         }
         state.ended = Some(why.clone());
         self.has_ended.store(true, Ordering::Release);
-        let questions = std::mem::take(&mut state.questions);
+        let pending = std::mem::take(&mut state.pending);
         let mirrors = std::mem::take(&mut state.mirrors);
         let served = std::mem::take(&mut state.served);
         let channel = state.channel.take();
@@ -373,8 +377,8 @@ impl Session {
         for mirror in mirrors.into_values().filter_map(|mirror| mirror.upgrade()) {
             mirror.abandon();
         }
-        for question in questions.into_values() {
-            question.answer(Err(why.clone()));
+        for pending in pending.into_values() {
+            pending.reply(Err(why.clone()));
         }
         self.changed.notify_all();
         // After `close`, UCX transfers no more bytes, so memory that was open for the peer may be

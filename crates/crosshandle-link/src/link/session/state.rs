@@ -5,9 +5,13 @@ use crate::control::channel::Channel;
 use crate::control::message::Message;
 use crate::error::Result;
 use crate::event::Mirror;
-use crate::tuning::{ACK_EVERY, MAX_READING};
+use crate::tuning::MAX_READING;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Number of received messages after which a confirmation is sent at once. With a smaller number,
+/// more confirmations are sent. With a larger number, the peer has to store more messages.
+const ACK_EVERY: u64 = 64;
 
 impl State {
     pub(crate) fn check_alive(&self) -> Result<()> {

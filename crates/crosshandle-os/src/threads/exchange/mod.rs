@@ -9,7 +9,7 @@ use super::ThreadKind;
 use super::background::contain;
 use super::driver_jobs;
 use super::round_robin::{Party, RoundRobin};
-use super::tuning::{EPOLL_EVENTS, MAX_TURNS, SOURCE_REST, TURNS_TIME};
+use super::tuning::{EPOLL_EVENTS, MAX_TURNS, SOURCE_REST};
 use crate::fork::{Birth, KeptFromChildren, PerProcess};
 use crosshandle_types::error::{Error, Result};
 use crosshandle_types::sync::{HashMap, Mutex};
@@ -21,8 +21,11 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use timers::Timers;
+
+/// Time after which the exchange thread asks the kernel again which sources are ready.
+const TURNS_TIME: Duration = Duration::from_micros(250);
 
 /// A descriptor that the exchange thread watches.
 pub trait Source: Send + Sync {

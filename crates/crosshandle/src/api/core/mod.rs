@@ -301,7 +301,7 @@ impl ContextCore {
             })
     }
 
-    /// Returns free memory to the system, and unmaps segments of exporters in which nothing is open.
+    /// Returns free memory to the system, and unmaps segments of exporters without open memory.
     pub(crate) fn trim(&self) {
         // In a forked child, the memory belongs to the parent, which may be using blocks that are
         // free in the child's copy of the lists.

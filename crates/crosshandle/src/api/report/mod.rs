@@ -27,7 +27,6 @@
 
 mod ask;
 mod dead;
-mod tuning;
 
 pub use ask::{Silent, SilentReason, exporters};
 pub use crosshandle_ipc::broker::{SOCKET_DIR_VARIABLE, socket_directories};

@@ -6,16 +6,23 @@ use crate::queue::Queue;
 use crate::queue::destination::Destination;
 use crate::queue::end::Users;
 use crate::queue::host_function::wait_while;
-use crate::tuning::{BUFFER_RELEASE_GRACE, LARGEST_VECTOR_BYTES};
+use crate::tuning::LARGEST_VECTOR_BYTES;
 use crosshandle::{Access, AllocationOptions, Command, Context, Memory, MemoryKind, MemoryRange};
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use unified_runtime_sys::{
     UR_MEM_FLAG_ALLOC_HOST_POINTER, UR_MEM_FLAG_USE_HOST_POINTER, ur_mem_flags_t,
 };
+
+/// Time for which releasing a buffer over the user's memory waits for the commands that use the
+/// buffer.
+///
+/// Users free their memory after the release. Most submitted commands complete within this time. If
+/// a command takes longer, the contents are written back after the release.
+const BUFFER_RELEASE_GRACE: Duration = Duration::from_millis(200);
 
 /// The memory behind a buffer and its sub-buffers. Commands keep the storage alive until they are
 /// complete.

@@ -9,10 +9,13 @@ use crate::context::allocations::Kind;
 use crate::context::pools::Pool;
 use crate::discovery::Device;
 use crate::queue::host_function::wait_while;
-use crate::tuning::ROW_ALIGN_BYTES;
 use crosshandle::{AllocationOptions, MemoryKind};
 use std::ffi::c_void;
 use unified_runtime_sys::ur_result_t;
+
+/// Alignment of rows in pitched allocations, in bytes. It is the size of a cache line, and is
+/// larger than any element that devices access in one operation.
+const ROW_ALIGN_BYTES: usize = 64;
 
 /// The requested properties of an allocation.
 pub(crate) struct Request {

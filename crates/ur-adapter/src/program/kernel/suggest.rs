@@ -7,7 +7,7 @@ use crate::abi::object::{Handle, Shared};
 use crate::discovery::Device;
 use crate::program::enter_with_kernels;
 use crate::queue::Queue;
-use crate::queue::destination::Question;
+use crate::queue::destination::CheckOnly;
 use std::ptr;
 use unified_runtime_sys::{
     ur_exp_kernel_arg_properties_t, ur_kernel_handle_t, ur_queue_handle_t, ur_result_t,
@@ -49,7 +49,7 @@ entry_points! {
         let (global, arguments) = unsafe {
             (
                 read_sizes(dimensions, global, 1)?.ok_or(Failure::NULL_POINTER)?,
-                read_arguments(&Question(queue), arguments)?,
+                read_arguments(&CheckOnly(queue), arguments)?,
             )
         };
         // If the caller passes no arguments, the kernel is assumed to use no local memory.

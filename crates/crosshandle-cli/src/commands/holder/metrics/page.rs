@@ -2,10 +2,13 @@
 
 use super::sample::Sample;
 use crate::output::clean;
-use crate::tuning::METRICS_ROWS;
 use crate::units::{age, bytes};
 use std::fmt::Write;
 use std::time::SystemTime;
+
+/// Maximum number of rows in each table of the page. Without a limit, browsers would take too long
+/// to show the page of a full holder.
+const METRICS_ROWS: usize = 500;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--ink:#1b1f24;--soft:#59636e;--paper:#ffffff;--line:#d1d9e0;--good:#116329;--bad:#a40e26}\

@@ -3,7 +3,6 @@
 use crate::commands::ps::text::process;
 use crate::commands::ps::waits::waits;
 use crate::settings::Settings;
-use crate::tuning::{METRICS_ANSWER_TIME, METRICS_DEATHS, METRICS_SAMPLE_AGE};
 use crosshandle::holder::{HeldName, Holder, Status};
 use crosshandle::report::{self, ContextReport, ProcessReport};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -11,6 +10,17 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
+
+/// Maximum time for the holder and other processes to report their state. With less, a busy
+/// machine looks unhealthy. With more, a stopped holder is reported later.
+const METRICS_RESPONSE_TIME: Duration = Duration::from_secs(1);
+
+/// Maximum age of a sample that is reused for another request. It limits the load that many
+/// scrapers cause.
+const METRICS_SAMPLE_AGE: Duration = Duration::from_millis(500);
+
+/// Maximum number of deaths that the page lists.
+const METRICS_DEATHS: usize = 20;
 
 /// A name that the holder keeps.
 #[derive(Debug)]
@@ -64,7 +74,7 @@ struct Last {
 impl Sampler {
     pub(super) fn new(settings: &Settings) -> Self {
         Self {
-            holder: settings.holder(None).timeout(METRICS_ANSWER_TIME),
+            holder: settings.holder(None).timeout(METRICS_RESPONSE_TIME),
             directories: settings.socket_directories(),
             last: Mutex::default(),
         }
@@ -88,7 +98,7 @@ impl Sampler {
     fn take(&self, last: &mut Last) -> crosshandle::Result<Sample> {
         let status = self.holder.status()?;
         let names = self.holder.list()?;
-        let reports = report::exporters(&self.directories, METRICS_ANSWER_TIME);
+        let reports = report::exporters(&self.directories, METRICS_RESPONSE_TIME);
         let reports: Vec<ProcessReport> = reports.into_iter().filter_map(Result::ok).collect();
         let nothing = ProcessReport::default();
         let own = reports.iter().find(|report| report.pid == status.pid);
