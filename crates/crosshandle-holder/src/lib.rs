@@ -17,7 +17,7 @@ mod server;
 mod state;
 mod succession;
 
-pub use segment::fetch_held;
+pub use segment::{Drivers, fetch_held};
 pub use server::LogLevel;
 
 use crosshandle_ipc::broker::{PeerPolicy, address};
@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use succession::{SuccessorCommand, follow};
 
-/// Options of a holder, for [`serve`] and [`serve_as_successor`].
+/// Options of a holder, for `serve` and `serve_as_successor`.
 pub struct ServeOptions {
     socket_dir: Option<PathBuf>,
     peers: PeerPolicy,
@@ -84,7 +84,7 @@ impl ServeOptions {
         self
     }
 
-    /// Sets the command that starts a successor. Its program must call [`serve_as_successor`] with
+    /// Sets the command that starts a successor. Its program must call `serve_as_successor` with
     /// the standard input that it receives. Without a successor, the held memory is released when
     /// the holder ends.
     pub fn successor(
@@ -112,32 +112,27 @@ impl ServeOptions {
         self
     }
 
-    fn terms(self) -> (Option<PathBuf>, Terms) {
+    fn terms(self, drivers: Drivers) -> (Option<PathBuf>, Terms) {
         let terms = Terms {
             policy: self.peers,
             successor: self.successor,
             stop: self.stop,
             log: self.log,
+            drivers,
         };
         (self.socket_dir, terms)
     }
 }
 
-/// Runs a holder on the calling thread until `Holder::stop` or
-/// [`ServeOptions::stop_when_readable`] ends it. `ready` is called once programs can send requests.
-///
-/// A service manager may pass the socket that receives requests. The holder uses the first
-/// descriptor that the variables `LISTEN_FDS` and `LISTEN_PID` describe.
+/// Runs a holder, as `crosshandle::holder::serve` documents.
 ///
 /// # Errors
-/// Returns [`Error::Holder`] if the directory already has a running holder. Returns
-/// [`Error::InvalidArgument`] if the directory cannot be used, or is removed and not restored.
-/// Limits of the system also cause errors.
-pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
+/// Those of `crosshandle::holder::serve`.
+pub fn serve(options: ServeOptions, drivers: Drivers, ready: impl FnOnce()) -> Result<()> {
     if process::is_forked() {
         return Err(Error::forked());
     }
-    let (directory, terms) = options.terms();
+    let (directory, terms) = options.terms(drivers);
     let path = address::directories(directory.as_deref()).swap_remove(0);
     let given = descriptor::handed_by_service_manager();
     let server = Server::begin(path, given, terms)?;
@@ -146,28 +141,22 @@ pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     server.run()
 }
 
-/// Follows the holder that started this process, on the calling thread, and replaces it when it
-/// dies.
-///
-/// `ready` is called when this process takes over. The function returns without taking over if the
-/// holder died before it had sent enough for a takeover. After a takeover it returns when this
-/// process is told to end.
-///
-/// This process starts a session of its own, unless it already leads its process group. A terminal
-/// that closes or sends an interrupt therefore signals only the holder. A holder that ends this way
-/// also ends its successor.
+/// Follows a holder, as `crosshandle::holder::serve_as_successor` documents.
 ///
 /// # Errors
-/// Returns an error if the holder runs a release that this process cannot follow, or if a limit of
-/// the system is reached.
-pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
+/// Those of `crosshandle::holder::serve_as_successor`.
+pub fn serve_as_successor(
+    options: ServeOptions,
+    drivers: Drivers,
+    ready: impl FnOnce(),
+) -> Result<()> {
     // `setsid` fails for the leader of a process group, which the holder's terminal does not signal
     // anyway.
     let _ = rustix::process::setsid();
-    let (_, terms) = options.terms();
+    let (_, terms) = options.terms(drivers);
     let holdings = Holdings::new(terms.policy.clone());
     let stop = terms.stop.as_ref().map(AsFd::as_fd);
-    let Some(inheritance) = follow(stdin().as_fd(), stop, holdings)? else {
+    let Some(inheritance) = follow(stdin().as_fd(), stop, holdings, drivers)? else {
         return Ok(());
     };
     let server = Server::take_over(inheritance, terms)?;

@@ -17,6 +17,8 @@
 //! does it see that a process maps memory for reading now and makes the mapping writable later.
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
+use super::segment::Drivers;
+use crosshandle_handle::BackendKind;
 use crosshandle_ipc::broker::{FileId, PeerPolicy};
 use rustix::fs::{AtFlags, CWD, StatxFlags, major, makedev, minor, statx};
 use serde::{Deserialize, Serialize};
@@ -76,8 +78,8 @@ pub(super) struct Region {
     pub(super) host: Vec<FileId>,
     /// The exporters of a driver's memory.
     pub(super) makers: Vec<Maker>,
-    /// Whether some of the memory is CUDA memory.
-    pub(super) is_cuda: bool,
+    /// The backends of the memory.
+    pub(super) backends: Vec<BackendKind>,
 }
 
 /// A claim that needs a proof.
@@ -92,6 +94,7 @@ pub(super) struct Claim {
     /// The process ids of the holder and its successor.
     pub(super) pair: [u32; 2],
     pub(super) policy: PeerPolicy,
+    pub(super) drivers: Drivers,
     /// The process id of the process that prevented the latest claim of the name, or 0. It is
     /// inspected first, because programs repeat their claims until that process has ended.
     pub(super) suspect: Arc<AtomicU32>,
@@ -124,13 +127,9 @@ impl Claim {
         if !self.region.makers.is_empty() {
             self.prove_makers_over()?;
         }
-        if self.region.is_cuda
-            && let Some(what) = mps()
-        {
-            return Err(format!(
-                "{what}, and MPS does the work of many processes in one: stop it (echo quit | \
-                 nvidia-cuda-mps-control)"
-            ));
+        let mut backends = self.region.backends.iter();
+        if let Some(why) = backends.find_map(|kind| (self.drivers.work_outlives_process)(*kind)) {
+            return Err(why);
         }
         // A process that ends during a scan may have left a child that the scan has missed. Further
         // scans inspect only processes that are new, so they are fast.
@@ -421,23 +420,6 @@ fn is_writable(descriptor: &Path) -> bool {
     flags.is_none_or(|flags| flags & 3 != 0)
 }
 
-/// Returns a text that says why a daemon may do CUDA work for other processes, if one may.
-fn mps() -> Option<String> {
-    let directory = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
-    let directory = directory.map_or_else(|| "/tmp/nvidia-mps".into(), std::path::PathBuf::from);
-    let control = directory.join("control");
-    if control.exists() {
-        return Some(format!("{} exists", control.display()));
-    }
-    let entries = fs::read_dir("/proc").ok()?;
-    entries.flatten().find_map(|entry| {
-        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
-        // The kernel keeps only 15 bytes of a program's name.
-        let is_mps = program(pid).starts_with("nvidia-cuda-mps");
-        is_mps.then(|| format!("process {pid} is a daemon of MPS"))
-    })
-}
-
 /// Converts the numbers that `/proc` and system calls give for a file to one form.
 pub(super) fn normal(file: FileId) -> FileId {
     (makedev(major(file.0), minor(file.0)), file.1)
@@ -546,31 +528,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_daemon_of_mps_is_seen() {
-        let directory = std::env::temp_dir().join(format!("xh-mps-{}", std::process::id()));
-        fs::create_dir(&directory).expect("a directory");
-        let program = directory.join("nvidia-cuda-mps-server");
-        fs::copy("/bin/sleep", &program).expect("a copy");
-        let mut daemon = Command::new(&program)
-            .arg("60")
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("a process");
-        // The kernel gives the child its new name a moment after the parent continues.
-        let begin = std::time::Instant::now();
-        while !super::program(daemon.id()).starts_with("nvidia-cuda-mps")
-            && begin.elapsed() < std::time::Duration::from_secs(10)
-        {
-            std::thread::yield_now();
-        }
-        let seen = mps();
-        daemon.kill().expect("it lives");
-        daemon.wait().expect("our child");
-        fs::remove_dir_all(&directory).expect("removed");
-        assert!(seen.is_some(), "{seen:?}");
-    }
-
     fn sleeper() -> std::process::Child {
         let mut command = Command::new("sleep");
         let command = command.arg("60").stdin(Stdio::null());
@@ -597,13 +554,14 @@ mod tests {
             region: Region {
                 host: Vec::new(),
                 makers: Vec::new(),
-                is_cuda: false,
+                backends: Vec::new(),
             },
             writer,
             earlier,
             claimer: std::process::id(),
             pair: [std::process::id(), 0],
             policy: PeerPolicy::SameUser,
+            drivers: Drivers::OF_TESTS,
             suspect: Arc::default(),
         }
     }

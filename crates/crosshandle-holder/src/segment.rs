@@ -6,11 +6,11 @@ use crosshandle_handle::{BackendKind, MemoryHandle};
 use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_ipc::broker::{Fetched, FileId, Route};
 use crosshandle_ipc::{Attachment, BackendObject, First, OpenDeadline, Origin};
-use crosshandle_os::descriptor::{self, FileKind};
-use crosshandle_os::memfd;
 use crosshandle_os::threads::disposer::{Disposal, PeerDescriptor};
+use crosshandle_os::{descriptor, memfd};
 use crosshandle_types::Access;
 use crosshandle_types::error::{Error, Result};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -19,9 +19,31 @@ use std::time::Duration;
 /// fails hand-overs of busy processes. A longer time delays the notice of a process that hangs.
 pub(crate) const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Linux's major number of NVIDIA's character devices. CUDA exports memory by descriptors of such
-/// devices.
-const NVIDIA_MAJOR: u32 = 195;
+/// The questions that a process without a driver asks the backends of its build.
+#[derive(Clone, Copy)]
+pub struct Drivers {
+    /// Returns whether a descriptor, with the blob of its exporter, is memory of the backend's
+    /// driver that the descriptor keeps alive.
+    pub owns_descriptor: fn(BackendKind, BorrowedFd<'_>, &BackendBlob) -> bool,
+    /// Returns the reason why the work of a process may continue after the process has ended, if it
+    /// may.
+    pub work_outlives_process: fn(BackendKind) -> Option<String>,
+}
+
+impl fmt::Debug for Drivers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Drivers").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+impl Drivers {
+    /// No driver, except for memory with a note, which is a driver's.
+    pub(super) const OF_TESTS: Self = Self {
+        owns_descriptor: |_, _, note| !note.as_bytes().is_empty(),
+        work_outlives_process: |_| None,
+    };
+}
 
 /// Memory that a process keeps only by its descriptor.
 pub(super) struct HeldSegment {
@@ -44,9 +66,9 @@ impl HeldSegment {
         file: PeerDescriptor,
         len: u64,
         note: BackendBlob,
-        backend: BackendKind,
+        is_of_driver: bool,
     ) -> Self {
-        let is_of_host = is_of_host(&file, &note, backend);
+        let is_of_host = !is_of_driver && memfd::is_memory(&file);
         let (file, disposal) = match file.into_memory() {
             Ok(memory) => (Arc::new(memory), None),
             Err(file) => {
@@ -118,6 +140,7 @@ pub(super) fn fetch(
     handle: &MemoryHandle,
     route: Route,
     origin: &Origin,
+    drivers: Drivers,
     deadline: &OpenDeadline,
 ) -> Result<(Arc<HeldSegment>, Maker)> {
     let fields = handle.fields();
@@ -133,8 +156,9 @@ pub(super) fn fetch(
         note,
         disposal,
     } = attachment.fetch(&fields, access, deadline)?;
+    let is_of_driver = (drivers.owns_descriptor)(fields.backend, file.as_fd(), &note);
     let memory = HeldSegment {
-        is_of_host: is_of_host(&file, &note, fields.backend),
+        is_of_host: !is_of_driver && memfd::is_memory(&file),
         file,
         read_only: OnceLock::new(),
         len,
@@ -146,12 +170,7 @@ pub(super) fn fetch(
             "only memory that has its segment alone can be held, and this one begins within one",
         ));
     }
-    check(
-        memory.as_fd(),
-        memory.len,
-        memory.is_of_host,
-        fields.backend,
-    )?;
+    check(memory.as_fd(), memory.len, is_of_driver)?;
     let (uid, pid) = attachment.peer();
     Ok((memory.into(), Maker::new(uid, pid)))
 }
@@ -163,47 +182,29 @@ pub(super) fn fetch(
 pub fn fetch_held(
     handle: &MemoryHandle,
     origin: &Origin,
+    drivers: Drivers,
     deadline: &OpenDeadline,
 ) -> Result<Arc<dyn BackendObject>> {
-    let (memory, _) = fetch(handle, Route::Holder, origin, deadline)?;
+    let (memory, _) = fetch(handle, Route::Holder, origin, drivers, deadline)?;
     Ok(memory)
 }
 
-/// Returns whether a descriptor is host memory that this library made. A software Level Zero driver
-/// uses memfds for its own memory, and sends its driver handle as the note.
-fn is_of_host(file: impl AsFd, note: &BackendBlob, backend: BackendKind) -> bool {
-    let is_of_driver = backend == BackendKind::LevelZero && !note.as_bytes().is_empty();
-    !is_of_driver && memfd::is_memory(file)
-}
-
 /// Refuses descriptors that do not refer to memory, do not keep it alive, or could not be given to
-/// importers. Closing other descriptors may block for as long as their sender likes.
-fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind) -> Result<()> {
-    if is_of_host {
-        let looked = memfd::check(file).map_err(Error::os("looking at memory"))?;
-        return match looked == (len, true) {
-            true => Ok(()),
-            false => Err(Error::Protocol(
-                "its memory has another length than it said, or no seal",
-            )),
-        };
+/// importers. Closing other descriptors may block for as long as their sender likes. The holder does
+/// not map a driver's memory, and the drivers of importers check their arguments.
+fn check(file: BorrowedFd<'_>, len: u64, is_of_driver: bool) -> Result<()> {
+    if is_of_driver {
+        return Ok(());
     }
-    let is_memory = match backend {
-        BackendKind::Host => false,
-        BackendKind::Cuda => {
-            let nvidia = FileKind::CharacterDevice {
-                major: NVIDIA_MAJOR,
-            };
-            descriptor::kind(file) == Ok(nvidia) || descriptor::is_dma_buf(file)
-        }
-        // The memory is that of Intel's driver, or of a software driver. The holder maps neither,
-        // and the drivers of importers check their arguments.
-        BackendKind::LevelZero => descriptor::is_dma_buf(file) || memfd::is_memory(file),
-    };
-    match is_memory {
+    if !memfd::is_memory(file) {
+        return Err(Error::Protocol(
+            "its descriptor is of no memory that outlives it",
+        ));
+    }
+    match memfd::check(file).map_err(Error::os("looking at memory"))? == (len, true) {
         true => Ok(()),
         false => Err(Error::Protocol(
-            "its descriptor is of no memory that outlives it",
+            "its memory has another length than it said, or no seal",
         )),
     }
 }
@@ -211,61 +212,26 @@ fn check(file: BorrowedFd<'_>, len: u64, is_of_host: bool, backend: BackendKind)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::File;
 
     #[test]
-    fn memory_of_a_driver_in_software_is_a_drivers() {
+    fn memory_of_a_driver_is_lent_as_it_came() {
         let memory = memfd::create_unsealed("ze_sim", 4096).expect("memory");
         let note = BackendBlob::new(b"a driver's handle");
-        assert!(!is_of_host(&memory, &note, BackendKind::LevelZero));
-        check(memory.as_fd(), 4096, false, BackendKind::LevelZero).expect("its driver's");
-        // A sender that declares another backend gains nothing that its own driver would not give
-        // to the sender.
-        assert!(is_of_host(&memory, &note, BackendKind::Cuda));
-        assert!(is_of_host(
-            &memory,
-            &BackendBlob::NONE,
-            BackendKind::LevelZero
-        ));
-        let held = HeldSegment::received(
-            PeerDescriptor::from(memory),
-            4096,
-            note,
-            BackendKind::LevelZero,
-        );
+        check(memory.as_fd(), 4096, true).expect("its driver's");
+        let held = HeldSegment::received(PeerDescriptor::from(memory), 4096, note, true);
         assert_eq!(held.file_id(), None);
         let file = held.descriptor(Access::ReadOnly).expect("a descriptor");
         rustix::io::pwrite(&file, b"x", 0).expect("as the driver's own, which maps it for writing");
     }
 
     #[test]
-    fn only_descriptors_of_memory_are_kept() {
+    fn host_memory_is_sealed_and_as_long_as_its_sender_says() {
         let memory = memfd::create("test", 4096).expect("memory");
+        check(memory.as_fd(), 4096, false).expect("memory");
+        check(memory.as_fd(), 8192, false).expect_err("of another length");
         let unsealed = memfd::create_unsealed("test", 4096).expect("memory");
-        let (socket, _) = crosshandle_os::socket::pair().expect("two sockets");
+        check(unsealed.as_fd(), 4096, false).expect_err("it could shrink");
         let (pipe, _write) = rustix::pipe::pipe().expect("a pipe");
-        let open = |path: &str| OwnedFd::from(File::open(path).expect("opened"));
-        let program = std::env::current_exe().expect("this program");
-        let others = [
-            unsealed,
-            socket,
-            pipe,
-            // A file system that the sender controls may serve this file.
-            File::open(program).expect("opened").into(),
-            open("/dev/null"),
-            open("/"),
-            open("/proc/self/stat"),
-            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).expect("an eventfd"),
-        ];
-        for backend in [BackendKind::Host, BackendKind::Cuda, BackendKind::LevelZero] {
-            check(memory.as_fd(), 4096, true, backend).expect("memory");
-            check(memory.as_fd(), 8192, true, backend).expect_err("of another length");
-            let none = BackendBlob::NONE;
-            for (index, other) in others.iter().enumerate() {
-                let is_of_host = is_of_host(other, &none, backend);
-                let refused = check(other.as_fd(), 4096, is_of_host, backend);
-                assert!(refused.is_err(), "{backend}: {index}");
-            }
-        }
+        check(pipe.as_fd(), 4096, false).expect_err("of no memory");
     }
 }

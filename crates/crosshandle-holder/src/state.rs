@@ -564,12 +564,7 @@ mod tests {
             device: "host".into(),
             kind: ObjectKind::Device,
             name: "test".into(),
-            memory: Arc::new(HeldSegment::received(
-                file,
-                4096,
-                BackendBlob::NONE,
-                BackendKind::Host,
-            )),
+            memory: Arc::new(HeldSegment::received(file, 4096, BackendBlob::NONE, false)),
             maker: Maker::new(0, pid),
             names: BTreeSet::new(),
         }

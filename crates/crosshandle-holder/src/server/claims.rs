@@ -8,7 +8,7 @@ use super::super::succession::{Change, Successor};
 use super::quota::{Resource, none_left};
 use super::requests::{not_allowed, only_for_reading};
 use super::{LogLevel, Server};
-use crosshandle_handle::{BackendKind, Key, MemoryHandle};
+use crosshandle_handle::{Key, MemoryHandle};
 use crosshandle_os::process;
 use crosshandle_types::Access;
 use crosshandle_types::error::HolderFault;
@@ -206,7 +206,7 @@ impl Server {
         let mut region = Region {
             host: Vec::new(),
             makers: Vec::new(),
-            is_cuda: false,
+            backends: Vec::new(),
         };
         for handle in name.handles() {
             let Some(record) = self.holdings.records().get(&key_of(&handle)) else {
@@ -219,7 +219,10 @@ impl Server {
             if file.is_none() || record.maker.process.is_none() {
                 region.makers.push(record.maker);
             }
-            region.is_cuda |= handle.fields().backend == BackendKind::Cuda;
+            let backend = handle.fields().backend;
+            if !region.backends.contains(&backend) {
+                region.backends.push(backend);
+            }
         }
         let successor = self.successor.as_ref().map_or(0, Successor::pid);
         let own = Status::of(asker.pid).map(|status| status.identity);
@@ -233,6 +236,7 @@ impl Server {
             claimer: asker.pid,
             pair: [process::pid(), successor],
             policy: self.terms.policy.clone(),
+            drivers: self.terms.drivers,
             suspect: Arc::clone(&name.suspect),
         }
     }

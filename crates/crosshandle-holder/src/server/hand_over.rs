@@ -2,7 +2,7 @@
 
 use super::super::identity::{Asker, Maker};
 use super::super::message::{Hold, Reply, Right, refused};
-use super::super::segment::{FETCH_TIMEOUT, fetch};
+use super::super::segment::{Drivers, FETCH_TIMEOUT, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
 use super::Server;
@@ -81,6 +81,7 @@ impl Server {
             return Some(none_left(Resource::QueuedJobs));
         }
         self.begin_work(number);
+        let drivers = self.terms.drivers;
         let origin = Origin {
             directory: Some(self.path.clone()),
             policy: self.terms.policy.clone(),
@@ -92,7 +93,7 @@ impl Server {
         let known: Vec<MemoryHandle> = records.map(|record| record.handle).collect();
         let token = token.map(str::to_owned);
         self.jobs.submit(number, asker, move || {
-            let records = fetch_all(&hold, &known, &origin);
+            let records = fetch_all(&hold, &known, &origin, drivers);
             let fetched = Fetched {
                 hold,
                 asker,
@@ -229,7 +230,12 @@ impl Server {
 }
 
 /// Fetches the records of a hand-over from their exporters, except for those that are held already.
-fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec<Record>> {
+fn fetch_all(
+    hold: &Hold,
+    known: &[MemoryHandle],
+    origin: &Origin,
+    drivers: Drivers,
+) -> Result<Vec<Record>> {
     let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut records = Vec::new();
     for part in &hold.parts {
@@ -266,7 +272,8 @@ fn fetch_all(hold: &Hold, known: &[MemoryHandle], origin: &Origin) -> Result<Vec
             if known.contains(&handle) {
                 continue;
             }
-            let (memory, maker): (_, Maker) = fetch(&handle, Route::Exporter, origin, &deadline)?;
+            let (memory, maker): (_, Maker) =
+                fetch(&handle, Route::Exporter, origin, drivers, &deadline)?;
             records.push(Record {
                 memory,
                 maker,

@@ -16,6 +16,7 @@ use super::exchange::ask_once;
 use super::identity::Asker;
 use super::journal::{self, Journal, Lost, State};
 use super::message::{Envelope, PROTOCOL, Request};
+use super::segment::Drivers;
 use super::state::Holdings;
 use super::succession::{Change, Heard, Inheritance, Sent, Successor, SuccessorCommand, version};
 use crosshandle_ipc::broker::{Broker, HeldListener, HolderDirectory, HolderFiles, PeerPolicy};
@@ -81,6 +82,7 @@ pub(super) struct Terms {
     /// The holder ends when this descriptor is readable.
     pub(super) stop: Option<OwnedFd>,
     pub(super) log: Log,
+    pub(super) drivers: Drivers,
 }
 
 /// A running holder.

@@ -5,7 +5,7 @@
 use super::super::identity::Asker;
 use super::super::journal::{Lost, LostPart};
 use super::super::message::{Hold, Offer, OfferedPart, Recovered, Reply, Right, busy, refused};
-use super::super::segment::{FETCH_TIMEOUT, HeldSegment, fetch};
+use super::super::segment::{Drivers, FETCH_TIMEOUT, HeldSegment, fetch};
 use super::super::state::{Name, Record, RecordKey, key_of};
 use super::super::succession::Change;
 use super::quota::{Resource, none_left};
@@ -69,8 +69,9 @@ impl Server {
             policy: self.terms.policy.clone(),
             timeout: FETCH_TIMEOUT,
         };
+        let drivers = self.terms.drivers;
         self.jobs.submit(number, asker, move || {
-            let brought = fetch_all(&lost, &pairs, &origin);
+            let brought = fetch_all(&lost, &pairs, &origin, drivers);
             Box::new(move |server| {
                 let result = brought
                     .map_err(|error| match may_pass(&error) {
@@ -270,6 +271,7 @@ fn fetch_all(
     lost: &Lost,
     pairs: &[(MemoryHandle, MemoryHandle)],
     origin: &Origin,
+    drivers: Drivers,
 ) -> Result<Brought> {
     let deadline = OpenDeadline::after(FETCH_TIMEOUT);
     let mut brought = Brought::new();
@@ -277,7 +279,7 @@ fn fetch_all(
         if from.fields().exporter == crosshandle_ipc::broker::address::exporter_id()? {
             return Err(Error::invalid("the holder itself has nothing to bring"));
         }
-        let (memory, _) = fetch(from, Route::Exporter, origin, &deadline)?;
+        let (memory, _) = fetch(from, Route::Exporter, origin, drivers, &deadline)?;
         if !was.may_be(&memory) {
             return Err(Error::invalid(
                 "its memory is another file than what was held, or another part of it",

@@ -23,6 +23,7 @@ fn a_holder_waits_for_the_lock_of_one_that_was_just_killed() {
                 successor: None,
                 stop: None,
                 log: Arc::new(|_, _| {}),
+                drivers: Drivers::OF_TESTS,
             };
             Server::begin(path, None, terms).map(drop)
         }

@@ -2,7 +2,7 @@
 //! message about a name does not end the successor: it drops the name and reports that.
 
 use super::super::journal::Lost;
-use super::super::segment::HeldSegment;
+use super::super::segment::{Drivers, HeldSegment};
 use super::super::state::{Holdings, Name, Record, RecordKey, key_of};
 use super::{
     Change, Confirmed, Inheritance, MAX_CHANGE_BYTES, MAX_CONFIRMED_BYTES, MAX_FILES, Message,
@@ -19,7 +19,7 @@ use data_encoding::HEXLOWER;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -34,8 +34,9 @@ pub(crate) fn follow(
     stream: BorrowedFd<'_>,
     stop: Option<BorrowedFd<'_>>,
     holdings: Holdings,
+    drivers: Drivers,
 ) -> Result<Option<Inheritance>> {
-    let mut follower = Follower::new(holdings);
+    let mut follower = Follower::new(holdings, drivers);
     let mut buffer = vec![0; MAX_CHANGE_BYTES];
     loop {
         if is_to_stop(stream, stop)? {
@@ -101,6 +102,7 @@ struct Follower {
     lock: Option<OwnedFd>,
     files: HolderFiles,
     holdings: Holdings,
+    drivers: Drivers,
     /// The holder's version.
     version: u32,
     lost: BTreeMap<String, Lost>,
@@ -112,8 +114,9 @@ struct Follower {
 }
 
 impl Follower {
-    fn new(holdings: Holdings) -> Self {
+    fn new(holdings: Holdings, drivers: Drivers) -> Self {
         Self {
+            drivers,
             serial: 0,
             begun: None,
             sockets: None,
@@ -181,12 +184,14 @@ impl Follower {
                     let note = HEXLOWER.decode(note.as_bytes());
                     let note = note.map_err(|_| Error::Protocol("the holder's note is no text"))?;
                     let (note, backend) = (BackendBlob::new(&note), handle.fields().backend);
+                    let owns_descriptor = self.drivers.owns_descriptor;
+                    let is_of_driver = owns_descriptor(backend, file.as_fd(), &note);
                     self.holdings.add_record(Record {
                         handle,
                         device,
                         kind,
                         name,
-                        memory: Arc::new(HeldSegment::received(file, len, note, backend)),
+                        memory: Arc::new(HeldSegment::received(file, len, note, is_of_driver)),
                         maker,
                         names: BTreeSet::new(),
                     })

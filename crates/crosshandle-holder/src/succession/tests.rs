@@ -2,6 +2,7 @@
 
 use super::super::identity::Asker;
 use super::super::message::{HeldPart, Hold};
+use super::super::segment::Drivers;
 use super::super::state::{Holdings, Name, RecordKey, key_of};
 use super::super::{ServeOptions, serve, serve_as_successor};
 use super::*;
@@ -115,7 +116,12 @@ impl Told {
 fn a_successor_drops_what_it_cannot_take_and_keeps_all_else() {
     let (ours, theirs) = socket::pair().expect("two sockets");
     let follower = std::thread::spawn(move || {
-        follow(theirs.as_fd(), None, Holdings::new(PeerPolicy::SameUser))
+        follow(
+            theirs.as_fd(),
+            None,
+            Holdings::new(PeerPolicy::SameUser),
+            Drivers::OF_TESTS,
+        )
     });
     let mut told = Told {
         stream: ours,
@@ -218,12 +224,12 @@ fn role(test: &str) -> bool {
                 .socket_dir(directory)
                 .successor("/usr/bin/env", arguments)
                 .log(|_, line| eprintln!("{line}"));
-            serve(options, || ()).expect("it held");
+            serve(options, Drivers::OF_TESTS, || ()).expect("it held");
         }
         Ok("successor") => {
             let options = ServeOptions::new().log(|_, line| eprintln!("{line}"));
             // A successor that refuses its holder tells the holder why.
-            let _ = serve_as_successor(options, || ());
+            let _ = serve_as_successor(options, Drivers::OF_TESTS, || ());
         }
         _ => return false,
     }

@@ -1,7 +1,7 @@
 //! Devices, which have memory and run queues.
 
 use crate::backends;
-use crosshandle_hal::{Backend, BackendDevice, BackendPartitions};
+use crosshandle_hal::{BackendDevice, BackendPartitions};
 use crosshandle_handle::BackendKind;
 use crosshandle_os::process;
 use crosshandle_types::error::{Error, Result};
@@ -46,9 +46,7 @@ impl Device {
         let index: usize = index
             .parse()
             .map_err(|_| missing(format!("'{index}' is not the number of a device")))?;
-        let backend: &dyn Backend = *backends::all()
-            .iter()
-            .find(|backend| backend.kind() == kind)
+        let backend = backends::of(kind)
             .ok_or_else(|| missing(format!("this build has no {kind} backend")))?;
         if let Err(reason) = backend.status() {
             return Err(missing(reason));

@@ -1,9 +1,9 @@
 use super::super::super::message::{HeldPart, Hold};
-use super::super::super::segment::HeldSegment;
+use super::super::super::segment::{Drivers, HeldSegment};
 use super::super::super::state::Record;
 use super::super::Terms;
 use super::*;
-use crosshandle_handle::{DeviceUuid, Fields, MemoryHandle};
+use crosshandle_handle::{BackendKind, DeviceUuid, Fields, MemoryHandle};
 use crosshandle_ipc::broker::PeerPolicy;
 use crosshandle_ipc::broker::protocol::BackendBlob;
 use crosshandle_os::memfd;
@@ -49,12 +49,7 @@ pub(in super::super) fn record(number: u32, file: OwnedFd, maker: u32) -> Record
         length: 4096,
         host: 1,
     };
-    let memory = HeldSegment::received(
-        PeerDescriptor::from(file),
-        4096,
-        BackendBlob::NONE,
-        BackendKind::Host,
-    );
+    let memory = HeldSegment::received(PeerDescriptor::from(file), 4096, BackendBlob::NONE, false);
     Record {
         handle: MemoryHandle::new(&fields),
         device: "host".into(),
@@ -76,6 +71,7 @@ impl Bench {
             successor: None,
             stop: None,
             log: Arc::new(|_, _| ()),
+            drivers: Drivers::OF_TESTS,
         };
         let mut server = Server::begin(directory.clone(), None, terms).expect("a holder");
         let handles = [1, 2].map(|number| {

@@ -38,5 +38,40 @@ mod client;
 
 pub use client::{Backup, ClaimOptions, HandedOver, HoldOptions, Holder, Lease};
 pub use crosshandle_holder::message::{HeldName, HeldPart, Recovered, Status};
-pub use crosshandle_holder::{LogLevel, ServeOptions, serve, serve_as_successor};
+pub use crosshandle_holder::{LogLevel, ServeOptions};
 pub use crosshandle_types::error::HolderFault;
+
+use crate::backends::DRIVERS;
+use crosshandle_types::error::Result;
+
+/// Runs a holder on the calling thread until `Holder::stop` or
+/// [`ServeOptions::stop_when_readable`] ends it. `ready` is called once programs can send requests.
+///
+/// A service manager may pass the socket that receives requests. The holder uses the first
+/// descriptor that the variables `LISTEN_FDS` and `LISTEN_PID` describe.
+///
+/// # Errors
+/// Returns [`Error::Holder`](crate::Error::Holder) if the directory already has a running holder. Returns
+/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the directory cannot be used, or is removed and not restored.
+/// Limits of the system also cause errors.
+pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
+    crosshandle_holder::serve(options, DRIVERS, ready)
+}
+
+/// Follows the holder that started this process, on the calling thread, and replaces it when it
+/// dies.
+///
+/// `ready` is called when this process takes over. The function returns without taking over if the
+/// holder died before it had sent enough for a takeover. After a takeover it returns when this
+/// process is told to end.
+///
+/// This process starts a session of its own, unless it already leads its process group. A terminal
+/// that closes or sends an interrupt therefore signals only the holder. A holder that ends this way
+/// also ends its successor.
+///
+/// # Errors
+/// Returns an error if the holder runs a release that this process cannot follow, or if a limit of
+/// the system is reached.
+pub fn serve_as_successor(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
+    crosshandle_holder::serve_as_successor(options, DRIVERS, ready)
+}

@@ -4,6 +4,7 @@
 use super::super::HeldName;
 use super::pause::Pause;
 use super::{ANSWER_TIMEOUT, Holder, MAX_RETRY_INTERVAL};
+use crate::backends::DRIVERS;
 use crate::pool::DEDICATED;
 use crosshandle_handle::{Fields, MemoryHandle};
 use crosshandle_holder::fetch_held;
@@ -110,7 +111,7 @@ impl Holder {
                 Error::invalid("the answer to `open` is needed, which has handles for reading")
             })?;
             let fields = handle.fields();
-            let memory = fetch_held(&handle, &origin, &deadline)?;
+            let memory = fetch_held(&handle, &origin, DRIVERS, &deadline)?;
             let segment = DEDICATED | number;
             let particulars = Particulars {
                 kind: part.kind,
