@@ -207,7 +207,9 @@ impl Claim {
         let mut is_complete = true;
         match self.suspect.load(Ordering::Relaxed) {
             0 => {}
-            pid => drop(self.look_at(pid, harmless)?),
+            pid => {
+                self.look_at(pid, harmless)?;
+            }
         }
         for entry in fs::read_dir("/proc").map_err(unseen)? {
             let entry = entry.map_err(unseen)?;

@@ -190,8 +190,8 @@ pub fn fetch_held(
 }
 
 /// Refuses descriptors that do not refer to memory, do not keep it alive, or could not be given to
-/// importers. Closing other descriptors may block for as long as their sender likes. The holder does
-/// not map a driver's memory, and the drivers of importers check their arguments.
+/// importers. Closing other descriptors may block for as long as their sender likes. The holder
+/// does not map a driver's memory, and the drivers of importers check their arguments.
 fn check(file: BorrowedFd<'_>, len: u64, is_of_driver: bool) -> Result<()> {
     if is_of_driver {
         return Ok(());

@@ -174,7 +174,7 @@ fn end(mut process: Child) {
 fn who_opens_between_the_look_and_the_grant_is_found() {
     let memory = memfd::create("test", 4096).expect("memory");
     let mut bench = Bench::new("between", &memory, std::process::id());
-    let before = bench.name().parts[0].handle.clone();
+    let before = bench.name().parts[0].handle;
     let begin = Instant::now();
     while !bench.name().is_being_claimed() {
         assert!(begin.elapsed() < DEADLINE, "never proven");

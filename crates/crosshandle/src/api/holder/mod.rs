@@ -51,9 +51,10 @@ use crosshandle_types::error::Result;
 /// descriptor that the variables `LISTEN_FDS` and `LISTEN_PID` describe.
 ///
 /// # Errors
-/// Returns [`Error::Holder`](crate::Error::Holder) if the directory already has a running holder. Returns
-/// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the directory cannot be used, or is removed and not restored.
-/// Limits of the system also cause errors.
+/// - [`Error::Holder`](crate::Error::Holder) if the directory already has a running holder.
+/// - [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the directory cannot be used, or
+///   is removed and not restored.
+/// - Limits of the system also cause errors.
 pub fn serve(options: ServeOptions, ready: impl FnOnce()) -> Result<()> {
     crosshandle_holder::serve(options, DRIVERS, ready)
 }
