@@ -185,7 +185,7 @@ impl fmt::Debug for Tokens {
     }
 }
 
-/// A name of a holder, with the memory that it stands for.
+/// A name that a holder keeps, and the memory that the name refers to.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, Debug)]
 #[non_exhaustive]
 pub struct HeldName {

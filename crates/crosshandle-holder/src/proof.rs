@@ -13,8 +13,9 @@
 //!   processes in one.
 //!
 //! A process that the holder cannot inspect makes the proof fail. The ancestors of the holder are
-//! the exception and are trusted. The proof does not see descriptors in the queues of sockets. Nor
-//! does it see that a process maps memory for reading now and makes the mapping writable later.
+//! the exception and are trusted. The proof does not see descriptors in the queues of sockets, or a
+//! descriptor that a process receives after it was inspected. Nor does it see that a process maps
+//! memory for reading now and makes the mapping writable later.
 
 use super::identity::{Image, Maker, ProcessIdentity, Status, ancestors};
 use super::segment::Drivers;

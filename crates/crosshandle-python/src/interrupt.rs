@@ -113,7 +113,8 @@ pub(crate) fn detached_for<T: Send>(
 }
 
 /// Calls `wait` repeatedly with short timeouts, without the interpreter's lock, until it succeeds
-/// or fails. Fails after `timeout`, or with the exception of a Python signal handler.
+/// or fails. Returns an error after `timeout`. If a Python signal handler raises an exception,
+/// returns that exception.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,

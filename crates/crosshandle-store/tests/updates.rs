@@ -289,7 +289,7 @@ fn readers_wait_for_an_update_and_never_take_a_mixture() {
     for round in 2..8 {
         writer.say(&format!("begin {round}"));
         assert_eq!(writer.hear(), "begun true");
-        // No process reads consistently now, and no other process can write.
+        // Until the update ends, consistent reads fail and no other process can write.
         let waited = model.stable(SHORT).expect_err("it is under way");
         assert!(waited.is_timeout(), "{waited}");
         let mut own = store.updater("model").expect("held");

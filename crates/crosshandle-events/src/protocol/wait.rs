@@ -121,8 +121,8 @@ impl<P: Platform> Slot<P> {
         (!issued.is_complete()).then(|| issued.number())
     }
 
-    /// Returns the number that a wait without a number [waits for](Self::awaited), or `None` if
-    /// that signal has completed without an error.
+    /// Returns the number that a wait [targets by default](Self::awaited), or `None` if that signal
+    /// has completed without an error.
     #[inline]
     pub fn latest_pending(&self) -> Option<u64> {
         let number = self.awaited()?;
@@ -246,7 +246,7 @@ impl<P: Platform> Target<'_, P> {
         self.slot.word(self.number)
     }
 
-    /// Returns the address of the word that the signal finishes on.
+    /// Returns the address of the word that changes when the signal completes.
     pub(super) fn word_address(&self) -> usize {
         ptr::from_ref(self.word()).addr()
     }

@@ -74,9 +74,9 @@ static LONGEST: AtomicUsize = AtomicUsize::new(0);
 
 /// Finds memory that this process has open and that contains the `len` bytes at address `first`.
 ///
-/// With `is_opened_here`, finds memory that this process opened with its own handle. A driver may
-/// map such memory at the address of the original allocation. The original allocation may then be
-/// freed while the opened memory is still mapped.
+/// With `is_opened_here`, finds memory that this process both exported and opened. A driver may map
+/// such memory at the address of the original allocation. The original allocation may then be freed
+/// while the opened memory is still mapped.
 pub(crate) fn find_live(
     first: usize,
     len: usize,

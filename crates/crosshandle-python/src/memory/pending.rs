@@ -37,8 +37,8 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(60);
 enum Kept {
     Memory(Arc<SharedMemory>),
     Physical(crosshandle::virtual_memory::PhysicalMemory),
-    /// An event. If this process created it, this process also opens it like an importer, so that
-    /// the event has a user until the receiver has opened it.
+    /// A pickled event. If this process created the event, it also opens the event as an importer
+    /// does. The event then counts as shared until the receiver has opened it.
     #[expect(dead_code, reason = "both are kept until their drop")]
     Event(crosshandle::Event, Option<crosshandle::Event>),
 }

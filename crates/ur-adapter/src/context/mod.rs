@@ -49,7 +49,7 @@ pub(crate) struct ContextState {
     pub(crate) usm: Allocations,
     /// Reserved address ranges.
     pub(crate) ranges: Ranges,
-    /// The bytes of handles that users hold.
+    /// Buffers with encoded handles that programs have not given back yet.
     pub(crate) handles: HandleBuffers,
     /// Images and views that users identify by numeric handles.
     pub(crate) bindless: BindlessImages,

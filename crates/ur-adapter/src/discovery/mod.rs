@@ -111,8 +111,8 @@ impl Device {
         device
     }
 
-    /// Returns whether the device has a driver. Programs may then use native handles as the
-    /// driver's objects.
+    /// Returns whether the device has a driver. If it does, its native handles are objects of the
+    /// driver, and programs may pass them to the driver.
     pub(crate) fn has_driver(&self) -> bool {
         self.inner.native().is_some()
     }

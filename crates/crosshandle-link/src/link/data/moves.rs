@@ -346,8 +346,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(10);
 
-    /// Returns whether a move gives up after these attempts. Each attempt is a tuple: the times of
-    /// its start, its last progress and its end in seconds, and whether pieces arrived.
+    /// Returns whether a move gives up after the given attempts. Each attempt is
+    /// `(start, last_progress, end, pieces_arrived)`, with times in seconds.
     fn is_given_up(attempts: &[(u64, u64, u64, bool)]) -> bool {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);

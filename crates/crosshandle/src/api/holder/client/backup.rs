@@ -1,5 +1,5 @@
-//! Backups of readers. They restore held memory after a holder and its successor have died at the
-//! same time.
+//! Backups that readers keep. With them, readers restore held memory after a holder and its
+//! successor have died at the same time.
 
 use super::super::HeldName;
 use super::pause::Pause;
